@@ -81,6 +81,8 @@ def test_encoder_batches_rows_with_properties() -> None:
         ({"body": [b"x"], "tags": ["a\x01b"]}, "column tags holds a separator"),
         ({"body": [b"x"], "properties": [[("p", "a" * 40_000)]]}, "at most 32767 fit"),
         ({"body": [b"x"], "delayLevel": [19]}, "delayLevel is 19, must be 1..18"),
+        ({"body": [b"x"], "brokerName": ["b"], "queueId": [None]}, "columns brokerName and queueId belong together"),
+        ({"body": [b"x"], "brokerName": [None], "queueId": [0]}, "columns brokerName and queueId belong together"),
     ],
 )
 def test_bad_row_is_named_or_skipped(columns: dict[str, list[Any]], words: str) -> None:

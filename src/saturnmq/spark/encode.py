@@ -129,7 +129,12 @@ class Encoder:
     def _target(self, topic: str | None, broker: str | None, queue: int | None, key: str | None) -> Target:
         if not topic:
             raise MessageRefused("column topic is null, and there is no option topic")
-        if broker and queue is not None:
+        if broker or queue is not None:
+            if not broker or queue is None:
+                raise MessageRefused(
+                    f"columns brokerName and queueId belong together: brokerName is {broker!r}, queueId is {queue}; "
+                    "set both, or neither to let the client choose the queue"
+                )
             return Target(topic, broker, queue)
         return self._shard_target(topic, key) if key is not None else Target(topic)
 
