@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from saturnmq.client.sync.loop_thread import LoopThread
+
 if TYPE_CHECKING:
     from saturnmq.client.client import Client
     from saturnmq.client.connection.core import Core
@@ -72,38 +74,6 @@ class Connection:
         )
 
 
-class _LoopThread:
-    """One event loop in one daemon thread, started on first use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine and return its result; cancels it when the waiting thread is interrupted."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-spark", daemon=True)
-                self._thread.start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(5.0)
-            if not thread.is_alive():
-                loop.close()
-
-
 def _puller(client: Client, read_from: str) -> Puller:
     chosen = _BROKER_IDS.get(read_from)
     if chosen is None:
@@ -134,7 +104,7 @@ class Link:
 
 class _State:
     def __init__(self) -> None:
-        self.thread = _LoopThread()
+        self.thread = LoopThread("saturnmq-spark")
         self.lock = threading.Lock()
         self.links: dict[Connection, Link] = {}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 import warnings
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
+
+from saturnmq.client.sync import loop_thread as client_thread
 
 T = TypeVar("T")
 THREAD_PREFIX: Final = "saturnmq-"  # name prefix of every thread started by saturnmq.testing
@@ -44,16 +45,16 @@ class Pending(Generic[T]):
             warnings.warn(f"{self._name} was never awaited", RuntimeWarning, stacklevel=2, source=self)
 
 
-class LoopThread:
+class LoopThread(client_thread.LoopThread):
     """A running event loop on a daemon thread; `stop` ends both."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(4, thread_name_prefix=f"{THREAD_PREFIX}{name}-worker"))
-        self._thread = threading.Thread(target=self.loop.run_forever, name=f"{THREAD_PREFIX}{name}", daemon=True)
+        super().__init__(THREAD_PREFIX + name)
 
-    def start(self) -> None:
-        self._thread.start()
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        return self.start()
 
     def submit(self, name: str, work: Coroutine[Any, Any, T]) -> Pending[T]:
         """Schedule work on the loop. `name` appears in the warning of a result that was never awaited."""
@@ -61,12 +62,19 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float = STOP_SECONDS_MAX) -> T:
         """Run work on the loop and return its result; blocks the calling thread for at most `timeout` seconds."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+        return self.run(work, timeout)
 
-    def stop(self) -> None:
-        """Stop the loop and join its threads."""
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(STOP_SECONDS_MAX)
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
+    def stop(self, timeout: float = STOP_SECONDS_MAX) -> bool:
+        """Stop the loop and join its threads. Raises RuntimeError if the loop is still busy after `timeout` seconds."""
+        if not super().stop(timeout):
+            raise RuntimeError(f"thread {self._name} has not ended after {timeout:.0f} s")
+        return True
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(ThreadPoolExecutor(4, thread_name_prefix=f"{self._name}-worker"))
+        return loop
+
+    def _close(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        super()._close(loop)

@@ -12,16 +12,18 @@ import asyncio
 import atexit
 import concurrent.futures
 import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from saturnmq.client.connection import forks
 from saturnmq.client.errors import WrongLoop
+from saturnmq.client.sync.loop_thread import LoopThread
 
 R = TypeVar("R")
 C = TypeVar("C")
 LAST_WORDS_S: Final = 2.0
+CANCEL_SECONDS: Final = 5.0
+_NAME: Final = "saturnmq-sync"
 
 
 class Talkative(Protocol):
@@ -34,20 +36,14 @@ class Portal:
     """One event loop in one daemon thread, created on first use."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = LoopThread(_NAME)
         self._last_words: set[Talkative] = set()  # clients started and not stopped
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The running background loop; starts its thread on the first call."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-sync", daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
-            return self._loop
+        if self._thread.running is None:
+            atexit.register(self.close)
+        return self._thread.start()
 
     def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run the coroutine returned by `start` on the background loop and return its result.
@@ -61,14 +57,8 @@ class Portal:
             pass
         else:
             raise WrongLoop(f"saturnmq.sync would block this event loop; use `await {name}(...)` of saturnmq instead")
-        future = asyncio.run_coroutine_threadsafe(start(), self.loop())
-        try:
-            return future.result()
-        except BaseException:
-            if not future.done():
-                future.cancel()
-                concurrent.futures.wait([future], timeout=5.0)
-            raise
+        self.loop()
+        return self._thread.run(start(), cancel_seconds=CANCEL_SECONDS)
 
     def call(self, name: str, function: Callable[[], R]) -> R:
         """Run a plain function on the background loop, as `run` does a coroutine, and return its result."""
@@ -98,12 +88,10 @@ class Portal:
 
         The parent's thread does not exist in the child, so its loop would never run.
         """
-        if self._loop is not None:
-            for task in asyncio.all_tasks(self._loop):
+        if self._thread.running is not None:
+            for task in asyncio.all_tasks(self._thread.running):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # the task continues in the parent
-        self._lock = threading.Lock()
-        self._loop = None
-        self._thread = None
+        self._thread = LoopThread(_NAME)
         self._last_words = set()
 
     def flush_at_exit(self, one: Talkative) -> None:
@@ -120,15 +108,11 @@ class Portal:
 
     def close(self) -> None:
         """Stop the loop and its thread; objects created from it are unusable afterwards."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None and not loop.is_closed():
+        loop = self._thread.running
+        if loop is not None:
             end = asyncio.run_coroutine_threadsafe(self._end(list(self._last_words)), loop)
             concurrent.futures.wait([end], timeout=LAST_WORDS_S)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=5.0)
-            if not thread.is_alive():
-                loop.close()
+            self._thread.stop()
 
     async def _end(self, speakers: list[Talkative]) -> None:
         """Flush the registered clients, then cancel all remaining tasks."""
