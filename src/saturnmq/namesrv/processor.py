@@ -1,4 +1,10 @@
-"""Request handlers of the NameServer: one function per request code, and the table that maps codes to them."""
+"""The request codes that a NameServer serves: one handler per code, and one row per code with everything that depends on it.
+
+A code without a row is answered with REQUEST_CODE_NOT_SUPPORTED. Handlers are synchronous and run on the event loop, so each
+request sees and leaves a consistent route table.
+
+Requirements: NS-08..NS-13, NS-18, NS-20..NS-29, REM-10, LIM-13.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +52,13 @@ class Context(Protocol):
 Handler = Callable[[Context, object, Command, Any], Command]
 
 
-class Row(NamedTuple):
-    """Header class and handler of one request code."""
+class Route(NamedTuple):
+    """One request code. changes: whether a request may change routes, liveness, KV configuration or settings."""
 
+    code: RequestCode
     header: type[Any]
     handler: Handler
+    changes: bool
 
 
 def register_broker(ctx: Context, connection: object, request: Command, header: h.RegisterBroker) -> Command:
@@ -59,7 +67,7 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     what = _registration(request, header, body)
-    _check_room(ctx, what)
+    _check_limits(ctx, what)
     result = ctx.routes.register(what, connection, ctx.now_ms())
     ext = h.RegisterBrokerResponse(
         ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
@@ -68,7 +76,7 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
     return request.reply(ext=ext, body=KVTable(dict(orders)).encode() if orders is not None else None)
 
 
-def _check_room(ctx: Context, what: Registration) -> None:
+def _check_limits(ctx: Context, what: Registration) -> None:
     """Raise ResponseError when the registration would exceed the limit on brokers or topics (LIM-13)."""
     most = ctx.settings.brokers_max
     if what.address not in ctx.routes.live and len(ctx.routes.live) >= most:
@@ -246,33 +254,40 @@ def update_config(ctx: Context, connection: object, request: Command, header: ob
     return request.reply()
 
 
-TABLE: Final[dict[int, Row]] = {
-    RequestCode.PUT_KV_CONFIG: Row(h.PutKVConfig, put_kv),
-    RequestCode.GET_KV_CONFIG: Row(h.GetKVConfig, get_kv),
-    RequestCode.DELETE_KV_CONFIG: Row(h.GetKVConfig, delete_kv),
-    RequestCode.REGISTER_BROKER: Row(h.RegisterBroker, register_broker),
-    RequestCode.UNREGISTER_BROKER: Row(h.UnregisterBroker, unregister_broker),
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: Row(h.GetRouteInfo, get_route),
-    RequestCode.GET_BROKER_CLUSTER_INFO: Row(h.NoFields, cluster_info),
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Row(h.BrokerNameOnly, wipe_write_permission),
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: Row(h.BrokerNameOnly, add_write_permission),
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Row(h.NoFields, all_topics),
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: Row(h.DeleteTopicInNamesrv, delete_topic),
-    RequestCode.GET_KVLIST_BY_NAMESPACE: Row(h.GetKVListByNamespace, list_kv),
-    RequestCode.GET_TOPICS_BY_CLUSTER: Row(h.GetTopicsByCluster, topics_by_cluster),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Row(h.NoFields, system_topics),
-    RequestCode.GET_UNIT_TOPIC_LIST: Row(h.NoFields, unit_topics),
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Row(h.NoFields, unit_sub_topics),
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Row(h.NoFields, unit_sub_not_unit_topics),
-    RequestCode.UPDATE_NAMESRV_CONFIG: Row(h.NoFields, update_config),
-    RequestCode.GET_NAMESRV_CONFIG: Row(h.NoFields, get_config),
-    RequestCode.QUERY_DATA_VERSION: Row(h.QueryDataVersion, query_data_version),
-}
+ROUTES: Final = (
+    # brokers
+    Route(RequestCode.REGISTER_BROKER, h.RegisterBroker, register_broker, changes=True),
+    Route(RequestCode.UNREGISTER_BROKER, h.UnregisterBroker, unregister_broker, changes=True),
+    # Renews the registration if the versions are equal.
+    Route(RequestCode.QUERY_DATA_VERSION, h.QueryDataVersion, query_data_version, changes=True),
+    Route(RequestCode.GET_BROKER_CLUSTER_INFO, h.NoFields, cluster_info, changes=False),
+    Route(RequestCode.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, wipe_write_permission, changes=True),
+    Route(RequestCode.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, add_write_permission, changes=True),
+    # topics
+    Route(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.GetRouteInfo, get_route, changes=False),
+    Route(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields, all_topics, changes=False),
+    Route(RequestCode.GET_TOPICS_BY_CLUSTER, h.GetTopicsByCluster, topics_by_cluster, changes=False),
+    Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, system_topics, changes=False),
+    Route(RequestCode.GET_UNIT_TOPIC_LIST, h.NoFields, unit_topics, changes=False),
+    Route(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoFields, unit_sub_topics, changes=False),
+    Route(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoFields, unit_sub_not_unit_topics, changes=False),
+    Route(RequestCode.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, delete_topic, changes=True),
+    # KV configuration and settings
+    Route(RequestCode.PUT_KV_CONFIG, h.PutKVConfig, put_kv, changes=True),
+    Route(RequestCode.GET_KV_CONFIG, h.GetKVConfig, get_kv, changes=False),
+    Route(RequestCode.DELETE_KV_CONFIG, h.GetKVConfig, delete_kv, changes=True),
+    Route(RequestCode.GET_KVLIST_BY_NAMESPACE, h.GetKVListByNamespace, list_kv, changes=False),
+    Route(RequestCode.UPDATE_NAMESRV_CONFIG, h.NoFields, update_config, changes=True),
+    Route(RequestCode.GET_NAMESRV_CONFIG, h.NoFields, get_config, changes=False),
+)
+# Codes that a NameServer of 4.9.7 serves and this one does not, with the reason.
+NOT_SERVED: Final[dict[RequestCode, str]] = {}
+TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
 
 
 def process(ctx: Context, connection: object, request: Command) -> Command:
     """Handle a request; an unknown code is answered with code 3, REQUEST_CODE_NOT_SUPPORTED (REM-10)."""
-    row = TABLE.get(request.code)
-    if row is None:
+    route = TABLE.get(request.code)
+    if route is None:
         return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
-    return row.handler(ctx, connection, request, decode_header(row.header, request.ext))
+    return route.handler(ctx, connection, request, decode_header(route.header, request.ext))
