@@ -35,7 +35,10 @@ MASK: Final = "******"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Metadata of a setting: Java key, unit, requirement ID, range or choices, and whether it is a secret."""
+    """Metadata of a setting: Java key, unit, requirement ID, range or choices, and whether it is a secret.
+
+    no_effect: why the key is accepted although nothing reads it; empty for a key that is read.
+    """
 
     java: str
     unit: str = ""
@@ -44,6 +47,7 @@ class Key:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    no_effect: str = ""
 
     def allowed(self) -> str:
         """The allowed values, for error texts; empty if unrestricted."""
@@ -66,9 +70,10 @@ def key(
     high: float | None = None,
     choices: Iterable[str] = (),
     secret: bool = False,
+    no_effect: str = "",
 ) -> Any:
     """Define a settings field read from a Java key. Units "bytes" and "ms" also accept `64MiB` and `90s` (CLI-11)."""
-    meta = Key(java, unit, spec, low, high, tuple(choices), secret)
+    meta = Key(java, unit, spec, low, high, tuple(choices), secret, no_effect)
     return dataclasses.field(default=default, metadata={"key": meta})
 
 
@@ -79,6 +84,16 @@ def keys_of(cls: type[Any]) -> dict[str, tuple[str, Key]]:
         for item in dataclasses.fields(cls)
         if "key" in item.metadata
     }
+
+
+def without_effect(settings: Any) -> list[str]:
+    """One sentence per key without effect whose value is not the default, for a warning."""
+    texts = []
+    for item in dataclasses.fields(settings):
+        meta, value = item.metadata.get("key"), getattr(settings, item.name)
+        if meta is not None and meta.no_effect and value != item.default:
+            texts.append(f"{meta.java}={_text(value)} has no effect: {meta.no_effect}")
+    return texts
 
 
 @dataclass(frozen=True)
