@@ -1,0 +1,57 @@
+"""Every Python block of the documents, run as a file of its own against an embedded broker.
+
+Other tests run what needs more: tests/cli/test_cli_docs.py README.md, and the guide from top to bottom with its pytest examples;
+tests/spark/test_spark_docs.py docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from code_blocks import SHARES_NAMES, Block, blocks_of, pages
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.testing import BrokerFixture
+
+ELSEWHERE: Final = {"README.md", "docs/spark.md"}
+KINDS: Final = {"python", "python sync", "python test"}
+EXPECTED_WARNING: Final = "subscribed topic not found"  # a topic that the first message creates
+BLOCKS: Final = [block for page in pages() if page not in ELSEWHERE for block in blocks_of(page)]
+
+
+@pytest.mark.spec("UX-01", "TST-08", "API-31")
+@pytest.mark.saturn_settings(broker=BrokerSettings(property_filter_enable=True))
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind != "python test"], ids=str)
+def test_python_block_runs_as_a_file(block: Block, tmp_path: Path, saturn_broker: BrokerFixture) -> None:
+    file = tmp_path / "example.py"
+    file.write_text(block.file(saturn_broker.name_servers), encoding="utf-8")
+    command = [sys.executable, "-W", "error", str(file)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith(EXPECTED_WARNING)]
+    assert said == []
+    if block.kind == "python sync":
+        assert done.stdout.strip() == "0"
+
+
+def test_documents_contain_python_blocks_of_known_kinds() -> None:
+    assert {block.kind for block in BLOCKS} == KINDS
+    assert len([block for block in BLOCKS if block.page == "docs/guide.md"]) >= 16
+    for page in ELSEWHERE:
+        assert blocks_of(page), page
+        assert {block.kind for block in blocks_of(page)} == {"python"}
+
+
+def test_only_a_document_that_says_so_shares_names() -> None:
+    assert {block.page for block in BLOCKS if block.shared} == {"docs/guide.md"}
+    assert SHARES_NAMES in Path(__file__).resolve().parents[2].joinpath("docs/guide.md").read_text(encoding="utf-8")
+
+
+def test_top_level_await_is_wrapped() -> None:
+    block = Block("page", 1, "python", "import asyncio\nawait asyncio.sleep(0)\nprint('127.0.0.1:9876')\n", "")
+    assert "asyncio.run(example())" in block.file("h:1") and "'h:1'" in block.file("h:1")
+    assert Block("page", 1, "python", "x = 1\n", "y = 2\n").file("h:1") == "y = 2\nx = 1\n"
