@@ -88,7 +88,7 @@ def test_first_pull_creates_group_with_apache_defaults() -> None:
         async with wire() as w:
             await w.send()
             assert (await w.pull(group="New")).code == 0
-            await w.broker.ctx.groups.saver.saved()
+            await w.broker.groups.writer.saved()
             file = w.broker.store.settings.root / "config" / "subscriptionGroup.json"
             assert json.loads(file.read_bytes())["subscriptionGroupTable"]["New"] == {
                 "brokerId": 0,
@@ -105,7 +105,7 @@ def test_first_pull_creates_group_with_apache_defaults() -> None:
             await w.send()
             assert (await w.pull(group="New")).code == 26
             assert (await w.pull(group="CID_RMQ_SYS_New")).code == 0, "system groups are always created"
-            assert "CID_RMQ_SYS_New" in w.broker.ctx.groups.table
+            assert "CID_RMQ_SYS_New" in w.broker.groups.table
 
     run(work)
 
@@ -120,10 +120,10 @@ def test_groups_are_created_listed_and_deleted() -> None:
             assert SubscriptionGroupTable.decode(listed.body).subscription_group_table["G"].retry_max_times == 3
             bad = SubscriptionGroupConfig("a/b")
             assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, bad.encode())).code == 1
-            w.broker.ctx.offsets.set("T", "G", 0, 5)
+            w.broker.offsets.set("T", "G", 0, 5)
             assert (await w.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset=True)).code == 0
-            assert "G" not in w.broker.ctx.groups.table
-            assert w.broker.ctx.offsets.get("T", "G", 0) is None
+            assert "G" not in w.broker.groups.table
+            assert w.broker.offsets.get("T", "G", 0) is None
 
     run(work)
 

@@ -91,13 +91,13 @@ async def registrar(folder: Path, address: str, **more: Any) -> AsyncIterator[tu
     settings = BrokerSettings(namesrv_addr=address, **more)
     topics = Topics(settings, StateFile(folder / "topics.json"), lambda: 1)
     made = Registrar(settings, NetSettings(), topics, address=lambda: "h:1", ha_address=lambda: "h:2")
-    topics.on_change = made.topics_changed
+    topics.changed.subscribe(made.topics_changed)
     await made.start()
     try:
         yield made, topics
     finally:
         await made.stop()
-        await topics.saver.saved()
+        await topics.writer.saved()
 
 
 @pytest.mark.spec("NS-34")
@@ -117,7 +117,7 @@ def test_create_topic_is_answered_once_name_server_has_it() -> None:
                 connection.requests.handler = held
             created = asyncio.create_task(w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE))
             await seen.wait()
-            await w.broker.topics.saver.saved()
+            await w.broker.topics.writer.saved()
             assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
             assert not created.done(), "the NameServer has not answered yet"
             may_answer.set()
@@ -138,7 +138,7 @@ def test_silent_name_server_delays_create_topic_once(tmp_path: Path) -> None:
             loop = asyncio.get_running_loop()
             before = loop.time()
             topics.set(TopicConfig("A"))
-            await made.told()
+            await made.wait_registered()
             assert 0.05 <= loop.time() - before < 10
             while made._telling is not None:
                 await asyncio.sleep(0)
@@ -174,13 +174,13 @@ def test_new_topic_is_registered_incrementally(tmp_path: Path) -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             for n in range(100):
                 topics.set(TopicConfig(f"T{n}"))
-                await made.told()
+                await made.wait_registered()
                 assert f"T{n}" in told.namesrv.routes.topics
             assert told.changes == [{f"T{n}"} for n in range(100)] and len(told.whole) == 1
             assert told.namesrv.routes.live["h:1"].version == topics.version
             topics.set(TopicConfig("One"))
             topics.set(TopicConfig("Two"))
-            await made.told()
+            await made.wait_registered()
             assert told.changes[-1] == {"One", "Two"}, "one version is told once"
 
     run(work)
@@ -192,7 +192,7 @@ def test_deleted_topic_causes_full_registration(tmp_path: Path) -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             topics.set(TopicConfig("Kept"))
             topics.set(TopicConfig("Gone"))
-            await made.told()
+            await made.wait_registered()
             topics.delete("Gone")
             await told.until(lambda: len(told.whole) == 2)
             assert "Kept" in told.whole[1] and "Gone" not in told.namesrv.routes.topics
@@ -208,7 +208,7 @@ def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, under_w
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             topics.set(TopicConfig("Gone"))
-            await made.told()
+            await made.wait_registered()
             if under_way:
                 told.open.clear()
                 made._soon.set()
@@ -237,7 +237,7 @@ def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
             manager = registrar(tmp_path, told.address)
             made, topics = await manager.__aenter__()
             topics.set(TopicConfig("Old"))
-            await made.told()
+            await made.wait_registered()
         async with name_server(tmp_path, port) as again:
             topics.set(TopicConfig("New"))
             await again.until(lambda: bool(again.whole))
@@ -267,7 +267,7 @@ def test_registration_results_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
         with caplog.at_level(logging.INFO, "saturnmq.broker.services.registrar"):
             async with name_server(tmp_path) as told, registrar(tmp_path, f"{told.address};{dead}") as (made, topics):
                 topics.set(TopicConfig("T"))
-                await made.told()
+                await made.wait_registered()
         lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
         assert any(line.startswith(f"INFO registered address={told.address} ") for line in lines)
         assert any("topics=1 complete=False" in line for line in lines)

@@ -153,7 +153,7 @@ def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
             await w.send()
             await w.heartbeat("G", "T", message_model="BROADCASTING")
             assert (await w.pull(sysFlag=0)).code == 0
-            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", consume_broadcast_enable=False))
+            w.broker.groups.set(SubscriptionGroupConfig("G", consume_broadcast_enable=False))
             refused = await w.pull(sysFlag=0)
             assert refused.code == 16 and "can not consume by broadcast way" in (refused.remark or "")
             await w.heartbeat("G", "T")
@@ -182,14 +182,14 @@ def test_parked_pull_is_answered_by_next_matching_message() -> None:
         async with wire() as w:
             await w.send(queue=1)
             held = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="wanted"))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
             await w.send(properties={"TAGS": "other"})
-            assert not held.done() and w.broker.ctx.hold.count == 1
+            assert not held.done() and w.broker.long_polling.count == 1
             await w.send(body=b"mine", properties={"TAGS": "wanted"})
             answer = await held
             assert [m.body for m in decode_records(answer.body or b"")] == [b"mine"]
-            assert w.broker.ctx.hold.count == 0
+            assert w.broker.long_polling.count == 0
 
     run(work)
 
@@ -214,9 +214,9 @@ def test_pull_commits_offset_only_with_commit_flag() -> None:
         async with wire() as w:
             await w.send()
             await w.pull(sysFlag=4, commitOffset=1)
-            assert w.broker.ctx.offsets.get("T", "G", 0) is None
+            assert w.broker.offsets.get("T", "G", 0) is None
             await w.pull(sysFlag=5, commitOffset=1)
-            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+            assert w.broker.offsets.get("T", "G", 0) == 1
 
     run(work)
 
@@ -241,12 +241,10 @@ def test_slave_scans_parked_pulls_every_five_seconds(monkeypatch: pytest.MonkeyP
     async def work() -> None:
         async with wire() as w:
             await w.send()
-            w.broker.ctx.is_slave, w.broker.store.on_append = (
-                lambda: True,
-                None,
-            )  # as on a follower: appends do not wake pulls
+            w.broker.role.slave = True  # as on a follower: appends do not wake pulls
+            w.broker.store.on_append = None
             held = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
             await w.send(body=b"found by the scan")
             async with asyncio.timeout(10):
@@ -262,13 +260,13 @@ def test_closed_connection_drops_its_parked_pulls() -> None:
         async with wire() as w:
             await w.send(queue=1)
             held = asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
             await w.client.close()
             await asyncio.gather(held, return_exceptions=True)
-            while w.broker.ctx.hold.count:
+            while w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            assert w.broker.ctx.hold.count == 0
+            assert w.broker.long_polling.count == 0
 
     run(work)
 
@@ -329,12 +327,12 @@ def test_heartbeat_registers_clients_group_and_retry_topic() -> None:
         async with wire() as w:
             answer = await w.heartbeat("G", "T")
             assert (answer.code, answer.body, answer.version) == (0, None, 407)
-            assert w.broker.ctx.groups.table["G"].retry_max_times == 16
+            assert w.broker.groups.table["G"].retry_max_times == 16
             retry = w.broker.topics.table["%RETRY%G"]
             assert (retry.read_queue_nums, retry.perm) == (1, 6)
             listed = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
             assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
-            assert "producers" in w.broker.ctx.clients.producers
+            assert "producers" in w.broker.clients.producers
             notified = await w.pushed.get()
             assert (notified.code, notified.ext, notified.is_oneway) == (40, {"consumerGroup": "G"}, True)
             assert (await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")).code == 1
@@ -347,7 +345,7 @@ def test_heartbeat_registers_clients_group_and_retry_topic() -> None:
 def test_retry_topic_has_retry_queue_nums_in_both_models(model: str) -> None:
     async def work() -> None:
         async with wire() as w:
-            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
+            w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
             await w.heartbeat("G", "T", message_model=model)
             retry = w.broker.topics.table["%RETRY%G"]
             assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (3, 3, 6)
@@ -384,7 +382,7 @@ def test_members_are_notified_of_membership_and_topic_changes() -> None:
 def test_unregister_leaves_only_named_groups() -> None:
     async def work() -> None:
         async with wire() as w:
-            clients = w.broker.ctx.clients
+            clients = w.broker.clients
             await w.heartbeat("G", "T")
             gone = {"clientID": "c1", "producerGroup": "producers"}
             assert (await w.call(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
@@ -399,7 +397,7 @@ def test_unregister_leaves_only_named_groups() -> None:
 @pytest.mark.spec("HB-05", "RB-07")
 def test_subscription_update_rules() -> None:
     clients, changes = Clients(), []
-    clients.on_change = lambda group: changes.append(sorted(group.subscriptions))
+    clients.changed.subscribe(lambda group: changes.append(sorted(group.subscriptions)))
     connection, info = object(), ClientInfo("c", 0, 407, 0)
 
     def beat(*subscriptions: SubscriptionData) -> None:
@@ -428,12 +426,12 @@ def test_silent_client_is_removed_and_disconnected() -> None:
             real = w.broker._clock_ms
             w.broker._clock_ms = lambda: real() + 119_000
             w.broker._scan_clients()
-            assert "G" in w.broker.ctx.clients.consumers
-            (info,) = w.broker.ctx.clients.consumers["G"].members.values()
-            assert list(w.broker.ctx.clients.expired(info.heard_ms + 120_000, 120_000)) == [], "not at the limit"
+            assert "G" in w.broker.clients.consumers
+            (info,) = w.broker.clients.consumers["G"].members.values()
+            assert list(w.broker.clients.expired(info.heard_ms + 120_000, 120_000)) == [], "not at the limit"
             w.broker._clock_ms = lambda: real() + 121_000
             w.broker._scan_clients()
-            assert w.broker.ctx.clients.consumers == {} and w.broker.ctx.clients.producers == {}
+            assert w.broker.clients.consumers == {} and w.broker.clients.producers == {}
             while w.client.connections:
                 await asyncio.sleep(0)
             assert (BrokerSettings().client_scan_ms, BrokerSettings().client_expiry_ms) == (10_000, 120_000)
@@ -476,7 +474,7 @@ def test_offset_decrease_is_accepted_and_logged(caplog: pytest.LogCaptureFixture
             for offset in (9, 9, 10**12, 3, -1):
                 ask = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": offset}
                 assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **ask)).code == 0
-                assert w.broker.ctx.offsets.get("T", "G", 0) == offset
+                assert w.broker.offsets.get("T", "G", 0) == offset
 
     run(work)
     lines = [(r.levelno, r.getMessage()) for r in caplog.records if r.getMessage().startswith("offset goes back")]
@@ -573,10 +571,10 @@ def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
             back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
             clock.ms += 9999
-            w.broker.ctx.delay.turn()
+            w.broker.master.delay.turn()
             assert await w.messages("%RETRY%G") == []
             clock.ms += 1
-            w.broker.ctx.delay.turn()
+            w.broker.master.delay.turn()
             (retry,) = await w.messages("%RETRY%G")
             assert (retry.body, retry.reconsume_times) == (b"again", 1)
             assert (retry.properties["RETRY_TOPIC"], retry.properties["DELAY"]) == ("T", "3")
@@ -604,7 +602,7 @@ def test_heartbeat_is_answered_while_pulls_are_parked() -> None:
         async with wire() as w:
             await w.send(queue=1)
             held = [asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000)) for _ in range(100)]
-            while w.broker.ctx.hold.count < 100:
+            while w.broker.long_polling.count < 100:
                 await asyncio.sleep(0)
             answer = await w.heartbeat("G", "T")
             assert answer.code == 0 and not any(task.done() for task in held)

@@ -132,7 +132,7 @@ def test_reset_offset_requires_topic_committed_group_and_member() -> None:
             await commit(w, 1)
             offline = await w.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", **ask)
             assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
-            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+            assert w.broker.offsets.get("T", "G", 0) == 1
 
     run(work)
 
@@ -151,7 +151,7 @@ def test_clone_group_offset_copies_offsets() -> None:
             await commit(w, 2, topic="U")
             ask = {"srcGroup": "G", "destGroup": "H"}
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, topic="T", offline=True, **ask)).code == 0
-            offsets = w.broker.ctx.offsets
+            offsets = w.broker.offsets
             assert (offsets.get("T", "H", 0), offsets.get("U", "H", 0)) == (1, None)
             await w.heartbeat("G", "T")  # no longer subscribes U
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=False, **ask)).code == 0
@@ -185,7 +185,7 @@ def test_correction_offset_is_minimum_of_all_groups() -> None:
             assert await asked("A", "C") == {0: 3, 1: 13}
             assert await asked("B", "C") == {0: 3, 1: 13}, "the least one itself is not behind"
             assert await asked("C", "C") == {0: 2**63 - 1, 1: 2**63 - 1}  # C itself is behind the others
-            assert w.broker.ctx.offsets.get("T", "C", 0) == 1  # the query deletes nothing
+            assert w.broker.offsets.get("T", "C", 0) == 1  # the query deletes nothing
 
     run(work)
 
@@ -227,7 +227,7 @@ def test_broker_consume_stats_cover_all_groups() -> None:
             for _ in range(3):
                 await w.send(d=1)
             for group, offset in (("G", 1), ("H", 3)):
-                w.broker.ctx.groups.find(group)
+                w.broker.groups.find(group)
                 await commit(w, offset, group=group)
             answer = await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)
             found = ConsumeStatsList.decode(answer.body)
@@ -358,7 +358,7 @@ def test_unequal_subscriptions_are_logged_once_and_newest_wins(
                     assert not caplog.records
                     for _ in range(2):
                         await other.heartbeat("G", "T", tags="b", version=4, client_id="c2")
-                    live = w.broker.ctx.clients.consumers["G"]
+                    live = w.broker.clients.consumers["G"]
                     assert live.subscriptions["T"].sub_string == "a"  # the older version does not replace it
                     await other.heartbeat("G", "T", tags="b", version=6, client_id="c2")
                     assert live.subscriptions["T"].sub_string == "b"
@@ -380,7 +380,7 @@ def test_lagging_group_is_directed_to_slow_consume_broker() -> None:
         config = SubscriptionGroupConfig("G", broker_id=2, which_broker_when_consume_slowly=3)
         for enabled in (False, True):
             async with wire(slave_read_enable=enabled) as w:
-                w.broker.ctx.groups.set(config)
+                w.broker.groups.set(config)
                 for _ in range(3):
                     await w.send(body=b"x" * 1000)
                 near = await w.pull()
@@ -427,19 +427,19 @@ def test_slave_directs_pull_outside_queue_to_group_broker() -> None:
         for checks in (False, True):
             async with wire(offset_check_in_slave=checks, slave_read_enable=True) as w:
                 await w.send()
-                w.broker.ctx.groups.set(SubscriptionGroupConfig("G", broker_id=4))
-                w.broker.ctx.is_slave = lambda: True
+                w.broker.groups.set(SubscriptionGroupConfig("G", broker_id=4))
+                w.broker.role.slave = True
                 astray = await w.pull(offset=77, sysFlag=5, commitOffset=9)
                 if checks:
                     assert astray.code == ResponseCode.PULL_OFFSET_MOVED and astray.ext["nextBeginOffset"] == "1"
                 else:
                     assert astray.code == ResponseCode.PULL_RETRY_IMMEDIATELY and astray.ext["nextBeginOffset"] == "77"
                 assert astray.ext["suggestWhichBrokerId"] == "4"
-                assert w.broker.ctx.offsets.get("T", "G", 0) is None  # a slave does not store offsets either
-                w.broker.ctx.is_slave = lambda: False
+                assert w.broker.offsets.get("T", "G", 0) is None  # a slave does not store offsets either
+                w.broker.role.slave = False
                 assert await w.messages("OFFSET_MOVED_EVENT") == []
                 await w.pull(sysFlag=5, commitOffset=1)
-                assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+                assert w.broker.offsets.get("T", "G", 0) == 1
 
     run(work)
 
@@ -466,23 +466,23 @@ def test_group_lagging_too_far_can_be_disabled() -> None:
         async with wire(disable_slow_groups=True, slow_group_bytes=2000) as w:
             for _ in range(5):
                 await w.send(body=b"x" * 800)
-            ctx = w.broker.ctx
+            broker = w.broker
             for group, offset in (("Slow", 1), ("Near", 4), ("Done", 5), ("CID_RMQ_SYS_X", 0)):
-                ctx.groups.find(group)
-                ctx.offsets.set("T", group, 0, offset)
+                broker.groups.find(group)
+                broker.offsets.set("T", group, 0, offset)
             w.broker._disable_slow_groups()
-            off = [name for name, config in ctx.groups.table.items() if not config.consume_enable]
+            off = [name for name, config in broker.groups.table.items() if not config.consume_enable]
             assert off == ["Slow"]
             refused = await w.pull(group="Slow")
             assert refused.code == ResponseCode.NO_PERMISSION
             assert (await w.pull(group="Near")).code == 0
-            assert disable_slow(ctx.store, ctx.groups, ctx.offsets, 10**9) == []
+            assert disable_slow(broker.store, broker.groups, broker.offsets, 10**9) == []
         async with wire(slow_group_bytes=1) as w:  # disabled by default, as in Apache RocketMQ
             await w.send()
-            w.broker.ctx.groups.find("G")
-            w.broker.ctx.offsets.set("T", "G", 0, 0)
+            w.broker.groups.find("G")
+            w.broker.offsets.set("T", "G", 0, 0)
             w.broker._disable_slow_groups()
-            assert w.broker.ctx.groups.table["G"].consume_enable
+            assert w.broker.groups.table["G"].consume_enable
 
     run(work)
 
@@ -501,17 +501,17 @@ def test_short_polling_retries_pull_once() -> None:
             await w.send()
             began = loop.time()
             waiting = asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            (held,) = next(iter(w.broker.ctx.hold._waiting.values()))
+            (held,) = next(iter(w.broker.long_polling._waiting.values()))
             assert began + 1 <= held.deadline <= loop.time() + 1  # shortPollingTimeMills
             assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
         async with wire() as w:
             await w.send()
             waiting = asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            (held,) = next(iter(w.broker.ctx.hold._waiting.values()))
+            (held,) = next(iter(w.broker.long_polling._waiting.values()))
             assert 15 < held.deadline - asyncio.get_running_loop().time() <= 20
             await w.send()
             assert (await waiting).code == 0
@@ -539,18 +539,18 @@ def test_wait_property_is_dropped_and_cluster_added() -> None:
 def test_trace_topic_exists_if_enabled() -> None:
     async def work() -> None:
         async with wire(auto_create_topic=False) as w:
-            assert w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC") is None
+            assert w.broker.topics.get("RMQ_SYS_TRACE_TOPIC") is None
             assert (await w.send("RMQ_SYS_TRACE_TOPIC")).code == ResponseCode.TOPIC_NOT_EXIST
             w.broker.topics.ensure("T", 1)
             plain = await w.send()
             assert (plain.ext["MSG_REGION"], plain.ext["TRACE_ON"]) == ("DefaultRegion", "true")
         async with wire(auto_create_topic=False, trace_topic_enable=True, region_id="north", trace_on=False) as w:
-            config = w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC")
+            config = w.broker.topics.get("RMQ_SYS_TRACE_TOPIC")
             assert config is not None and (config.read_queue_nums, config.write_queue_nums) == (1, 1)
             sent = await w.send("RMQ_SYS_TRACE_TOPIC", body=b"Pub\x01")
             assert sent.code == 0 and (sent.ext["MSG_REGION"], sent.ext["TRACE_ON"]) == ("north", "false")
         async with wire(trace_topic_enable=True, trace_topic="own_trace") as w:
-            assert w.broker.ctx.topics.get("own_trace") is not None
+            assert w.broker.topics.get("own_trace") is not None
 
     run(work)
 
@@ -613,7 +613,7 @@ def test_store_rejects_message_that_does_not_fit_record() -> None:
             bad = w.broker.store.put(Message("T", b"two", b"", 0, 2**40, 0, 0, host, host))
             assert bad.status is not PutStatus.PUT_OK and "does not fit its field" in bad.reason
             assert w.broker.store.put(Message("T", b"three", b"", 0, 0, 0, 0, host, host)).queue_offset == 1
-            w.broker.ctx.topics.ensure("T", 1)
+            w.broker.topics.ensure("T", 1)
             assert [(m.body, m.sys_flag) for m in await w.messages()] == [(b"one", 0), (b"three", 0)]
 
     run(work)

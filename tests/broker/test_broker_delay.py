@@ -28,7 +28,7 @@ MAX = 18
 def later(w: Wire, clock: Clock, ms: int) -> int:
     """Advance the clock and run one delivery round."""
     clock.ms += ms
-    return w.broker.ctx.delay.turn()
+    return w.broker.master.delay.turn()
 
 
 # ---- storage of delayed messages
@@ -133,10 +133,10 @@ def test_delivery_wakes_parked_pull() -> None:
             await w.send()
             await w.send(properties={"DELAY": "1"})
             pull = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
-            while w.broker.ctx.hold.count < 1:
+            while w.broker.long_polling.count < 1:
                 await asyncio.sleep(0)
             clock.ms += 1000
-            w.broker.ctx.delay.wake()
+            w.broker.master.delay.wake()
             assert (await pull).code == 0
 
     run(work)
@@ -342,7 +342,7 @@ def test_delay_progress_survives_restart_and_is_reported(tmp_path: Path) -> None
             assert rows == {"scheduleMessageOffset_1": "3,4", "scheduleMessageOffset_4": "0,1"}
         assert (folder / "store" / "config" / "delayOffset.json").is_file()
         async with wire(data=folder, clock_ms=clock) as w:
-            assert w.broker.ctx.delay.offsets() == {1: 3, 4: 0}
+            assert w.broker.master.delay.offsets() == {1: 3, 4: 0}
             later(w, clock, 60_000)
             assert len(await w.messages()) == 5
 

@@ -182,17 +182,17 @@ def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: py
             for body in (b"first", b"second"):  # the header template is learnt
                 await group.send(body)
             master = await group.master()
-            ctx, store = master.ctx, master.store
+            store = master.store
             assert isinstance(store, LedgerStore) and store.member is not None
             for name in group.names:
                 if name != group.name_of(master):
                     store.member.readdress(name, "127.0.0.1:1")
-            before, failed = ctx.stats.put_messages, ctx.stats.put_failed
+            before, failed = master.stats.put_messages, master.stats.put_failed
             monkeypatch.setattr(send, "send", None)  # disables the reference implementation
             answer = await group.send_to(master, b"lost")
             assert answer.code != 0 and "msgId" not in answer.ext
-            assert (ctx.stats.put_messages, ctx.stats.put_failed) == (before + 1, failed + 1)
-            assert ctx.waiting_sends == 0
+            assert (master.stats.put_messages, master.stats.put_failed) == (before + 1, failed + 1)
+            assert master.load.sends == 0
 
     run(work)
 

@@ -203,7 +203,7 @@ def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
             assert send.code == 14 and "messages are put to the slave" in (send.remark or "")
             assert follower.topics.get("New") is None
             assert (await store_offset(group, follower, 1)).code == 14
-            assert follower.ctx.offsets.get("T", "G", 0) is None
+            assert follower.offsets.get("T", "G", 0) is None
             topic: dict[str, Any] = {
                 "topic": "Other", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
                 "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
@@ -246,10 +246,10 @@ def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Path) ->
             found = await pull(group, follower)
             assert found.code == 0
             held = asyncio.create_task(pull(group, follower, offset=1, suspend_ms=800))
-            await group.until(lambda: follower.ctx.hold.count == 1, "the pull is not held")
+            await group.until(lambda: follower.long_polling.count == 1, "the pull is not held")
             await group.send(b"two")
             await group.same("T", 0, [b"one", b"two"])
-            assert follower.ctx.hold.count == 1 and not held.done()
+            assert follower.long_polling.count == 1 and not held.done()
             assert (await held).code == 0  # at its deadline
 
     run(work)
@@ -262,13 +262,13 @@ def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> No
             await group.send(b"one")
             first = await group.master()
             held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
-            await group.until(lambda: first.ctx.hold.count == 1, "the pull is not held")
+            await group.until(lambda: first.long_polling.count == 1, "the pull is not held")
             second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
             assert part(second).copy._task is None  # it copied from the leader before
             async with asyncio.timeout(15):  # less than the 20 s requested
                 assert (await held).code == ResponseCode.PULL_NOT_FOUND
             await group.until(lambda: part(first).broker_id > 0, "it does not follow")
-            assert first.ctx.delay._turns._task is None and first.ctx.transactions._task is None
+            assert first.master.delay._turns._task is None and first.master.transactions._task is None
             assert part(first).copy._task is not None
 
     run(work)
@@ -281,8 +281,8 @@ def copied(follower: Broker, master: Broker) -> bool:
     return (
         follower.topics.get("Made") is not None
         and follower.topics.version == master.topics.version
-        and "Readers" in follower.ctx.groups.table
-        and follower.ctx.offsets.get("Made", "Readers", 0) == 1
+        and "Readers" in follower.groups.table
+        and follower.offsets.get("Made", "Readers", 0) == 1
     )
 
 
@@ -293,17 +293,17 @@ def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None
             await group.send(b"x", topic="Made")
             master = await group.master()
             for follower in group.followers():
-                follower.ctx.offsets.set("T", "own", 0, 7)
-            master.ctx.groups.find("Readers")
-            master.ctx.offsets.set("Made", "Readers", 0, 1)
+                follower.offsets.set("T", "own", 0, 7)
+            master.groups.find("Readers")
+            master.offsets.set("Made", "Readers", 0, 1)
             for follower in group.followers():
                 await group.until(partial(copied, follower, master), "not copied")
-                assert follower.ctx.offsets.get("T", "own", 0) == 7  # merged, not replaced
+                assert follower.offsets.get("T", "own", 0) == 7  # merged, not replaced
                 progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
                 await group.until(progress.exists, "the progress of delays is not copied")
             count = {name: part(b).copy.count for name, b in group.brokers.items()}
             assert count[group.name_of(master)] <= 1  # a leader does not copy
-            assert not await part(master).copy.copy(master.ctx.address, 1000)  # and never from itself
+            assert not await part(master).copy.copy(master.identity.address, 1000)  # and never from itself
 
     run(work)
 
@@ -320,7 +320,7 @@ def test_leader_change_loses_no_consumer_offset(tmp_path: Path) -> None:
                 master = await group.master()
                 assert (await store_offset(group, master, round_number + 3)).code == 0  # then change the leader at once
                 successor = await transfer(group, to)
-                assert successor.ctx.offsets.get("T", "G", 0) == round_number + 3
+                assert successor.offsets.get("T", "G", 0) == round_number + 3
 
     run(work)
 
@@ -331,7 +331,7 @@ def answers_late(broker: Broker, until: asyncio.Event) -> None:
 
     async def late(connection: Connection, request: Command) -> Command:
         await until.wait()
-        return request.reply(body=broker.ctx.offsets.encode())
+        return request.reply(body=broker.offsets.encode())
 
     def answer(connection: Connection, request: Command) -> Any:
         if request.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
@@ -361,12 +361,12 @@ def test_new_leader_waits_for_slow_but_not_for_frozen_member(tmp_path: Path, mon
             )
             asyncio.get_running_loop().call_later(0.6, until.set)  # more than twice the leader's patience
             second = await transfer(group, "n1")
-            assert until.is_set() and second.ctx.offsets.get("T", "G", 0) == 4
+            assert until.is_set() and second.offsets.get("T", "G", 0) == 4
             never = asyncio.Event()
             answers_late(second, never)
             await group.member("n1").stop()  # its broker still accepts connections, as that of a frozen process
             third = await group.until(lambda: serving_but(group, second), "nobody serves")
-            assert third.ctx.offsets.get("T", "G", 0) is not None
+            assert third.offsets.get("T", "G", 0) is not None
             never.set()
 
     run(work)
@@ -388,11 +388,11 @@ def test_returning_preferred_leader_does_not_restore_old_offsets(tmp_path: Path)
             await group.until(lambda: all(part(b).copy.count for b in group.followers()), "never copied")
             await group.stop("n2")
             other = await group.master()
-            assert other.ctx.offsets.get("T", "G", 0) == 2
+            assert other.offsets.get("T", "G", 0) == 2
             assert (await store_offset(group, other, 9)).code == 0
             await group.start("n2")
             await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred again")
-            assert group.brokers["n2"].ctx.offsets.get("T", "G", 0) == 9
+            assert group.brokers["n2"].offsets.get("T", "G", 0) == 9
 
     run(work)
 
@@ -460,7 +460,7 @@ def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> None:
             second = await group.master()
             bodies = group.bodies(second)
             assert bodies == [b"now", b"later 0", b"later 1", b"later 2"]
-            assert second.ctx.delay.offsets().get(2) == 3
+            assert second.master.delay.offsets().get(2) == 3
 
     run(work)
 
@@ -475,8 +475,8 @@ def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
             first = await group.master()
             to = next(name for name in group.names if group.brokers[name] is not first)
             second = await transfer(group, to)
-            await group.until(lambda: second.ctx.transactions.ready, "half messages are not read")
-            assert len(second.ctx.transactions.table.pending) == 1
+            await group.until(lambda: second.master.transactions.ready, "half messages are not read")
+            assert len(second.master.transactions.table.pending) == 1
             answer = await group.call(
                 second, RequestCode.END_TRANSACTION, producerGroup="producers",
                 tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
@@ -485,8 +485,8 @@ def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
             assert answer.code == 0, answer.remark
             await group.same("T", 0, [b"warm", b"half"])
             third = await transfer(group, group.name_of(first))
-            await group.until(lambda: third.ctx.transactions.ready, "half messages are not read")
-            assert not third.ctx.transactions.table.pending  # decided, also on this member
+            await group.until(lambda: third.master.transactions.ready, "half messages are not read")
+            assert not third.master.transactions.table.pending  # decided, also on this member
 
     run(work)
 
@@ -510,6 +510,6 @@ def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) ->
             await group.until(lambda: part(back)._following, "it does not follow")
             part(back)._registrar.master_address = (await group.master()).advertised_address  # from a NameServer
             await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
-            assert back.ctx.offsets.get("T", "G", 0) == 9
+            assert back.offsets.get("T", "G", 0) == 9
 
     run(work)

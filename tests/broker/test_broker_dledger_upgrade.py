@@ -40,7 +40,7 @@ async def plain(group: LedgerGroup, name: str, bodies: list[bytes]) -> None:
         for number, body in enumerate(bodies):
             properties = encode_properties({"KEYS": f"key{number}"})
             broker.store.put(Message("T", body, properties, 0, store_host=Host("127.0.0.1", 1)))
-        broker.ctx.offsets.set("T", "G", 0, 5)
+        broker.offsets.set("T", "G", 0, 5)
     finally:
         await broker.stop()
 
@@ -71,7 +71,7 @@ def test_old_and_new_messages_survive_upgrade_and_leader_change(tmp_path: Path) 
             master = await group.master()
             divided = ledger(master).log.divided
             assert divided == len(logs(tmp_path / "n0" / "commitlog")) * FILE_BYTES
-            assert master.ctx.offsets.get("T", "G", 0) == 5
+            assert master.offsets.get("T", "G", 0) == 5
             answer = await group.send(b"new", i=encode_properties({"KEYS": "fresh"}).decode())
             assert answer.ext["queueOffset"] == str(len(OLD))
             assert int(answer.ext["msgId"][16:], 16) >= divided + 48

@@ -15,7 +15,7 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.services.delay import restored
 from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.locks import LOCK_LIVE_MS
-from saturnmq.broker.state.state_writer import Saver
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
@@ -72,7 +72,7 @@ def test_invalid_commit_offset_in_pull_does_not_break_saving(value: object) -> N
             answer = await w.pull(sysFlag=5, commitOffset=value)
             assert answer.code == 1 and "commitOffset" in (answer.remark or "")
             assert (await w.pull(sysFlag=5, commitOffset=1)).code == 0
-            await w.broker.ctx.offsets.save()
+            await w.broker.offsets.save()
             found = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
             assert found.ext["offset"] == "1"
 
@@ -111,7 +111,7 @@ def test_oneway_pull_is_neither_parked_nor_answered() -> None:
             last = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"}, opaque=8)
             writer.write(encode_frame(pull) + encode_frame(last))
             assert FrameDecoder().feed(await reader.read(4096))[0].opaque == 8
-            assert w.broker.ctx.hold.count == 0
+            assert w.broker.long_polling.count == 0
             await w.send()
             writer.write(encode_frame(last))
             assert [c.opaque for c in FrameDecoder().feed(await reader.read(4096))] == [8]
@@ -125,7 +125,7 @@ def test_oneway_pull_is_neither_parked_nor_answered() -> None:
 def test_failing_periodic_task_continues_and_stop_saves() -> None:
     async def work() -> None:
         async with wire(client_scan_ms=5) as w:
-            clients = w.broker.ctx.clients
+            clients = w.broker.clients
             again = asyncio.Event()
             calls = 0
 
@@ -151,7 +151,7 @@ def test_failing_periodic_task_continues_and_stop_saves() -> None:
 def test_stop_waits_for_offset_write_in_progress() -> None:
     async def work() -> None:
         async with wire(flush_offsets_ms=5) as w:
-            offsets, loop = w.broker.ctx.offsets, asyncio.get_running_loop()
+            offsets, loop = w.broker.offsets, asyncio.get_running_loop()
             await w.send()
             began, go_on = asyncio.Event(), threading.Event()
             seen: list[str] = []
@@ -212,7 +212,7 @@ def test_invalid_group_name_never_enters_tables(group: str) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send()
-            groups, topics = set(w.broker.ctx.groups.table), set(w.broker.topics.table)
+            groups, topics = set(w.broker.groups.table), set(w.broker.topics.table)
             offset = int(sent.ext["msgId"][16:], 16)
             back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group=group, delayLevel=0)
             assert back.code == 26, back
@@ -221,7 +221,7 @@ def test_invalid_group_name_never_enters_tables(group: str) -> None:
             assert (
                 await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=0)
             ).code == 0
-            assert set(w.broker.ctx.groups.table) == groups
+            assert set(w.broker.groups.table) == groups
             assert set(w.broker.topics.table) == topics
 
     run(work)
@@ -254,7 +254,7 @@ def test_commit_for_missing_queue_or_topic_is_rejected() -> None:
                 assert refused.code == 1 and "queueId" in (refused.remark or "")
             assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
             assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)).code == 17
-            assert w.broker.ctx.offsets.encode() == b'{"offsetTable":{}}'
+            assert w.broker.offsets.encode() == b'{"offsetTable":{}}'
 
     run(work)
 
@@ -264,7 +264,7 @@ def test_expired_queue_locks_are_removed() -> None:
     async def work() -> None:
         now = 1_000_000
         async with wire(client_scan_ms=5) as w:
-            locks = w.broker.ctx.locks
+            locks = w.broker.locks
             locks.lock("G", "c1", [MessageQueue("T", "broker-a", n) for n in range(3)], now)
             locks.lock("H", "c1", [], now)
             locks.forget_expired(now + LOCK_LIVE_MS)
@@ -340,7 +340,7 @@ def test_request_during_start_is_served() -> None:
                 held = asyncio.create_task(
                     client.invoke(broker.address, Command(RequestCode.PULL_MESSAGE, ext=pull), 5000)
                 )
-                while not broker.ctx.hold.count:
+                while not broker.long_polling.count:
                     await asyncio.sleep(0)
                 await client.invoke(broker.address, Command(RequestCode.SEND_MESSAGE_V2, ext=send), 5000)
                 assert (await held).code == 0
@@ -386,7 +386,7 @@ def test_retry_queue_nums_is_limited(width: int) -> None:
             body = SubscriptionGroupConfig("G", retry_queue_nums=width).encode()
             answer = await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
             assert answer.code == 1 and "retryQueueNums" in (answer.remark or "")
-            assert "G" not in w.broker.ctx.groups.table
+            assert "G" not in w.broker.groups.table
 
     run(work)
 
@@ -438,7 +438,7 @@ def test_failed_state_write_is_reported_and_next_one_saves_all(
                     ),
                 ),
                 (
-                    w.broker.ctx.groups._file,
+                    w.broker.groups._file,
                     lambda name: w.call(
                         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, SubscriptionGroupConfig(name).encode()
                     ),
@@ -476,11 +476,11 @@ class Member:
 def test_joining_members_are_notified_once_and_congested_not() -> None:
     async def work() -> None:
         async with wire() as w:
-            clients = w.broker.ctx.clients
+            clients = w.broker.clients
             members: list[Any] = [Member() for _ in range(50)]
             deaf: Any = Member(congested=True)
             for number, member in enumerate([*members, deaf]):
-                info = ClientInfo(f"c{number}", 0, 407, w.broker.ctx.clock_ms())
+                info = ClientInfo(f"c{number}", 0, 407, w.broker._clock_ms())
                 clients.register_consumer(ConsumerData("G"), member, info, notify=True)
             for member in members:
                 await member.heard.wait()
@@ -499,7 +499,7 @@ def test_parked_pulls_are_limited_per_connection() -> None:
         async with wire(pull_queue_max=20) as w:
             await w.send(queue=1)
             held = [asyncio.create_task(w.pull(suspend_ms=20_000)) for _ in range(2)]
-            while w.broker.ctx.hold.count < 2:
+            while w.broker.long_polling.count < 2:
                 await asyncio.sleep(0)
             assert (await w.pull(suspend_ms=20_000)).code == 19
             other = RemotingClient(settings=NetSettings())
@@ -509,15 +509,15 @@ def test_parked_pulls_are_limited_per_connection() -> None:
             }  # fmt: skip
             command = Command(RequestCode.PULL_MESSAGE, ext=pull, body=bytes(100_000))
             waiting = asyncio.create_task(other.invoke(w.server.broker_address, command, 20_000))
-            while w.broker.ctx.hold.count < 3:
+            while w.broker.long_polling.count < 3:
                 await asyncio.sleep(0)
-            kept = [h for h in w.broker.ctx.hold._waiting["T", 0] if "x" in h.request.ext or h.request.body]
+            kept = [h for h in w.broker.long_polling._waiting["T", 0] if "x" in h.request.ext or h.request.body]
             assert kept == [], "a held pull keeps only what it needs"
             long = Command(RequestCode.PULL_MESSAGE, ext=pull | {"subscription": "a" * 70_000})
             assert (await other.invoke(w.server.broker_address, long, 5000)).code == 19
             await w.send()
             assert [answer.code for answer in await asyncio.gather(*held, waiting)] == [0, 0, 0]
-            assert w.broker.ctx.hold._keys == {}
+            assert w.broker.long_polling._keys == {}
             await other.close()
 
     run(work)
@@ -534,7 +534,7 @@ def test_heartbeat_groups_are_limited_and_names_validated() -> None:
             ):
                 answer = await w.call(RequestCode.HEART_BEAT, HeartbeatData("c1", producers, []).encode())
                 assert answer.code == 1 and "group" in (answer.remark or "")
-            assert w.broker.ctx.clients.producers == {} and w.broker.ctx.clients._groups_of == {}
+            assert w.broker.clients.producers == {} and w.broker.clients._groups_of == {}
 
     run(work)
 
@@ -563,7 +563,7 @@ def test_deleted_topic_leaves_no_offsets_and_is_unregistered() -> None:
         async with wire(flush_offsets_ms=3_600_000) as w:
             await w.send()
             await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
-            await w.broker.ctx.offsets.save()
+            await w.broker.offsets.save()
             file = w.broker.store.settings.root / "config" / "consumerOffset.json"
             assert b'"T@G"' in file.read_bytes()
             while "T" not in w.server.namesrv.routes.topics:
@@ -581,7 +581,7 @@ def test_failed_offset_save_is_retried(caplog: pytest.LogCaptureFixture) -> None
     async def work() -> None:
         async with wire(flush_offsets_ms=5) as w:
             await w.send()
-            file = w.broker.ctx.offsets._file
+            file = w.broker.offsets._file
             write, failed, done = file.write, asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
 
@@ -593,7 +593,7 @@ def test_failed_offset_save_is_retried(caplog: pytest.LogCaptureFixture) -> None
                 loop.call_soon_threadsafe(done.set)
 
             file.write = sometimes  # type: ignore[method-assign]
-            w.broker.ctx.offsets.set("T", "G", 0, 1)
+            w.broker.offsets.set("T", "G", 0, 1)
             await done.wait()
             assert b'"T@G":{"0":1}' in file.path.read_bytes()
 
@@ -625,7 +625,7 @@ def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         table = [1]
-        saver = Saver(StateFile(tmp_path / "x.json"), lambda: str(table).encode())
+        saver = StateWriter(StateFile(tmp_path / "x.json"), lambda: str(table).encode())
         saver.changed()
         writing = saver._writing
         assert writing is not None
@@ -656,13 +656,13 @@ def test_failing_filter_wakes_only_its_pull() -> None:
             await w.send(queue=1)
             held = asyncio.create_task(w.pull(suspend_ms=20_000))
             other = asyncio.create_task(w.pull(suspend_ms=20_000))
-            while w.broker.ctx.hold.count < 2:
+            while w.broker.long_polling.count < 2:
                 await asyncio.sleep(0)
 
             def bad(properties: bytes) -> bool:
                 raise RuntimeError("no")
 
-            next(iter(w.broker.ctx.hold._waiting["T", 0])).accept_record = bad
+            next(iter(w.broker.long_polling._waiting["T", 0])).accept_record = bad
             assert (await w.send()).code == 0
             assert [answer.code for answer in await asyncio.gather(held, other)] == [0, 0]
 

@@ -111,9 +111,9 @@ def facts(answer: Command, broker: Broker) -> dict[str, Any]:
     """A response without what differs between two brokers: their address."""
     ext = dict(answer.ext)
     ids = ext.pop("msgId", "").split(",")
-    assert all(not text or text.startswith(broker.ctx.id_prefix) for text in ids)
+    assert all(not text or text.startswith(broker.identity.id_prefix) for text in ids)
     remark = (answer.remark or "").replace(broker.advertised_address, "ADDRESS").partition(" Producer: ")[0]
-    offsets = [text[len(broker.ctx.id_prefix) :] for text in ids]
+    offsets = [text[len(broker.identity.id_prefix) :] for text in ids]
     return {"code": answer.code, "opaque": answer.opaque, "flag": answer.flag, "language": answer.language,
             "version": answer.version, "serialization": answer.serialization, "remark": remark, "ext": list(ext.items()),
             "ids": offsets, "body": answer.body}  # fmt: skip
@@ -194,7 +194,7 @@ def test_arbitrary_sends_equal_reference_implementation(twins: Twins) -> None:
             [facts(answer, broker) for answer in answers] for answers, broker in zip(both, twins.brokers, strict=True)
         )
         assert a == b
-        one, other = (broker.ctx.stats for broker in twins.brokers)
+        one, other = (broker.stats for broker in twins.brokers)
         assert (one.put_messages, one.put_bytes, one.put_failed) == (
             other.put_messages,
             other.put_bytes,
@@ -228,7 +228,7 @@ def test_repeated_sends_take_fast_path(twins: Twins, serialization: Serializatio
         )
         twins.exchange([request_frame(0, {"b": "Plain"})], 1)
         for broker in twins.brokers:
-            twins.loop.run_until_complete(broker.topics.saver.saved())
+            twins.loop.run_until_complete(broker.topics.writer.saved())
         called.clear()
         frames = []
         for number in range(100, 120):
@@ -261,7 +261,7 @@ def test_properties_in_any_order_take_fast_path(twins: Twins, code: int, seriali
     more = {"b": "Real"}
     twins.exchange([request_frame(0, more, **same)], 1)
     for broker in twins.brokers:
-        twins.loop.run_until_complete(broker.topics.saver.saved())
+        twins.loop.run_until_complete(broker.topics.writer.saved())
     called: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         original = reference.send
@@ -305,32 +305,32 @@ def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: 
             try:
                 for number in range(3):
                     assert (await send(number)).code == 0
-                    await w.broker.topics.saver.saved()
-                ctx = w.broker.ctx
+                    await w.broker.topics.writer.saved()
+                broker = w.broker
                 if state == "later":
                     monkeypatch.setattr(
-                        type(ctx.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
+                        type(broker.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
                     )
                 elif state == "many":
-                    ctx.waiting_sends = ctx.settings.send_queue_max
+                    broker.load.sends = broker.settings.send_queue_max
                 elif state == "busy":
-                    monkeypatch.setattr(type(ctx.store), "busy", property(lambda self: True))
+                    monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
                 elif state == "stopped":
-                    ctx.store.failure = reference.StoreError("the disk is gone")
+                    broker.store.failure = reference.StoreError("the disk is gone")
                 elif state == "narrow":
-                    ctx.topics.table["T"].write_queue_nums = ctx.topics.table["T"].read_queue_nums = 2
+                    broker.topics.table["T"].write_queue_nums = broker.topics.table["T"].read_queue_nums = 2
                 else:
-                    ctx.topics.table["T"].order = True
+                    broker.topics.table["T"].order = True
                     monkeypatch.setattr(
-                        type(ctx.settings), "broker_permission", property(lambda self: 4), raising=False
+                        type(broker.settings), "broker_permission", property(lambda self: 4), raising=False
                     )
                 answer = await send(9)
                 assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
                 assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
             finally:
-                ctx.waiting_sends = 0
+                broker.load.sends = 0
                 monkeypatch.undo()
-                ctx.store.failure = None
+                broker.store.failure = None
                 writer.close()
                 await writer.wait_closed()
 

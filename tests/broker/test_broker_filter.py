@@ -98,7 +98,7 @@ def test_expression_checks_follow_apache_order() -> None:
             text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
             assert (gone.code, gone.remark) == (27, text)
             await subscribe(w, "a > 1", 2)
-            w.broker.ctx.clients.consumers["G"].subscriptions["T"].sub_version = 3
+            w.broker.clients.consumers["G"].subscriptions["T"].sub_version = 3
             late = await w.pull(sysFlag=0, subVersion=3)
             assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
             assert (await w.pull(sysFlag=0, subVersion=2)).code == 1  # subscribed, but SQL92 is disabled
@@ -180,9 +180,9 @@ def test_check_client_config_validates_expression() -> None:
 
 
 async def held_pull(w: Wire, **more: Any) -> asyncio.Task[Command]:
-    count = w.broker.ctx.hold.count
+    count = w.broker.long_polling.count
     held = asyncio.create_task(w.pull(suspend_ms=20_000, **more))
-    while w.broker.ctx.hold.count == count:
+    while w.broker.long_polling.count == count:
         await asyncio.sleep(0)
     return held
 
@@ -196,14 +196,14 @@ def test_parked_pull_is_woken_by_matching_properties() -> None:
             small = await held_pull(w, subscription="a < 5", **SQL)
             tagged = await held_pull(w, subscription="t")
             await w.send(body=b"none", properties={"a": "5", "TAGS": "u"})
-            assert w.broker.ctx.hold.count == 3
+            assert w.broker.long_polling.count == 3
             await w.send(body=b"six", properties={"a": "6"})
             answer = await large
             assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"six"], "2")
-            assert w.broker.ctx.hold.count == 2
+            assert w.broker.long_polling.count == 2
             await w.send(body=b"four", properties={"a": "4", "TAGS": "t"})
             assert bodies(await small) == bodies(await tagged) == [b"four"]
-            assert w.broker.ctx.hold.count == 0
+            assert w.broker.long_polling.count == 0
 
     run(work)
 
@@ -219,10 +219,10 @@ def test_parked_pull_is_answered_when_subscription_changes(kind: str, old: str, 
             held = await held_pull(w, sysFlag=2, offset=1, subVersion=1)
             other = await held_pull(w, sysFlag=2, offset=1, subVersion=1, group="H")
             await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # a newer version of the same expression
-            assert w.broker.ctx.hold.count == 2
+            assert w.broker.long_polling.count == 2
             await subscribe(w, new, 3, kind=kind, code_set=[java_hash(new)])
             assert (await held).code == 19
-            assert w.broker.ctx.hold.count == 1
+            assert w.broker.long_polling.count == 1
             again = await held_pull(w, sysFlag=2, offset=1, subVersion=3)
             await w.send(body=b"after", properties={"a": "2", "TAGS": "two"})
             assert bodies(await again) == bodies(await other) == [b"after"]
@@ -235,14 +235,14 @@ def test_properties_are_read_only_if_parked_pull_filters_by_them() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             asked: list[tuple[str, int, int]] = []
-            inner = w.broker.ctx.hold._properties
+            inner = w.broker.long_polling._properties
             assert inner is not None
 
             def properties(topic: str, queue_id: int, offset: int) -> bytes | None:
                 asked.append((topic, queue_id, offset))
                 return inner(topic, queue_id, offset)
 
-            w.broker.ctx.hold._properties = properties
+            w.broker.long_polling._properties = properties
             await w.send(queue=1)
             tagged = await held_pull(w, subscription="t")
             await w.send(properties={"TAGS": "u"})
@@ -288,7 +288,7 @@ def test_group_filter_data_goes_offline_and_survives_restart(tmp_path: Path) -> 
             w = Wire(server)
             await w.send(properties={"a": "2"})
             await subscribe(w, "a > 1", 7)
-            record = w.broker.ctx.filters.groups.get("T", "G")
+            record = w.broker.filters.groups.get("T", "G")
             assert record is not None and not record.dead
             now[0] += 10
             await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")
@@ -304,7 +304,7 @@ def test_group_filter_data_goes_offline_and_survives_restart(tmp_path: Path) -> 
         now[0] += 60_000
         async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
             w = Wire(server)
-            loaded = w.broker.ctx.filters.groups.get("T", "G")
+            loaded = w.broker.filters.groups.get("T", "G")
             assert loaded is not None and loaded.dead and loaded.born_time_ms == 1_000_000
             await subscribe(w, "a > 1", 7)
             assert not loaded.dead
@@ -327,13 +327,13 @@ def test_filter_file_is_written_on_change_and_drops_old_groups(tmp_path: Path) -
         subscription = SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")
         filters.subscribe("G", [subscription], now[0])
         filters.save_soon()
-        await filters.saver.saved()
+        await filters.writer.saved()
         first = path.stat().st_ino
         filters.subscribe("G", [subscription], now[0])  # the same heartbeat again
         filters.subscribe("H", [SubscriptionData("T", "tag")], now[0])
         await filters.saved()
         assert path.stat().st_ino == first
-        filters.gone("G")
+        filters.group_offline("G")
         now[0] += 99
         await filters.saved()
         assert json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]["deadTime"] == 5_000
@@ -421,7 +421,7 @@ def test_bit_maps_are_rebuilt_after_kill(tmp_path: Path) -> None:
             w = Wire(server)
             await subscribe(w, "a > 1", topic="T")
             await numbered(w, 4)
-            await w.broker.ctx.filters.saved()
+            await w.broker.filters.saved()
             queue = w.broker.store.queues.by_key[("T", 0)]
             before = [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))]
             assert [content.bit_map != bytes(14) for content in before] == [False, False, True, True]

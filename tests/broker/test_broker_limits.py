@@ -13,7 +13,7 @@ import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.state.creation_quota import HOUR_MS, Growth
+from saturnmq.broker.state.creation_quota import HOUR_MS, CreationQuota
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
 from saturnmq.client.compression import ZLIB_FLAGS, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
@@ -53,7 +53,7 @@ def test_auto_created_topics_are_limited_per_hour() -> None:
             assert made.code == 0 and (await w.send("C")).code == 0
             clock.ms += HOUR_MS
             assert (await w.send("D")).code == 0
-            assert w.broker.ctx.refusals.counts == {"topics": 1}
+            assert w.broker.refusals.counts == {"topics": 1}
             table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
             assert table["rejected_topics"] == "1"
 
@@ -64,12 +64,12 @@ def test_auto_created_topics_are_limited_per_hour() -> None:
 def test_topics_are_limited_in_total() -> None:
     async def work() -> None:
         async with wire() as w:
-            present = len(w.broker.ctx.topics.table)
+            present = len(w.broker.topics.table)
         async with wire(topics_max=present + 1) as w:
             assert (await w.send("A")).code == 0
             assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
             assert (await w.heartbeat("G", "A")).code == 0  # the group may consume, but gets no retry topic
-            assert w.broker.ctx.topics.get("%RETRY%G") is None
+            assert w.broker.topics.get("%RETRY%G") is None
             back = {
                 "group": "G",
                 "offset": 0,
@@ -79,10 +79,10 @@ def test_topics_are_limited_in_total() -> None:
                 "unitMode": False,
             }
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
-            assert w.broker.ctx.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
+            assert w.broker.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
             half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
             assert half.code == 0  # topics that the broker itself needs are not limited
-            assert w.broker.ctx.refusals.counts == {"topics": 1, "group_topics": 2}
+            assert w.broker.refusals.counts == {"topics": 1, "group_topics": 2}
 
     run(work)
 
@@ -102,7 +102,7 @@ def test_auto_created_groups_are_limited_per_hour() -> None:
             assert (await w.pull(group="C")).code == 0
             clock.ms += HOUR_MS
             assert (await w.pull(group="D")).code == 0
-            assert w.broker.ctx.refusals.counts == {"groups": 1}
+            assert w.broker.refusals.counts == {"groups": 1}
 
     run(work)
 
@@ -110,7 +110,7 @@ def test_auto_created_groups_are_limited_per_hour() -> None:
 @pytest.mark.spec("LIM-13")
 def test_clock_set_back_does_not_block_creation_quota() -> None:
     now = 10 * HOUR_MS
-    growth = Growth("topics", in_all=10, per_hour=1, clock_ms=lambda: now, refusals=Refusals())
+    growth = CreationQuota("topics", in_all=10, per_hour=1, clock_ms=lambda: now, refusals=Refusals())
     assert growth.add(0, "a") is None and growth.add(1, "b") is not None
     now -= 1
     assert growth.add(1, "c") is None
@@ -129,7 +129,7 @@ def test_live_groups_are_limited_in_total_and_per_client() -> None:
             assert (await beat(w, ["p1"], ["c1"])).code == 0
             refused = await beat(w, ["p4"], [])
             assert refused.code == 1 and "liveGroupsMax" in (refused.remark or "")
-            assert w.broker.ctx.refusals.counts == {"live_groups": 1}
+            assert w.broker.refusals.counts == {"live_groups": 1}
         async with wire() as w:
             assert (await beat(w, [f"p{n}" for n in range(4000)], [])).code == 0
             refused = await beat(w, [f"q{n}" for n in range(97)], [])
@@ -150,8 +150,8 @@ def test_consumer_offsets_are_limited() -> None:
 
             assert [await commit("A", 1), await commit("B", 1), await commit("C", 1)] == [0, 0, 2]
             assert await commit("A", 0) == 0
-            assert w.broker.ctx.offsets.get("T", "C", 0) is None
-            assert w.broker.ctx.refusals.counts == {"offsets": 1}
+            assert w.broker.offsets.get("T", "C", 0) is None
+            assert w.broker.refusals.counts == {"offsets": 1}
 
     run(work)
 
@@ -173,11 +173,11 @@ def test_parked_pulls_are_limited_in_total_and_per_connection() -> None:
         async with wire(pull_queue_max=20) as w:
             await w.send()
             waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
-            while w.broker.ctx.hold.count < 2:
+            while w.broker.long_polling.count < 2:
                 await asyncio.sleep(0)
             third = await w.pull(offset=1, suspend_ms=20_000)  # one connection may use a tenth of the limit
             assert third.code == ResponseCode.PULL_NOT_FOUND
-            assert w.broker.ctx.hold.count == 2
+            assert w.broker.long_polling.count == 2
             await w.send()
             assert {(await pull).code for pull in waiting} == {0}
 
@@ -190,7 +190,7 @@ def test_parked_pulls_do_not_count_as_in_flight_requests() -> None:
         async with wire() as w:
             await w.send()
             pulls = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=60_000, timeout_ms=60_000)) for _ in range(300)]
-            while w.broker.ctx.hold.count < 300:
+            while w.broker.long_polling.count < 300:
                 await asyncio.sleep(0)
             assert (await w.send()).code == 0, "its connection is read"
             assert {(await pull).code for pull in pulls} == {0}
@@ -211,11 +211,11 @@ def test_default_limits() -> None:
 def test_sends_waiting_for_disk_are_limited() -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
-            w.broker.ctx.waiting_sends = 1
+            w.broker.load.sends = 1
             refused = await w.send()
             assert refused.code == ResponseCode.SYSTEM_BUSY
             assert (refused.remark or "").startswith("[OVERLOAD]system busy")
-            w.broker.ctx.waiting_sends = 0
+            w.broker.load.sends = 0
             assert (await w.send()).code == 0
 
     run(work)
@@ -244,7 +244,7 @@ def test_waiting_replies_are_not_limited_by_call_permits() -> None:
                 ]
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)  # poll
-                assert w.broker.ctx.waiting_replies == 300
+                assert w.broker.load.replies == 300
                 assert w.broker._server.request_memory.used == 300 * len(b"answer")  # they still use memory
                 for connection, request in pushed:
                     connection.send(request.reply())

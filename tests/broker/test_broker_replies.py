@@ -74,7 +74,7 @@ def test_reply_is_pushed_to_requester_and_stored(code: int) -> None:
             (push,) = got
             (stored,) = await w.messages(TOPIC)
             assert (answer.code, answer.remark) == (0, None)
-            assert answer.ext["msgId"] == f"{w.broker.ctx.id_prefix}{stored.physical_offset:016X}"
+            assert answer.ext["msgId"] == f"{w.broker.identity.id_prefix}{stored.physical_offset:016X}"
             assert (answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["MSG_REGION"]) == (
                 "0",
                 "0",
@@ -139,7 +139,7 @@ def test_refusing_or_silent_requester_is_reported_to_sender(monkeypatch: pytest.
                     answer = await reply(w)
                     assert answer.code == 1 and words in (answer.remark or "")
                     assert (answer.remark or "").startswith("push reply message to asker fail")
-            assert w.broker.ctx.waiting_replies == 0
+            assert w.broker.load.replies == 0
             left = await reply(w)  # the client has closed its connection
             while "not found" not in (left.remark or ""):
                 left = await reply(w)

@@ -51,7 +51,7 @@ def test_send_back_without_retry_queues_drops_message() -> None:
         async with wire() as w:
             await w.send()
             for queues in (0, -1):
-                w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=queues))
+                w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=queues))
                 before = w.broker.store.log.end
                 assert (await sent_back(w)).code == 0
                 assert w.broker.store.log.end == before and "%RETRY%G" not in w.broker.topics.table
@@ -89,7 +89,7 @@ def test_read_only_broker_rejects_send_back() -> None:
 def test_messages_sent_back_are_spread_over_retry_queues() -> None:
     async def work() -> None:
         async with wire() as w:
-            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
+            w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
             for _ in range(4):
                 await w.send()
             for message in await w.messages():
@@ -112,13 +112,13 @@ def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
                 await w.send()
             place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
             held = asyncio.create_task(w.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
-            while not w.broker.ctx.hold.count:
+            while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+            assert w.broker.offsets.get("T", "G", 0) == 1
             assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
             await w.send()
             assert (await held).code == 0
-            assert w.broker.ctx.offsets.get("T", "G", 0) == 3
+            assert w.broker.offsets.get("T", "G", 0) == 3
 
     run(work)
 
@@ -130,7 +130,7 @@ def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
 def test_members_are_not_notified_if_disabled() -> None:
     async def work() -> None:
         async with wire() as w:
-            w.broker.ctx.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
+            w.broker.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
             other = Wire(w.server)
             for group in ("Quiet", "Loud"):  # notified in this order, if at all
                 await w.heartbeat(group, "T")
@@ -142,7 +142,7 @@ def test_members_are_not_notified_if_disabled() -> None:
             assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
         async with wire(notify_ids_changed=False) as w:
             await w.heartbeat("Loud", "T")
-            assert w.broker._changed_groups == {} and w.broker.ctx.clients.consumers["Loud"].members
+            assert w.broker._changed_groups == {} and w.broker.clients.consumers["Loud"].members
 
     run(work)
 

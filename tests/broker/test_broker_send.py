@@ -138,7 +138,7 @@ def test_auto_created_topic_copies_write_queues_and_perm() -> None:
             topics = w.broker.topics
             topics.table["pattern"] = TopicConfig("pattern", read_queue_nums=9, write_queue_nums=3, perm=5)
             told: list[str] = []
-            topics.on_change = lambda configs: told.extend(config.topic_name for config in configs)
+            topics.changed.subscribe(lambda configs: told.extend(config.topic_name for config in configs))
             before = topics.version
             assert (await w.send("made", c="pattern", d=50)).code == 0
             made = topics.table["made"]
@@ -299,14 +299,14 @@ def test_sync_flush_answers_when_durable_without_blocking_others() -> None:
             held: list[tuple[PutResult, Callable[[PutStatus, str], object]]] = []
             w.broker.store.when_confirmed = lambda *one: held.append(one)  # type: ignore[method-assign]
             pending = asyncio.create_task(w.send())
-            while not w.broker.ctx.waiting_sends:
+            while not w.broker.load.sends:
                 await asyncio.sleep(0)
             assert (await w.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 0
             no_wait = await w.send(properties={"WAIT": "false"})
             assert no_wait.code == 0 and not pending.done()
-            assert len(held) == w.broker.ctx.waiting_sends == 1
+            assert len(held) == w.broker.load.sends == 1
             real(*held[0])
-            assert (await pending).code == 0 and w.broker.ctx.waiting_sends == 0
+            assert (await pending).code == 0 and w.broker.load.sends == 0
 
     run(work)
 
@@ -377,13 +377,13 @@ def test_busy_store_and_too_many_sends_answer_like_apache(
 ) -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
-            w.broker.ctx.waiting_sends = 1
+            w.broker.load.sends = 1
             answer = await w.send()
             assert answer.code == 2 and remark(answer).startswith(
                 "[OVERLOAD]system busy, start flow control for a while"
             )
             assert "at most 1 may" in remark(answer)
-            w.broker.ctx.waiting_sends = 0
+            w.broker.load.sends = 0
             assert (await w.send()).code == 0
             monkeypatch.setattr(type(w.broker.store), "busy", property(lambda self: True))
             answer = await w.send()

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.broker.requests.send_answer import SendAnswers
+from saturnmq.broker.state.identity import Identity
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.ids import offset_message_id
-from saturnmq.protocol.message import Host, pack_host
+from saturnmq.protocol.message import Host
 
 HOSTS = [Host("127.0.0.1", 10911), Host("37.37.37.37", 9509), Host("::1", 10911)]  # 37 is the percent sign
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -30,7 +31,7 @@ offsets = st.one_of(st.integers(0, 1200), st.integers(0, 2**63 - 1), st.sampled_
 def test_send_answers_equal_encoded_fields(
     host: Host, region: str, traced: bool, sends: list[tuple[int, int, int, int, Serialization]]
 ) -> None:
-    answers = SendAnswers(region, traced, pack_host(host).hex().upper())
+    answers = SendAnswers(region, traced, Identity(host))
     for opaque, queue_id, queue_offset, physical_offset, serialization in sends:
         ext = {
             "MSG_REGION": region,
@@ -48,14 +49,14 @@ def test_send_answers_equal_encoded_fields(
 
 @pytest.mark.spec("BAT-05", "SND-13")
 def test_batch_answer_has_all_message_ids() -> None:
-    answers = SendAnswers("r", True, "7F00000100002A9F")
+    answers = SendAnswers("r", True, Identity(Host("127.0.0.1", 10911)))
     (command,) = FrameDecoder().feed(answers.batch(Serialization.JSON, 1, 2, 3, (16, 255)))
     assert command.ext["msgId"] == "7F00000100002A9F0000000000000010,7F00000100002A9F00000000000000FF"
 
 
 @pytest.mark.spec("SND-13")
 def test_pattern_cache_is_bounded() -> None:
-    answers = SendAnswers("r", True, "7F00000100002A9F")
+    answers = SendAnswers("r", True, Identity(Host("127.0.0.1", 10911)))
     for queue_id in range(5000):
         for serialization in Serialization:
             (command,) = FrameDecoder().feed(answers.one(serialization, 1, queue_id, queue_id, 1))

@@ -42,7 +42,7 @@ def test_every_state_file_is_written_at_stop(tmp_path: Path) -> None:
             await w.pull()
             await commit(w, 7)
             await w.send(properties={"DELAY": "1"})
-            while w.broker.ctx.delay.offsets().get(1) != 1:  # delivered after a second
+            while w.broker.master.delay.offsets().get(1) != 1:  # delivered after a second
                 await w.pull(offset=2, suspend_ms=100)
             assert not (config / "consumerOffset.json").exists()  # written periodically or at stop only
         assert sorted(path.name for path in config.iterdir() if path.name in FILES) == FILES
@@ -70,7 +70,7 @@ def test_offset_decrease_is_stored_with_warning(caplog: pytest.LogCaptureFixture
             await commit(w, 7)
             assert "offset goes back" not in caplog.text
             await commit(w, 3)
-            assert w.broker.ctx.offsets.get("T", "G", 0) == 3
+            assert w.broker.offsets.get("T", "G", 0) == 3
         assert "offset goes back topic=T group=G queue=0 from=7 to=3" in caplog.text
 
     run(work)

@@ -122,7 +122,7 @@ def test_timed_message_is_delivered_at_its_millisecond() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
-            service = w.broker.ctx.timer
+            service = w.broker.master.timer
             while service.turn() == 0:
                 pass
             answer = await w.send(properties={"TIMER_DELAY_MS": "1234", "TAGS": "t"}, queue=2, h=7)
@@ -175,7 +175,7 @@ def test_message_sent_back_with_exact_delay() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
-            service = w.broker.ctx.timer
+            service = w.broker.master.timer
             while service.turn() == 0:
                 pass
             await w.send_batch([BatchItem(b"x", b"RAW\x01\xff\x02TIMER_DELAY_MS\x010")], queue=0)

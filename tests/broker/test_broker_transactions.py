@@ -55,7 +55,7 @@ async def asked(w: Wire) -> Command:
 
 
 def service(w: Wire) -> Transactions:
-    return w.broker.ctx.transactions
+    return w.broker.master.transactions
 
 
 # ---- decisions
@@ -287,7 +287,7 @@ def test_check_request_has_message_as_it_would_be_committed() -> None:
             assert question.code == RequestCode.CHECK_TRANSACTION_STATE and question.is_oneway
             assert question.ext == {
                 "tranStateTableOffset": "1", "commitLogOffset": str(waiting.physical_offset), "msgId": "A",
-                "transactionId": "A", "offsetMsgId": f"{w.broker.ctx.id_prefix}{waiting.physical_offset:016X}",
+                "transactionId": "A", "offsetMsgId": f"{w.broker.identity.id_prefix}{waiting.physical_offset:016X}",
             }  # fmt: skip
             message = decode_record(question.body or b"")
             assert (message.topic, message.queue_id, message.body) == ("T", 2, b"order A")
@@ -333,7 +333,7 @@ def test_half_message_is_discarded_after_check_max_and_resumable() -> None:
             assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "2"
             late = await end(w, sent, COMMIT)
             assert (late.code, await w.messages(queue=2)) == (1, [])
-            key = f"{w.broker.ctx.id_prefix}{given_up.physical_offset:016X}"
+            key = f"{w.broker.identity.id_prefix}{given_up.physical_offset:016X}"
             assert (await w.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=key)).code == 0
             (_, back) = await w.messages(HALF_TOPIC)
             assert back.properties["TRANSACTION_CHECK_TIMES"] == "0"
@@ -344,7 +344,7 @@ def test_half_message_is_discarded_after_check_max_and_resumable() -> None:
             fields = {"tranStateTableOffset": 1, "commitLogOffset": back.physical_offset}
             assert (await end(w, sent, COMMIT, **fields)).code == 0
             assert [m.body for m in await w.messages(queue=2)] == [b"order ID"]
-            for bad in ("", "xyz", sent.ext["msgId"], f"{w.broker.ctx.id_prefix}{7:016X}"):
+            for bad in ("", "xyz", sent.ext["msgId"], f"{w.broker.identity.id_prefix}{7:016X}"):
                 assert (await w.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=bad)).code == 1
 
     run(work)
@@ -431,7 +431,7 @@ def test_at_most_three_producers_are_tried_per_check() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
-            members = w.broker.ctx.clients.producers
+            members = w.broker.clients.producers
             await become_producer(w)
             deaf: list[Any] = [Mock(spec=Connection, closed=n == 0, congested=n > 0) for n in range(3)]
             (own,) = members["producers"]
@@ -439,7 +439,7 @@ def test_at_most_three_producers_are_tried_per_check() -> None:
             clock.ms += 10_000
             for number, questions in ((2, 1), (3, 0)):
                 members["producers"] = dict.fromkeys([*deaf[:number], own], members["producers"][own])
-                w.broker.ctx.clients._turn = number  # the first of them is next
+                w.broker.clients._turn = number  # the first of them is next
                 assert await service(w).round() == ({0} if questions else set())
             assert (await asked(w)).ext["msgId"] == "ID"
             members["producers"] = {own: members["producers"][own]}
@@ -525,12 +525,12 @@ def test_progress_is_published_once_decisions_are_durable(monkeypatch: pytest.Mo
             for _ in range(3):
                 t.note_progress()
             assert w.broker.store.flushed_offset < w.broker.store.log.end
-            assert not w.broker.ctx.offsets.get(HALF_TOPIC, GROUP, 0)
+            assert not w.broker.offsets.get(HALF_TOPIC, GROUP, 0)
             await wait_confirmed(w.broker.store.log, w.broker.store.log.end, 5000)
             for _ in range(3):
                 t.note_progress()
-            assert w.broker.ctx.offsets.get(HALF_TOPIC, GROUP, 0) == 1
-            assert w.broker.ctx.offsets.get(OP_HALF_TOPIC, GROUP, 0) == 1
+            assert w.broker.offsets.get(HALF_TOPIC, GROUP, 0) == 1
+            assert w.broker.offsets.get(OP_HALF_TOPIC, GROUP, 0) == 1
 
     run(work)
 

@@ -22,10 +22,10 @@ def test_uncommitted_half_message_is_not_discarded(monkeypatch: pytest.MonkeyPat
         async with EmbeddedBroker(settings=settings) as server, Client(name_servers=server.name_servers) as client:
             await client.create_topic("T", queues=1)
             async with client.producer("p", check=lambda message: TransactionState.UNKNOWN) as producer:
-                transactions = server.broker.ctx.transactions
+                transactions = server.broker.master.transactions
                 async with asyncio.timeout(20), producer.transaction("T", b"x"):
                     [half] = transactions.table.pending.values()
-                    clock = server.broker.ctx.clock_ms
+                    clock = server.broker._clock_ms
                     while clock() <= half.stored_ms + half.immune_ms:
                         await asyncio.sleep(0.002)  # poll
                     with monkeypatch.context() as hidden:

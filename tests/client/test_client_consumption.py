@@ -812,12 +812,12 @@ def test_operator_requests_reach_a_member_through_the_broker(run: Run) -> None:
                 for _ in range(4):
                     await (await inbox.recv(30)).ack()
                 await inbox.commit()
-                await eventually(lambda: server.broker.ctx.offsets.get("T", "g", 0) == 4)
+                await eventually(lambda: server.broker.offsets.get("T", "g", 0) == 4)
                 answer = await asks(server, client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
                 queue = receipts[0].queue
                 assert ResetOffsetBody.decode(answer.body or b"").offset_table == {queue: 2}
                 assert [(await inbox.recv(30)).body for _ in range(2)] == [b"2", b"3"]
-                await eventually(lambda: server.broker.ctx.offsets.get("T", "g", 0) == 2)
+                await eventually(lambda: server.broker.offsets.get("T", "g", 0) == 2)
 
                 reader = asyncio.ensure_future(inbox.recv(30))
                 ext = {"clientId": client.client_id, "msgId": receipts[0].offset_message_id, "brokerName": "broker-a"}

@@ -71,7 +71,7 @@ def test_consumer_receives_what_its_sql_filter_selects(run: Run) -> None:
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T", sql("n BETWEEN 3 AND 4 OR (TAGS = 'even' AND n > 7)"))
                 assert await received(inbox, 3) == [b"3", b"4", b"8"]
-                known = server.broker.ctx.clients.consumers["g"].subscriptions["T"]
+                known = server.broker.clients.consumers["g"].subscriptions["T"]
                 assert (known.expression_type, known.sub_string[:5]) == ("SQL92", "n BET")
                 await inbox.subscribe("T", sql("n = 12"))
                 await send(client, 5, start=10)
@@ -98,7 +98,7 @@ def test_rejected_sql_filter_raises_and_keeps_the_subscription(run: Run) -> None
             await late.subscribe("T", sql("n > 1"))
             with pytest.raises(ResponseError, match="does not support consumer to filter message by SQL92"):
                 await late.start()
-            assert "late" not in server.broker.ctx.clients.consumers
+            assert "late" not in server.broker.clients.consumers
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
             await send(client, 2)
             async with client.consumer("g") as inbox:
@@ -117,10 +117,10 @@ def test_filter_lost_by_the_broker_is_announced_again(run: Run) -> None:
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T", sql("n > 1"))
                 assert await received(inbox, 1) == [b"2"]
-                server.broker.ctx.filters.groups.load(b'{"filterDataByTopic":{}}', 0)
+                server.broker.filters.groups.load(b'{"filterDataByTopic":{}}', 0)
                 await send(client, 2, start=1)
                 assert await received(inbox, 1) == [b"2"]
-                assert server.broker.ctx.filters.groups.get("T", "g") is not None
+                assert server.broker.filters.groups.get("T", "g") is not None
 
     run(work)
 
@@ -162,7 +162,7 @@ def test_listener_accepts_a_sql_filter(run: Run) -> None:
 
             task = asyncio.create_task(client.run())
             try:
-                while "heard" not in server.broker.ctx.clients.consumers:
+                while "heard" not in server.broker.clients.consumers:
                     await asyncio.sleep(0)
                 await send(client, 4)
                 await done.wait()

@@ -185,7 +185,7 @@ def test_ordered_queue_is_released_only_after_its_message_is_settled(run: Run) -
                     for task in tasks:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
-                held_now = server.broker.ctx.locks._locks["c"]
+                held_now = server.broker.locks._locks["c"]
                 assert two.client_id not in {lock.client_id for lock in held_now.values()}, (
                     "stopping gives the locks up"
                 )
@@ -227,9 +227,9 @@ def test_ordered_queue_halts_without_lock_and_resumes_at_group_offset(
                 await inbox.subscribe("Orders")
                 message = await inbox.recv(30)
                 assignment = next(item for item in inbox.assignments if item.user_queue == queue)
-                locks = server.broker.ctx.locks
+                locks = server.broker.locks
                 locks.unlock("c", client.client_id, [queue])
-                locks.lock("c", "somebody else", [queue], server.broker.ctx.clock_ms())
+                locks.lock("c", "somebody else", [queue], server.broker._clock_ms())
                 await eventually(lambda: not assignment.locked)  # type: ignore[attr-defined]
                 await message.ack()
                 await silence(inbox, 0.2)
@@ -314,7 +314,7 @@ def test_ordered_broadcast_consumer_needs_no_lock(run: Run, tmp_path: Any) -> No
                     assert (again.value, again.attempt) == ("k0:0", 2)
                     await again.reject()
                     assert (await inbox.recv(30)).value == "k0:1"
-                    assert server.broker.ctx.locks._locks == {}
+                    assert server.broker.locks._locks == {}
 
     run(work)
 

@@ -71,7 +71,7 @@ def test_starting_member_keeps_the_topics_of_the_group(
 
     def subscribed() -> set[str]:
         return saturn_broker.on_loop(
-            lambda: set(saturn_broker.server.broker.ctx.clients.consumers[saturn_group].subscriptions)
+            lambda: set(saturn_broker.server.broker.clients.consumers[saturn_group].subscriptions)
         )
 
     async def work() -> None:

@@ -326,7 +326,7 @@ def test_commit_rollback_and_check_end_to_end(run: Run) -> None:
                     with pytest.raises(TimeoutError):
                         await inbox.recv(0.3)
                 assert asked == ["asked about"]
-                assert server.broker.ctx.transactions.table.pending == {}
+                assert server.broker.master.transactions.table.pending == {}
 
     run(work)
 

@@ -340,7 +340,7 @@ class System:
             while True:
                 with suppress(SaturnError):
                     await self.library.create_topic(TOPIC, queues=QUEUES)
-                    known = [TOPIC in one.broker.ctx.topics.table for one in self.members if one.broker is not None]
+                    known = [TOPIC in one.broker.topics.table for one in self.members if one.broker is not None]
                     if all(known) and len(await self.library.puller().queues(TOPIC)) == QUEUES:
                         return
                 await pause(0.1)

@@ -237,14 +237,14 @@ def test_group_offsets_are_start_and_read_has_no_side_effect(server: SyncEmbedde
         for queue in puller.queues("many"):
             if queue.queue_id != 3:
                 puller.commit("committed-group", queue, 40)
-    before = broker.ctx.offsets.encode()
+    before = broker.offsets.encode()
     found = rows(reader(server, startingOffsets="group", group="committed-group"))
     wanted = Counter(
         (q, o) for q in range(4) for o in range(0 if q == 3 else 40, 100)
     )  # brokers answer 0 for a young queue
     assert Counter((r["queueId"], r["queueOffset"]) for r in found) == wanted
-    assert broker.ctx.offsets.encode() == before
-    assert not broker.ctx.clients.consumers and not broker.ctx.clients.producers
+    assert broker.offsets.encode() == before
+    assert not broker.clients.consumers and not broker.clients.producers
     assert connect.READ_GROUP.startswith("CID_RMQ_SYS_")
 
 

@@ -328,8 +328,8 @@ def test_tracker_commits_finished_batches_and_records_lag(server: SyncEmbeddedBr
         assert committed(server, "tracked-group") == 60
         assert tracker.lags["query-1"].messages == 40 and list(tracker.lags) == ["query-1"]
         broker = server.inner.broker
-        assert broker.ctx.topics.get("%RETRY%tracked-group") is not None  # mqadmin consumerProgress looks it up
-        assert "tracked-group" not in broker.ctx.clients.consumers
+        assert broker.topics.get("%RETRY%tracked-group") is not None  # mqadmin consumerProgress looks it up
+        assert "tracked-group" not in broker.clients.consumers
         tracker.onQueryProgress(progress(None, 90, 100, 2))  # without a group nothing is committed
         assert tracker.flush() and committed(server, "tracked-group") == 60
     finally:

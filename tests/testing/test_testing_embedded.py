@@ -26,7 +26,7 @@ def test_embedded_broker_starts_fast_on_free_ports_and_leaves_no_folder() -> Non
                 assert address.startswith("127.0.0.1:") and address not in (second.broker_address, second.name_servers)
             folder = first.data
             assert folder is not None and folder.is_dir()
-            assert first.broker.ctx.store.settings.profile is StoreProfile.SMALL
+            assert first.broker.store.settings.profile is StoreProfile.SMALL
             assert sum(file.stat().st_blocks * 512 for file in folder.rglob("*")) < 4 * 1024 * 1024
         assert not folder.exists()
         return took

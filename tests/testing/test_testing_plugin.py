@@ -230,7 +230,7 @@ def test_advance_keeps_messages_that_are_due_later(
 def test_advance_delivers_timed_messages(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
-    timer = saturn_broker.server.broker.ctx.timer
+    timer = saturn_broker.server.broker.master.timer
 
     def send_at(ms: int, body: bytes) -> None:
         saturn_broker.on_loop(lambda: timer.put(Record(saturn_topic, body, b"", 0), ms))
@@ -310,7 +310,7 @@ def test_advance_expires_a_stalled_client_but_not_a_live_one(
     monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 3600.0)
 
     def members() -> int:
-        group = saturn_broker.server.broker.ctx.clients.consumers.get(saturn_group)
+        group = saturn_broker.server.broker.clients.consumers.get(saturn_group)
         return len(group.members) if group is not None else 0
 
     async def work() -> None:

@@ -1,7 +1,8 @@
 """Composes a broker from its store, state tables, services and servers, and starts and stops them in order.
 
-Everything here runs on one event loop. `Context` is what handlers see of the broker; the DLedger role switch (`dledger.py`)
-starts and stops the master-only services through `_lead` and `_follow`.
+Everything here runs on one event loop. The constructor creates the parts in order of dependency; handlers see only the groups of
+services in `requests/context.py`. The DLedger role switch (`dledger.py`) starts and stops the master-only services through
+`_lead` and `_follow`.
 
 Requirements: SND-01..SND-16, REM-28, NS-32..NS-36, HB-04, HB-06.
 """
@@ -12,19 +13,31 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from saturnmq.broker.context import Context
-from saturnmq.broker.dledger import DLedger, LedgerDelay, refuse_unread_ledger
+from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.requests import pull
-from saturnmq.broker.requests.route import Answer, Route
+from saturnmq.broker.requests.context import (
+    AdminContext,
+    ClientContext,
+    MessageContext,
+    OffsetContext,
+    ProgressContext,
+    PullContext,
+    ReplyContext,
+    RuntimeContext,
+    SendContext,
+    TransactionContext,
+)
+from saturnmq.broker.requests.route import Answer
 from saturnmq.broker.requests.send_answer import SendAnswers
-from saturnmq.broker.requests.table import FAST_TABLE, TABLE
+from saturnmq.broker.requests.table import FAST_CODES, BoundRoute, bind
 from saturnmq.broker.services.delay import DelayService
-from saturnmq.broker.services.long_polling import Hold
+from saturnmq.broker.services.long_polling import LongPolling
+from saturnmq.broker.services.master import MasterServices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
@@ -32,12 +45,15 @@ from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.services.transactions import Transactions
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients, ConsumerGroup
-from saturnmq.broker.state.creation_quota import Growth
+from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.identity import Identity
+from saturnmq.broker.state.load import Load
 from saturnmq.broker.state.locks import QueueLocks
-from saturnmq.broker.state.offset_moved import OffsetMoved
+from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties, to_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, SendFailed
@@ -47,7 +63,7 @@ from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import decode_header
-from saturnmq.protocol.message import Host, pack_host
+from saturnmq.protocol.message import Host
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
@@ -92,85 +108,152 @@ class Broker:
         self._store_settings = store
         self._net = net
         self._clock_ms = clock_ms
-        config = Path(store.root) / "config"
-        ledger = LedgerStore(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
         self._raft = raft
+        self._config = Path(store.root) / "config"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed_groups: dict[str, None] = {}  # groups whose members are to be notified; an ordered set
+        self._notify: asyncio.TimerHandle | None = None
+        self._bound = ("", 0)
+        self._advertised_host = ""
+        self.failed = asyncio.Event()  # disk failure with storeFailureAction=exit; the owner then stops the broker
+
+        ledger = LedgerStore(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
         self.store = ledger or MessageStore(store, clock_ms=clock_ms)
         self.store.on_failure = self._store_failed
-        self.failed = asyncio.Event()  # disk failure with storeFailureAction=exit; the owner then stops the broker
-        refusals = Refusals()
-        self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms, refusals)
-        self.ctx = self._make_context(config, refusals)
-        self.ctx.hold = Hold(
-            lambda held: pull.resume(self.ctx, held),
+        self.role: Role = FixedRole() if ledger is None else LedgerRole(ledger)
+        self._make_state()
+        self._make_services(tls, DelayService if ledger is None else LedgerDelay)
+        self._make_requests(tls, ledger)
+
+    def _make_state(self) -> None:
+        settings, clock_ms = self.settings, self._clock_ms
+        self.refusals = Refusals()
+        self.identity = Identity()
+        self.load = Load()
+        self.topics = Topics(settings, self._state_file("topics.json"), clock_ms, self.refusals)
+        self.groups = self._make_groups()
+        self.offsets = Offsets(
+            self._state_file("consumerOffset.json"), most=settings.offsets_max, refusals=self.refusals
+        )
+        self.clients = Clients(settings.live_groups_max)
+        self.locks = QueueLocks(settings.locks_max)
+        self.filters = Filters(settings, self._state_file("consumerFilter.json"), clock_ms)
+        self.clients.changed.subscribe(self._members_changed)
+        self.clients.offline.subscribe(self.filters.group_offline)
+        if settings.calc_filter_bit_map and self._store_settings.queue_extension_enable:
+            self.store.bit_map = self.filters.bit_map
+
+    def _make_services(self, tls: TlsSettings | None, delay_class: type[DelayService]) -> None:
+        settings = self.settings
+        self._delay_class = delay_class
+        self.stats = Stats(self._clock_ms())
+        self.master = MasterServices(self._make_master_services)
+        self.long_polling = LongPolling(
+            lambda parked: pull.resume(self._pull_context, parked),
             limit=settings.pull_queue_max,
             properties=self.store.properties,
-            queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.ctx.is_slave() else 0,
+            queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.role.slave else 0,
         )
-        self.ctx.moved = OffsetMoved(self.store, settings.broker_name, clock_ms)
-        self._config = config
-        self._delay_class = DelayService if ledger is None else LedgerDelay
-        self._make_services()
-        self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
-        self.ctx.config_text = self._config_text
-        self.ctx.clients.on_change = self._members_changed
-        self.ctx.clients.on_gone = self.ctx.filters.gone
-        if settings.calc_filter_bit_map and store.queue_extension_enable:
-            self.store.bit_map = self.ctx.filters.bit_map
         self.registrar = Registrar(
             settings,
-            net,
+            self._net,
             self.topics,
             address=lambda: self.advertised_address,
             ha_address=lambda: self._ha_address,
             tls=tls,
             broker_id=lambda: settings.broker_id if self.dledger is None else self.dledger.broker_id,
         )
-        self.dledger = self._make_dledger(ledger, tls) if ledger is not None else None
+
+    def _make_requests(self, tls: TlsSettings | None, ledger: LedgerStore | None) -> None:
+        runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.load, self.refusals, self.master,
+                                 self._config_text)  # fmt: skip
+        self._pull_context = self._make_pull_context()
+        self._routes = bind([runtime, self._pull_context, *self._make_contexts()])
+        self._fast_routes = {code: route for code, route in self._routes.items() if code in FAST_CODES}
+        self.dledger = self._make_dledger(ledger, runtime, tls) if ledger is not None else None
         handler, fast_handler = self._handle, self._handle_fast
         if ledger is not None:
-            self.ctx.is_slave = lambda: not ledger.leads
             handler, fast_handler = self._handle_member, self._handle_member_fast
-        self._server = RemotingServer(handler, settings=net, tls=tls, listener=self)
-        self._fast = RemotingServer(fast_handler, settings=net, tls=tls, listener=self)
-        self._server.refusals = self._fast.refusals = refusals
-        self._tasks: list[asyncio.Task[None]] = []
-        self._changed_groups: dict[str, None] = {}  # groups whose members are to be notified; an ordered set
-        self._notify: asyncio.TimerHandle | None = None
-        self._bound = ("", 0)
-        self._advertised_host = ""
+        self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
+        self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
+        self._server.refusals = self._fast.refusals = self.refusals
 
-    def _make_context(self, config: Path, refusals: Refusals) -> Context:
-        """Create the state tables that handlers work on. config: the folder of their files."""
-        settings, clock_ms = self.settings, self._clock_ms
-        growth = Growth(
+    def _make_groups(self) -> Groups:
+        settings = self.settings
+        quota = CreationQuota(
             "groups",
             in_all=settings.groups_max,
             per_hour=settings.groups_per_hour,
-            clock_ms=clock_ms,
-            refusals=refusals,
+            clock_ms=self._clock_ms,
+            refusals=self.refusals,
         )
-        group_file = self._state_file(config / "subscriptionGroup.json")
-        return Context(
-            settings,
-            self.store,
-            self.topics,
-            Groups(group_file, clock_ms, auto_create=settings.auto_create_group, growth=growth),
-            Offsets(self._state_file(config / "consumerOffset.json"), most=settings.offsets_max, refusals=refusals),
-            Clients(settings.live_groups_max),
-            QueueLocks(settings.locks_max),
-            Stats(clock_ms()),
-            clock_ms,
-            Filters(settings, self._state_file(config / "consumerFilter.json"), clock_ms),
-            refusals,
+        file = self._state_file("subscriptionGroup.json")
+        return Groups(file, self._clock_ms, auto_create=settings.auto_create_group, quota=quota)
+
+    def _make_master_services(self) -> tuple[DelayService, TimerService, Transactions]:
+        store, stats, clock_ms = self.store, self.stats, self._clock_ms
+        return (
+            self._delay_class(store, self._state_file("delayOffset.json"), stats, clock_ms),
+            TimerService(store, self._state_file("timer.json"), stats, clock_ms),
+            Transactions(
+                self.settings,
+                store,
+                self._state_file("transactionChecks.json"),
+                topics=self.topics,
+                offsets=self.offsets,
+                clients=self.clients,
+                stats=stats,
+                identity=self.identity,
+                clock_ms=clock_ms,
+            ),
         )
 
-    def _make_dledger(self, ledger: LedgerStore, tls: TlsSettings | None) -> DLedger:
-        files = (self._state_file(self._config / "delayOffset.json"), self._state_file(self._config / "timer.json"))
-        copy = LeaderCopy(self.ctx, self.registrar, self._net, *files, tls)
+    def _make_pull_context(self) -> PullContext:
+        events = OffsetMovedEvents(self.store, self.settings.broker_name, self._clock_ms)
+        return PullContext(self.settings, self.store, self.topics, self.groups, self.offsets, self.clients, self.filters,
+                           self.stats, self.identity, self.role, self.long_polling, events)  # fmt: skip
+
+    def _make_contexts(self) -> Iterator[object]:
+        """The services of each family of handlers, except pulls and runtime information."""
+        settings, store, topics, groups, offsets = self.settings, self.store, self.topics, self.groups, self.offsets
+        clients, clock_ms, identity, master = self.clients, self._clock_ms, self.identity, self.master
+        answers = SendAnswers(settings.region_id, settings.trace_on, identity)
+        suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
+        send = SendContext(
+            settings, store, topics, groups, self.stats, clock_ms, master, identity, answers, self.load, suffix
+        )
+        yield send
+        yield ReplyContext(send, clients)
+        yield TransactionContext(master)
+        yield MessageContext(settings, store, clients)
+        yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.refusals,
+                            clock_ms)  # fmt: skip
+        yield OffsetContext(store, topics, offsets, master)
+        yield AdminContext(store, topics, groups, offsets, self.registrar)
+        yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity)
+
+    def _make_dledger(self, ledger: LedgerStore, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
+        copy = LeaderCopy(
+            self.registrar,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.identity,
+            self._clock_ms,
+            self._net,
+            self._state_file("delayOffset.json"),
+            self._state_file("timer.json"),
+            tls,
+        )
         return DLedger(
-            ledger, self.ctx, self.registrar, copy, start_services=self._lead, stop_services=self._follow
-        )  # fmt: skip
+            ledger,
+            runtime,
+            self.long_polling,
+            self.registrar,
+            copy,
+            start_services=self._lead,
+            stop_services=self._follow,
+        )
 
     # ---- lifecycle
 
@@ -192,37 +275,22 @@ class Broker:
     def _ha_address(self) -> str:
         return f"{self.settings.broker_ip2 or self._advertised_host}:{self._bound[1] + 1}"
 
-    def _state_file(self, path: Path) -> StateFile:
-        return StateFile(path, self.store.disk, self.store.reserve)
+    def _state_file(self, name: str) -> StateFile:
+        return StateFile(self._config / name, self.store.disk, self.store.reserve)
 
     def _store_failed(self, failure: SaturnError) -> None:
         if self._store_settings.store_failure_action is StoreFailureAction.EXIT:
             self.failed.set()
 
-    def _make_services(self) -> None:
-        """(Re-)create the master-only services (delay, timer, transactions), not yet started."""
-        ctx, config = self.ctx, self._config
-        ctx.delay = self._delay_class(
-            self.store, self._state_file(config / "delayOffset.json"), ctx.stats, self._clock_ms
-        )
-        ctx.timer = TimerService(self.store, self._state_file(config / "timer.json"), ctx.stats, self._clock_ms)
-        ctx.transactions = Transactions(ctx, self._state_file(config / "transactionChecks.json"))
-
     def _lead(self) -> None:
         """Become master of the DLedger group: create, load and start the master-only services (DL-C05)."""
-        self._make_services()
-        self.store.on_append = self.ctx.hold.appended
-        for part in (self.ctx.delay, self.ctx.timer, self.ctx.transactions):
-            part.load()
-            part.start()
+        self.store.on_append = self.long_polling.appended
+        self.master.restart()
 
     async def _follow(self) -> None:
         """Stop the master-only services (DL-C04); appends from the leader do not wake parked pulls (DL-C09)."""
-        ctx = self.ctx
         self.store.on_append = None
-        await asyncio.gather(ctx.delay.stop(), ctx.timer.stop(), ctx.transactions.stop())
-        self._make_services()
-        ctx.delay.load()
+        await self.master.stop()
 
     async def start(self) -> None:
         """Open the store, listen and register. Raises StoreError, StartError; on failure everything is closed again."""
@@ -230,36 +298,33 @@ class Broker:
             refuse_unread_ledger(Path(self._store_settings.root))
         elif self._raft is not None and (problems := self._raft.validate()):
             raise ConfigError(problems)
-        self.ctx.filters.load()  # before the store opens: its recovery computes filter bit maps
+        self.filters.load()  # before the store opens: its recovery computes filter bit maps
         self.store.open()
         try:
-            for part in (self.topics, self.ctx.groups, self.ctx.offsets):
+            for part in (self.topics, self.groups, self.offsets):
                 part.load()
-            self.ctx.delay.load()
-            self.ctx.timer.load()
+            self.master.delay.load()
+            self.master.timer.load()
             if self.dledger is None:
-                self.ctx.transactions.load()
-                self.store.on_append = self.ctx.hold.appended
+                self.master.transactions.load()
+                self.store.on_append = self.long_polling.appended
             await self.store.start()
-            self.topics.on_change = self.registrar.topics_changed
-            self.ctx.told = self.registrar.told
+            self.topics.changed.subscribe(self.registrar.topics_changed)
             await self._listen()
             loop = asyncio.get_running_loop()
             self._tasks = [
                 loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
                 loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
-                loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
+                loop.create_task(self._every(SAVE_SECONDS, self.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
                 loop.create_task(self._every(CHECK_SECONDS, self._disable_slow_groups)),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.delay.save())),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.timer.save())),
-                loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.ctx.transactions.note_progress())),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save())),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save())),
+                loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.master.transactions.note_progress())),
                 loop.create_task(self._every(LOG_SECONDS, self._log_behind, LOG_FIRST_SECONDS)),
             ]
             if self.dledger is None and self.settings.broker_role != "SLAVE":
-                self.ctx.delay.start()
-                self.ctx.timer.start()
-                self.ctx.transactions.start()
+                self.master.start()
             await self.registrar.start()
             if self.dledger is not None:
                 await self.dledger.start()
@@ -284,10 +349,7 @@ class Broker:
             ip = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
         except OSError as error:
             raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
-        self.ctx.store_host = Host(str(ip), self._bound[1])
-        self.ctx.id_prefix = pack_host(self.ctx.store_host).hex().upper()
-        self.ctx.answers = SendAnswers(self.settings.region_id, self.settings.trace_on, self.ctx.id_prefix)
-        self.ctx.address = self.advertised_address
+        self.identity.set(Host(str(ip), self._bound[1]), self.advertised_address)
 
     async def stop(self) -> None:
         """Unregister from NameServers, stop serving, then flush all state to disk. Raises StoreError."""
@@ -295,21 +357,21 @@ class Broker:
             if self.dledger is not None:
                 await self.dledger.stop()
             await self.registrar.stop()
-            self.ctx.hold.stop()
+            self.long_polling.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
-            await asyncio.gather(self._server.stop(), self._fast.stop(), self.ctx.delay.stop())
-            await asyncio.gather(self.ctx.timer.stop(), self.ctx.transactions.stop())
+            await asyncio.gather(self._server.stop(), self._fast.stop(), self.master.delay.stop())
+            await asyncio.gather(self.master.timer.stop(), self.master.transactions.stop())
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None
             await asyncio.gather(
-                self.topics.saver.saved(),
-                self.ctx.groups.saver.saved(),
-                self.ctx.offsets.save(),
-                self.ctx.filters.saved(),
+                self.topics.writer.saved(),
+                self.groups.writer.saved(),
+                self.offsets.save(),
+                self.filters.saved(),
             )
         finally:
             await self.store.stop()
@@ -317,11 +379,10 @@ class Broker:
     # ---- requests
 
     def _handle(self, connection: Connection, request: Command) -> Answer:
-        route = TABLE.get(request.code)
-        return self._run(route, connection, request)
+        return self._run(self._routes.get(request.code), connection, request)
 
     def _handle_fast(self, connection: Connection, request: Command) -> Answer:
-        return self._run(FAST_TABLE.get(request.code), connection, request)
+        return self._run(self._fast_routes.get(request.code), connection, request)
 
     def _handle_member(self, connection: Connection, request: Command) -> Answer:
         """Serve what the member's role allows; `DLedger.instead` answers the rest."""
@@ -332,16 +393,16 @@ class Broker:
         refused = self.dledger.instead(connection, request) if self.dledger is not None else None
         return self._handle_fast(connection, request) if refused is None else refused
 
-    def _run(self, route: Route | None, connection: Connection, request: Command) -> Answer:
+    def _run(self, route: BoundRoute | None, connection: Connection, request: Command) -> Answer:
         if route is None:
             text = f" request type {request.code} not supported"
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if route.header is None:
-            return route.handler(self.ctx, connection, request)
+            return route.handler(route.context, connection, request)
         if request.body is not None and len(request.body) > route.body_max:
             text = f"a body of {len(request.body)} bytes is too long for request {route.code.name}, at most {route.body_max}"
             return request.reply(ResponseCode.SYSTEM_ERROR, text)
-        return route.handler(self.ctx, connection, request, decode_header(route.header, request.ext))
+        return route.handler(route.context, connection, request, decode_header(route.header, request.ext))
 
     def _config_text(self) -> str:
         parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
@@ -359,15 +420,15 @@ class Broker:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Unregister the clients of a closed connection and drop its parked pulls (HB-06)."""
-        self.ctx.clients.connection_closed(connection)
-        self.ctx.hold.connection_closed(connection)
+        self.clients.connection_closed(connection)
+        self.long_polling.connection_closed(connection)
 
     def _members_changed(self, group: ConsumerGroup) -> None:
         """Schedule a rebalance notification to every member of the group (HB-04).
 
         Changes within NOTIFY_SECONDS are merged: when many consumers start at once, each would otherwise notify all others.
         """
-        config = self.ctx.groups.table.get(group.name)
+        config = self.groups.table.get(group.name)
         if not self.settings.notify_ids_changed or (
             config is not None and not config.notify_consumer_ids_changed_enable
         ):
@@ -380,7 +441,7 @@ class Broker:
         """Send the notifications; congested members are skipped, as clients also rebalance by themselves every 20 s."""
         names, self._changed_groups, self._notify = self._changed_groups, {}, None
         for name in names:
-            group = self.ctx.clients.consumers.get(name)
+            group = self.clients.consumers.get(name)
             for member in list(group.members) if group is not None else ():
                 if not member.congested:
                     with contextlib.suppress(SendFailed):
@@ -404,22 +465,22 @@ class Broker:
 
     async def _save_offsets(self) -> None:
         with contextlib.suppress(StoreError):  # already logged by the state writer; retried at the next tick
-            await self.ctx.offsets.save()
+            await self.offsets.save()
 
     def _scan_clients(self) -> None:
-        self.ctx.locks.forget_expired(self._clock_ms())
-        for connection in self.ctx.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
+        self.locks.forget_expired(self._clock_ms())
+        for connection in self.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
             log.warning(
                 "client expired address=%s limit_ms=%s", connection.remote_address, self.settings.client_expiry_ms
             )
             connection.close(f"no heartbeat for {self.settings.client_expiry_ms} ms")
 
     def _disable_slow_groups(self) -> None:
-        if self.settings.disable_slow_groups and not self.ctx.is_slave():
-            disable_slow(self.store, self.ctx.groups, self.ctx.offsets, self.settings.slow_group_bytes)
+        if self.settings.disable_slow_groups and not self.role.slave:
+            disable_slow(self.store, self.groups, self.offsets, self.settings.slow_group_bytes)
 
     def _log_behind(self) -> None:
         log.info("dispatch behind commit log %s bytes", self.store.behind_bytes)  # DG-10
 
     def _sample(self) -> None:
-        self.ctx.stats.sample(asyncio.get_running_loop().time())
+        self.stats.sample(asyncio.get_running_loop().time())

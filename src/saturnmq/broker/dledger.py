@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
 from saturnmq.broker.numbers import int64_or
 from saturnmq.broker.requests.admin import runtime_info
+from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
 from saturnmq.broker.requests.table import LEADER_ONLY, READER_ONLY
 from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
@@ -62,6 +63,19 @@ class LedgerDelay(DelayService):
         return self._told
 
 
+class LedgerRole:
+    """Role of a group member, as its store sees it."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+
+    @property
+    def slave(self) -> bool:
+        return not self._store.leads
+
+
 class DLedger:
     """Follows the role of this group member.
 
@@ -71,7 +85,8 @@ class DLedger:
     def __init__(
         self,
         store: LedgerStore,
-        ctx: Context,
+        runtime: RuntimeContext,
+        long_polling: LongPolling,
         registrar: Registrar,
         copy: LeaderCopy,
         *,
@@ -79,7 +94,8 @@ class DLedger:
         stop_services: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
-        self._ctx = ctx
+        self._runtime = runtime
+        self._long_polling = long_polling
         self._registrar = registrar
         self.copy = copy
         self._start_services = start_services
@@ -92,7 +108,7 @@ class DLedger:
         self.broker_id = NO_ROLE
         store.on_role = self._role_changed
         store.on_foreign = copy.came
-        copy.on_copied = self._copied
+        copy.copied.subscribe(self._copied)
 
     # ---- lifecycle
 
@@ -152,7 +168,7 @@ class DLedger:
         if self._store.member is not None and self._store.member.node is not None:
             self._store.member.node.set_outdated(outdated)
 
-    def _copied(self) -> None:
+    def _copied(self, _address: str) -> None:
         if self._following:
             self._set_outdated(False)
 
@@ -216,7 +232,7 @@ class DLedger:
         before = self.broker_id
         self.broker_id = broker_id(self._store.raft.self_id)
         await self._stop_services()
-        self._ctx.hold.wake_all()
+        self._long_polling.wake_all()
         if before != self.broker_id:
             log.info("this broker is a slave now id=%s", self.broker_id)
         await self.copy.restart()
@@ -253,7 +269,7 @@ class DLedger:
             return None
         if code in LEADER_ONLY:
             return self._refusal(request)
-        if code in READER_ONLY and not self._ctx.settings.slave_read_enable:
+        if code in READER_ONLY and not self._runtime.settings.slave_read_enable:
             return self._pull_later(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._asked_last.set()
@@ -280,7 +296,7 @@ class DLedger:
 
     def _runtime_info(self, connection: Connection, request: Command) -> Command:
         """GET_BROKER_RUNTIME_INFO (28), extended by the state of the group (DL-Q06)."""
-        reply = runtime_info(self._ctx, connection, request, None)
+        reply = runtime_info(self._runtime, connection, request, None)
         return request.reply(body=KVTable(KVTable.decode(reply.body).table | self.figures()).encode())
 
     def figures(self) -> dict[str, str]:
@@ -303,8 +319,8 @@ class DLedger:
 
     def _delay_progress(self, request: Command) -> Command:
         """GET_ALL_DELAY_OFFSET (45), extended by the timer progress that our own followers need (DL-C07)."""
-        reply = request.reply(body=self._ctx.delay.encode())
-        progress = self._ctx.timer.told_progress()
+        reply = request.reply(body=self._runtime.master.delay.encode())
+        progress = self._runtime.master.timer.told_progress()
         if progress is not None:
             reply.ext = {TIMER_FIELD: progress}
         return reply

@@ -13,8 +13,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.broker.context import Context
+from saturnmq.broker.events import Event
 from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.identity import Identity
+from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.bodies import (
     ConsumerOffsetTable,
@@ -45,14 +49,20 @@ class LeaderCopy:
 
     def __init__(
         self,
-        ctx: Context,
         registrar: Registrar,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        identity: Identity,
+        clock_ms: Callable[[], int],
         net: NetSettings,
         delay_file: StateFile,
         timer_file: StateFile,
         tls: TlsSettings | None,
     ) -> None:
-        self._ctx = ctx
+        self._topics, self._groups, self._offsets = topics, groups, offsets
+        self._identity = identity
+        self._clock_ms = clock_ms
         self._registrar = registrar
         self._client = RemotingClient(settings=net, tls=tls)
         self._delay_file = delay_file
@@ -63,7 +73,7 @@ class LeaderCopy:
         self._writing = asyncio.Lock()
         self.foreign: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
         self.count = 0  # successful copies
-        self.on_copied: Callable[[], None] | None = None  # called after each of them
+        self.copied: Event[str] = Event()  # after each of them: the address copied from
 
     # ---- lifecycle
 
@@ -131,7 +141,7 @@ class LeaderCopy:
 
     async def copy(self, address: str, timeout_ms: int, *, last: bool = False) -> bool:
         """Take over the tables of one member, with `last` only what is newer; returns False and logs if it did not answer."""
-        if address == self._ctx.address:
+        if address == self._identity.address:
             return False
         known = list(self.foreign)
         try:
@@ -144,7 +154,7 @@ class LeaderCopy:
             sure = not last or address == self._leader
             self._take_topics(TopicConfigTable.decode(topics.body), known, last=last, sure=sure)
             self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last, sure=sure)
-            self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
+            self._offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
             await self._take_progress(delays, last=last)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             if str(error) != self._said:
@@ -157,8 +167,7 @@ class LeaderCopy:
             log.info("topics, groups, offsets and delays are copied from address=%s", address)
         self._leader, self._said = address, ""
         self.count += 1
-        if self.on_copied is not None:
-            self.on_copied()
+        self.copied.emit(address)
         return True
 
     async def _ask(self, address: str, code: RequestCode, timeout_ms: int) -> Command:
@@ -169,23 +178,23 @@ class LeaderCopy:
 
     def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
         """Take over the leader's topic table; from a member that may not have led (sure=False), only missing topics."""
-        topics = self._ctx.topics
+        topics = self._topics
         if sure and _is_other(found.data_version, topics.version, last=last):
             topics.take(found)
         missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
         if missing:
-            topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._ctx.clock_ms())))
+            topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._clock_ms())))
         for name in known if not last else ():  # decided by the leader's table: present in it, or deleted
             self.foreign.pop(name, None)
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
-        groups = self._ctx.groups
+        groups = self._groups
         if sure and _is_other(found.data_version, groups.version, last=last):
             groups.take(found)
         table = found.subscription_group_table
         missing = {name: config for name, config in table.items() if name not in groups.table} if last else {}
         if missing:
-            groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._ctx.clock_ms())))
+            groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._clock_ms())))
 
     async def _take_progress(self, answer: Command, *, last: bool) -> None:
         """Write delay and timer progress to the files that the services load when this member leads."""
@@ -208,7 +217,7 @@ class LeaderCopy:
 
     def came(self, topic: str, queue_id: int) -> None:
         """Called for each replicated message: remember a topic or queue that is missing from the table."""
-        config = self._ctx.topics.table.get(topic)
+        config = self._topics.table.get(topic)
         if config is None or queue_id >= config.write_queue_nums:
             self.foreign[topic] = max(self.foreign.get(topic, 0), queue_id + 1)
 
@@ -219,12 +228,12 @@ class LeaderCopy:
         """
         foreign, self.foreign = self.foreign, {}
         for topic, queues in foreign.items():
-            if self._ctx.topics.get(topic) is None:
-                if topic not in self._ctx.topics.system:
+            if self._topics.get(topic) is None:
+                if topic not in self._topics.system:
                     queues = max(queues, QUEUES_MIN)
                 log.warning("topic %s is known from the log only, it is made with %s queues", topic, queues)
                 try:
-                    self._ctx.topics.ensure(topic, queues)
+                    self._topics.ensure(topic, queues)
                 except SaturnError as error:
                     log.error("topic %r cannot be made: %s", topic, error)
 

@@ -146,19 +146,24 @@ class EmbeddedBroker:
             return
         for server in (broker._server, broker._fast):
             _cut(server)
-        if broker.ctx.hold._timer is not None:
-            broker.ctx.hold._timer.cancel()
+        if broker.long_polling._timer is not None:
+            broker.long_polling._timer.cancel()
         if broker._notify is not None:
             broker._notify.cancel()
         tasks = [*broker._tasks, *broker._server._tasks, *broker._fast._tasks]
-        for owner in (broker.registrar, broker.ctx.delay._turns, broker.ctx.timer._turns, broker.ctx.transactions):
+        for owner in (
+            broker.registrar,
+            broker.master.delay._turns,
+            broker.master.timer._turns,
+            broker.master.transactions,
+        ):
             if owner._task is not None:
                 tasks.append(owner._task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await broker.registrar._client.close()
-        for saver in (broker.topics.saver, broker.ctx.groups.saver):
+        for saver in (broker.topics.writer, broker.groups.writer):
             if saver._writing is not None:  # a thread cannot be killed: wait for the write that it has started
                 await asyncio.gather(saver._writing, return_exceptions=True)
         await broker.store._upkeep.stop()

@@ -243,7 +243,9 @@ class BrokerFixture:
         The broker sees no heartbeats on them either, so that `saturn_clock` lets such a client expire. New connections
         are not affected.
         """
-        return self.on_loop(lambda: self.server.tap.stall(self._connections(client_id), self.server.broker.ctx.hold))
+        return self.on_loop(
+            lambda: self.server.tap.stall(self._connections(client_id), self.server.broker.long_polling)
+        )
 
     def resume_connections(self) -> None:
         """Handle, in order, the requests that arrived on stalled connections, and stop stalling."""
@@ -283,7 +285,7 @@ class BrokerFixture:
         if not client_id:
             own = {c.local_address for c in self._reader_client._core.remote._client.connections}
             return [connection for connection in everybody if connection.remote_address not in own]
-        clients = broker.ctx.clients
+        clients = broker.clients
         tables = [*clients.producers.values(), *(group.members for group in clients.consumers.values())]
         members = {c for table in tables for c, info in table.items() if info.client_id == client_id}
         return [connection for connection in everybody if connection in members]

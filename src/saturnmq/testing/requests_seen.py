@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.broker.requests.route import Answer
-from saturnmq.broker.services.long_polling import Held, Hold
+from saturnmq.broker.services.long_polling import LongPolling, ParkedPull
 from saturnmq.net import Connection
 from saturnmq.net.connection import Handler
 from saturnmq.protocol.codes import RequestCode
@@ -115,7 +115,7 @@ class RequestTap:
     def is_stalled(self, connection: object) -> bool:
         return connection in self._stalled
 
-    def stall(self, connections: Iterable[Connection], hold: Hold) -> int:
+    def stall(self, connections: Iterable[Connection], hold: LongPolling) -> int:
         """Stop answering on these connections, parked pulls included; returns how many are newly stalled."""
         chosen = [connection for connection in connections if connection not in self._stalled]
         for connection in chosen:
@@ -143,7 +143,7 @@ class RequestTap:
         return True
 
 
-def _held_by(hold: Hold, connection: Connection) -> Iterable[Held]:
+def _held_by(hold: LongPolling, connection: Connection) -> Iterable[ParkedPull]:
     return hold._keys.get(connection, {})
 
 

@@ -105,19 +105,19 @@ class Traveller:
             await self._expire()
             await self._clean()
             broker = self._broker
-            broker.ctx.delay.wake()
-            broker.ctx.timer.wake()
+            broker.master.delay.wake()
+            broker.master.timer.wake()
 
     # ---- delivery
 
     async def _deliver(self) -> None:
         """Deliver until neither delay levels nor timers hold a due message."""
-        ctx, clock = self._broker.ctx, self._clock
+        master, clock = self._broker.master, self._clock
         async with asyncio.timeout(SETTLE_SECONDS_MAX):
             while True:
                 now = clock.now_ms()
-                more = ctx.delay.turn() == 0
-                more = (ctx.timer.turn() == 0) or more
+                more = master.delay.turn() == 0
+                more = (master.timer.turn() == 0) or more
                 if not more and self._refused():
                     return
                 if not more and self._delays_due(0) > now and self._timers_due(0) > now:
@@ -141,7 +141,7 @@ class Traveller:
         """The first due time after after_ms of a message in a delay level."""
         store = self._broker.store
         first = _NEVER
-        for level, offset in self._broker.ctx.delay.offsets().items():
+        for level, offset in self._broker.master.delay.offsets().items():
             queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
             unit = queue.unit(offset) if queue is not None else None
             if unit is not None and unit[2] > after_ms:
@@ -150,7 +150,7 @@ class Traveller:
 
     def _timers_due(self, after_ms: int) -> int:
         """The first due time after after_ms of a timed message, or of the next hourly load if any message is stored."""
-        timer, queues = self._broker.ctx.timer, self._broker.store.queues
+        timer, queues = self._broker.master.timer, self._broker.store.queues
         if not any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES)):
             return _NEVER
         moments = [at for at, _, _ in timer._active[:1]]
@@ -166,14 +166,14 @@ class Traveller:
         return min(
             (
                 last_round_ms + interval_ms if half.offset in self._tried else half.stored_ms + half.immune_ms
-                for half in self._broker.ctx.transactions.table.pending.values()
+                for half in self._broker.master.transactions.table.pending.values()
             ),
             default=_NEVER,
         )
 
     async def _ask(self) -> None:
         """Run one round of transaction checks; producers get real time to answer."""
-        transactions = self._broker.ctx.transactions
+        transactions = self._broker.master.transactions
         pending = transactions.table.pending
         for half, _ in transactions.table.due(self._clock.now_ms()):
             if half.offset not in self._tried:
@@ -195,25 +195,23 @@ class Traveller:
 
     async def _producer_of(self, physical: int) -> None:
         """Wait until the producer group of a half message is known: a new producer registers with its first heartbeat."""
-        message = self._broker.ctx.transactions._message_at(physical, HALF_TOPIC)
+        message = self._broker.master.transactions._message_at(physical, HALF_TOPIC)
         group = message.properties.get(PropertyKey.PGROUP, "") if message is not None else ""
-        await self._server.tap.wait_for(
-            lambda: bool(self._broker.ctx.clients.producers.get(group)), HEARTBEAT_SECONDS_MAX
-        )
+        await self._server.tap.wait_for(lambda: bool(self._broker.clients.producers.get(group)), HEARTBEAT_SECONDS_MAX)
 
     # ---- expiry
 
     def _keep_alive(self) -> None:
         """Record the heartbeats that live clients and the broker itself would have sent."""
-        now, tap, ctx = self._clock.now_ms(), self._server.tap, self._broker.ctx
+        now, tap, broker = self._clock.now_ms(), self._server.tap, self._broker
         alive = set()
-        members = [*ctx.clients.producers.values(), *(group.members for group in ctx.clients.consumers.values())]
+        members = [*broker.clients.producers.values(), *(group.members for group in broker.clients.consumers.values())]
         for table in members:
             for connection, info in table.items():
                 if not connection.closed and not tap.is_stalled(connection):
                     info.heard_ms = now
                     alive.add(info.client_id)
-        for locks in ctx.locks._locks.values():
+        for locks in broker.locks._locks.values():
             for lock in locks.values():
                 if lock.client_id in alive:
                     lock.updated_ms = now

@@ -16,7 +16,7 @@ import uuid
 from typing import Any
 
 from harness.systemsim.loop import RUNNING, SimLoop
-from saturnmq.broker.services.long_polling import Held
+from saturnmq.broker.services.long_polling import ParkedPull
 from saturnmq.net.connection import Connection
 
 EPOCH_S = 1_800_000_000.0  # Unix time at loop time 0
@@ -66,7 +66,7 @@ def replace_the_machine(loop: SimLoop) -> None:
         (shutil, "disk_usage", lambda path: usage),
     ):
         setattr(module, name, stand_in)
-    for kind in (Connection, Held):
+    for kind in (Connection, ParkedPull):
         number_instances(kind, loop)
 
 

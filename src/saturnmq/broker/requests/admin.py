@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.broker.requests.context import AdminContext, ProgressContext, RuntimeContext
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
     ConsumeStats,
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 async def update_topic(
-    ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
+    ctx: AdminContext, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
 ) -> Command:
     """Serve UPDATE_AND_CREATE_TOPIC (17): create or change a topic.
 
@@ -69,17 +69,17 @@ async def update_topic(
         header.topic_sys_flag or 0,
     )
     ctx.topics.set(config)
-    await ctx.topics.saver.saved()
-    await ctx.told()
+    await ctx.topics.writer.saved()
+    await ctx.registrar.wait_registered()
     return request.reply()
 
 
-def all_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def all_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_TOPIC_CONFIG (21)."""
     return request.reply(body=ctx.topics.encode())
 
 
-async def delete_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+async def delete_topic(ctx: AdminContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
     """Serve DELETE_TOPIC_IN_BROKER (215): delete settings, consumer offsets and queues; records expire with the log."""
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
@@ -89,17 +89,17 @@ async def delete_topic(ctx: Context, connection: Connection, request: Command, h
     ctx.topics.delete(header.topic)
     ctx.offsets.remove_topic(header.topic)
     ctx.store.delete_topic(header.topic)
-    await ctx.topics.saver.saved()
+    await ctx.topics.writer.saved()
     await ctx.offsets.save()  # stale offsets would make groups start in the middle of a new topic of that name
     return request.reply()
 
 
-def system_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def system_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
     return request.reply(body=TopicList(sorted(ctx.topics.system)).encode())
 
 
-async def update_group(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+async def update_group(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
     config = SubscriptionGroupConfig.decode(request.body)
     problem = group_problem(config.group_name)
@@ -108,39 +108,39 @@ async def update_group(ctx: Context, connection: Connection, request: Command, h
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.groups.set(config)
-    await ctx.groups.saver.saved()
+    await ctx.groups.writer.saved()
     return request.reply()
 
 
-def all_groups(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def all_groups(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
     return request.reply(body=ctx.groups.encode())
 
 
 async def delete_group(
-    ctx: Context, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup
+    ctx: AdminContext, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup
 ) -> Command:
     """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
     ctx.groups.delete(header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
         await ctx.offsets.save()
-    await ctx.groups.saver.saved()
+    await ctx.groups.writer.saved()
     return request.reply()
 
 
-def get_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def get_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_CONFIG (26): `key=value` lines, secrets masked."""
     return request.reply(ext={"version": "0"}, body=ctx.config_text().encode())
 
 
-def update_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def update_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
     """Reject UPDATE_BROKER_CONFIG (25): settings come only from the configuration file."""
     text = "this broker takes no configuration over the network; change its file and start it again"
     raise response_error(ResponseCode.NO_PERMISSION, text)
 
 
-def runtime_info(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_RUNTIME_INFO (28)."""
     store, settings = ctx.store, ctx.settings
     now = asyncio.get_running_loop().time()
@@ -167,7 +167,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "slowFlushTimes": str(store.log.slow_flushes),
         "slowestFlushMs": str(store.log.slowest_flush_ms),
         "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
-        "sendThreadPoolQueueSize": str(ctx.waiting_sends),
+        "sendThreadPoolQueueSize": str(ctx.load.sends),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueSize": "0",
@@ -180,7 +180,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
     refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.refusals.counts.items())}
-    return request.reply(body=KVTable(table | ctx.delay.table() | refused).encode())
+    return request.reply(body=KVTable(table | ctx.master.delay.table() | refused).encode())
 
 
 def _size(count: int) -> str:
@@ -192,7 +192,7 @@ def _size(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def topic_stats(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
     """Serve GET_TOPIC_STATS_INFO (202)."""
     config = ctx.topics.get(header.topic)
     if config is None:
@@ -206,14 +206,14 @@ def topic_stats(ctx: Context, connection: Connection, request: Command, header: 
     return request.reply(body=TopicStatsTable(table).encode())
 
 
-def consume_stats(ctx: Context, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
+def consume_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
     """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
     topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
     return request.reply(body=consume_stats_of(ctx, group, topics).encode())
 
 
-def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStats:
+def consume_stats_of(ctx: ProgressContext, group: str, topics: list[str]) -> ConsumeStats:
     """A group's progress in the queues of these topics; topics that an online group does not subscribe any more are omitted."""
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
@@ -231,21 +231,21 @@ def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStat
     return stats
 
 
-def groups_of_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
     """Serve QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe the topic or have offsets for it."""
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
     return request.reply(body=GroupList(names).encode())
 
 
-def clean_expired_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete consume queues whose last message was deleted from the log (DEL-10)."""
     removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
     log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
 
 
-def clean_unused_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
     known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
     unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
@@ -255,7 +255,7 @@ def clean_unused_topics(ctx: Context, connection: Connection, request: Command, 
     return request.reply()
 
 
-def delete_expired_files(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def delete_expired_files(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve DELETE_EXPIRED_COMMITLOG (329): the next cleaning runs delete expired files at any hour (DEL-08)."""
     log.info("asked to delete expired commit log files by=%s", connection.remote_address)
     ctx.store.delete_expired_files()

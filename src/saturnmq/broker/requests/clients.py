@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem
+from saturnmq.broker.requests.context import ClientContext
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.broker.state.clients import ClientInfo
 from saturnmq.filter import check_subscription
@@ -32,7 +32,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 
 
-def heartbeat(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve HEART_BEAT (34); the response announces the maximum delivery delay of timed messages."""
     data = HeartbeatData.decode(request.body)
     producers = [producer.group_name for producer in data.producer_data_set]
@@ -54,7 +54,7 @@ def heartbeat(ctx: Context, connection: Connection, request: Command, header: ob
 
 
 def _consumer(
-    ctx: Context, connection: Connection, request: Command, client_id: str, data: ConsumerData, now_ms: int
+    ctx: ClientContext, connection: Connection, request: Command, client_id: str, data: ConsumerData, now_ms: int
 ) -> None:
     problem = group_problem(data.group_name)
     if problem is not None:
@@ -69,22 +69,22 @@ def _consumer(
     ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
     for topic, expression in _expressions(ctx, data.group_name).items():
         if before.get(topic, expression) != expression:
-            ctx.hold.wake(topic, data.group_name)  # parked with the previous subscription
+            ctx.long_polling.wake(topic, data.group_name)  # parked with the previous subscription
 
 
-def _expressions(ctx: Context, group: str) -> dict[str, tuple[str, str]]:
+def _expressions(ctx: ClientContext, group: str) -> dict[str, tuple[str, str]]:
     """Expression and type by topic of an online group."""
     live = ctx.clients.consumers.get(group)
     return {t: (s.sub_string, s.expression_type) for t, s in live.subscriptions.items()} if live is not None else {}
 
 
-def unregister(ctx: Context, connection: Connection, request: Command, header: h.UnregisterClient) -> Command:
+def unregister(ctx: ClientContext, connection: Connection, request: Command, header: h.UnregisterClient) -> Command:
     """Serve UNREGISTER_CLIENT (35)."""
     ctx.clients.unregister(connection, header.producer_group, header.consumer_group)
     return request.reply()
 
 
-def consumer_ids(ctx: Context, connection: Connection, request: Command, header: h.ConsumerGroupOnly) -> Command:
+def consumer_ids(ctx: ClientContext, connection: Connection, request: Command, header: h.ConsumerGroupOnly) -> Command:
     """Serve GET_CONSUMER_LIST_BY_GROUP (38)."""
     group = ctx.clients.consumers.get(header.consumer_group)
     ids = group.client_ids() if group is not None else []
@@ -93,7 +93,7 @@ def consumer_ids(ctx: Context, connection: Connection, request: Command, header:
     return request.reply(body=ConsumerIdList(ids).encode())
 
 
-def check_client(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def check_client(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CHECK_CLIENT_CONFIG (46): whether an expression other than tags can be used here (FIL-03)."""
     asked = CheckClientRequest.decode(request.body)
     subscription = asked.subscription_data
@@ -103,14 +103,14 @@ def check_client(ctx: Context, connection: Connection, request: Command, header:
     return request.reply()
 
 
-def lock_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def lock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve LOCK_BATCH_MQ (41)."""
     asked = LockBatchRequest.decode(request.body)
     held = ctx.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, ctx.clock_ms())
     return request.reply(body=LockBatchResponse(held).encode())
 
 
-def unlock_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def unlock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UNLOCK_BATCH_MQ (42)."""
     asked = LockBatchRequest.decode(request.body)
     ctx.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
@@ -130,7 +130,7 @@ def language_name(number: int) -> str:
 
 
 def consumer_connections(
-    ctx: Context, connection: Connection, request: Command, header: h.GetConsumerConnectionList
+    ctx: ClientContext, connection: Connection, request: Command, header: h.GetConsumerConnectionList
 ) -> Command:
     """Serve GET_CONSUMER_CONNECTION_LIST (203)."""
     group = ctx.clients.consumers.get(header.consumer_group)
@@ -148,7 +148,7 @@ def consumer_connections(
 
 
 def producer_connections(
-    ctx: Context, connection: Connection, request: Command, header: h.GetProducerConnectionList
+    ctx: ClientContext, connection: Connection, request: Command, header: h.GetProducerConnectionList
 ) -> Command:
     """Serve GET_PRODUCER_CONNECTION_LIST (204)."""
     members = ctx.clients.producers.get(header.producer_group)
@@ -158,7 +158,7 @@ def producer_connections(
     return request.reply(body=ProducerConnection([_connection(c, info) for c, info in members.items()]).encode())
 
 
-def all_producers(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def all_producers(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_PRODUCER_INFO (328)."""
     data = {
         group: [

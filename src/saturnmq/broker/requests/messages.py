@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.broker.context import Context
+from saturnmq.broker.requests.context import MessageContext, SendContext
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
@@ -26,7 +26,7 @@ from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.store import PutStatus
+from saturnmq.store import MessageStore, PutStatus
 
 _UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
 _FIRST_RETRY_LEVEL: Final = 3
@@ -35,15 +35,15 @@ _FIRST_RETRY_LEVEL: Final = 3
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 
-def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
+def view(ctx: MessageContext, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
     """Serve VIEW_MESSAGE_BY_ID (33)."""
-    record = record_at(ctx, header.offset)
+    record = record_at(ctx.store, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return request.reply(body=record)
 
 
-def query(ctx: Context, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
+def query(ctx: MessageContext, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
     """Serve QUERY_MESSAGE (12) by key or unique key; the index has only hashes, so clients must compare the keys (IX-03)."""
     count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
     found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
@@ -56,7 +56,9 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
     return request.reply(ext=answer.to_ext(), body=b"".join(found.records))
 
 
-async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:
+async def send_back(
+    ctx: SendContext, connection: Connection, request: Command, header: h.ConsumerSendMsgBack
+) -> Command:
     """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06)."""
     group = ctx.groups.find(header.group)
     if group is None:
@@ -64,11 +66,11 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
     if not ctx.settings.broker_permission & Perm.WRITE:
         raise response_error(
-            ResponseCode.NO_PERMISSION, f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+            ResponseCode.NO_PERMISSION, f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
         )
     if group.retry_queue_nums <= 0:
         return request.reply()
-    record = record_at(ctx, header.offset)
+    record = record_at(ctx.store, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     original = decode_record(record)
@@ -86,7 +88,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     queue_id %= max(config.read_queue_nums, 1)  # the topic may have fewer queues than the group's current settings
     delay_ms = _exact_delay_ms(request) if level else 0
     copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
-    result = ctx.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
+    result = ctx.master.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
@@ -104,18 +106,18 @@ def _exact_delay_ms(request: Command) -> int:
     return int(text)
 
 
-def record_at(ctx: Context, offset: int) -> bytes | None:
+def record_at(store: MessageStore, offset: int) -> bytes | None:
     """The record that starts at this offset, else None.
 
     A record holds its own offset, so bytes inside another record are not accepted even if they look like one.
     """
-    record = ctx.store.read_record(offset)
+    record = store.read_record(offset)
     if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
         return None
     return record
 
 
-def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int) -> Message:
+def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level: int) -> Message:
     """Copy of a message for redelivery: reconsumeTimes + 1, stored under its delay level, or undelayed for level 0 (RTY-04)."""
     properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may hold invalid UTF-8
     if find(properties, PropertyKey.RETRY_TOPIC) is None:
@@ -124,7 +126,7 @@ def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int
         first = offset_message_id(original.store_host, original.physical_offset)
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
     properties = with_property(properties, PropertyKey.DELAY, str(level))
-    topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.delay.level_max)
+    topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
     return Message(
         topic,
         original.body,

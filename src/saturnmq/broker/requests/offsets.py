@@ -5,8 +5,8 @@ Requirements: OF-04, OF-05.
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.broker.requests.context import OffsetContext
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
@@ -14,7 +14,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 
 
-def query(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
+def query(ctx: OffsetContext, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
     """Serve QUERY_CONSUMER_OFFSET (14): without an offset, 0 while the queue's first message is still in memory (OF-04)."""
     topic, queue_id = header.topic, header.queue_id
     offset = ctx.offsets.get(topic, header.consumer_group, queue_id)
@@ -28,7 +28,7 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
     return request.reply(ResponseCode.QUERY_NOT_FOUND, text)
 
 
-def update(ctx: Context, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
+def update(ctx: OffsetContext, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
     """Serve UPDATE_CONSUMER_OFFSET (15), only for an existing queue, so that no offsets remain of a deleted topic (OF-05)."""
     problem = topic_problem(header.topic) or group_problem(header.consumer_group)
     if problem is not None:
@@ -45,33 +45,33 @@ def update(ctx: Context, connection: Connection, request: Command, header: h.Upd
     return request.reply()
 
 
-def all_consumer_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def all_consumer_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_CONSUMER_OFFSET (43)."""
     return request.reply(body=ctx.offsets.encode())
 
 
-def all_delay_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+def all_delay_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_DELAY_OFFSET (45): progress of each delay level."""
-    return request.reply(body=ctx.delay.encode())
+    return request.reply(body=ctx.master.delay.encode())
 
 
-def by_time(ctx: Context, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:
+def by_time(ctx: OffsetContext, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:
     """Serve SEARCH_OFFSET_BY_TIMESTAMP (29)."""
     offset = ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
     return request.reply(ext={"offset": str(offset)})
 
 
-def maximum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+def maximum(ctx: OffsetContext, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
     """Serve GET_MAX_OFFSET (30)."""
     return request.reply(ext={"offset": str(ctx.store.max_offset(header.topic, header.queue_id))})
 
 
-def minimum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+def minimum(ctx: OffsetContext, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
     """Serve GET_MIN_OFFSET (31)."""
     return request.reply(ext={"offset": str(ctx.store.min_offset(header.topic, header.queue_id))})
 
 
-def earliest_store_time(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+def earliest_store_time(ctx: OffsetContext, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
     """Serve GET_EARLIEST_MSG_STORETIME (32): Unix ms, -1 for an empty queue."""
     first = ctx.store.min_offset(header.topic, header.queue_id)
     return request.reply(ext={"timestamp": str(ctx.store.store_time(header.topic, header.queue_id, first))})

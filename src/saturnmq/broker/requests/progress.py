@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem
 from saturnmq.broker.requests.admin import consume_stats_of
+from saturnmq.broker.requests.context import ProgressContext
 from saturnmq.broker.state.filters import wanted_by_tags
 from saturnmq.filter import is_tag_kind
 from saturnmq.net import Connection, SendFailed
@@ -36,7 +36,7 @@ _TO_THE_END = -1  # timestamp for the end of the queue
 _UNITS_MAX = 4096  # units per response
 
 
-def reset(ctx: Context, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
+def reset(ctx: ProgressContext, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
     """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
     Without isForce no queue moves forward. A queue without a committed offset starts at the time.
@@ -77,13 +77,15 @@ def reset(ctx: Context, connection: Connection, request: Command, header: h.Rese
     return request.reply(body=as_map)
 
 
-def _offset_at(ctx: Context, topic: str, queue_id: int, time_ms: int) -> int:
+def _offset_at(ctx: ProgressContext, topic: str, queue_id: int, time_ms: int) -> int:
     if time_ms == _TO_THE_END:
         return max(ctx.store.max_offset(topic, queue_id), 0)
     return max(ctx.store.offset_by_time(topic, queue_id, time_ms), 0)
 
 
-def time_span(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeTimeSpan) -> Command:
+def time_span(
+    ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryConsumeTimeSpan
+) -> Command:
     """Serve QUERY_CONSUME_TIME_SPAN (303): first, last and consumed time per queue, and how long the next message has waited."""
     config = ctx.topics.get(header.topic)
     if config is None:
@@ -92,7 +94,7 @@ def time_span(ctx: Context, connection: Connection, request: Command, header: h.
     return request.reply(body=ConsumeTimeSpans(spans).encode())
 
 
-def _span(ctx: Context, config: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
+def _span(ctx: ProgressContext, config: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
     store, topic = ctx.store, config.topic_name
     low, high = max(store.min_offset(topic, queue_id), 0), max(store.max_offset(topic, queue_id), 0)
     first = store.store_time(topic, queue_id, low)
@@ -109,7 +111,9 @@ def _span(ctx: Context, config: TopicConfig, group: str, queue_id: int) -> Queue
     )
 
 
-def correction(ctx: Context, connection: Connection, request: Command, header: h.QueryCorrectionOffset) -> Command:
+def correction(
+    ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryCorrectionOffset
+) -> Command:
     """Serve QUERY_CORRECTION_OFFSET (308): the smallest offset of all groups per queue.
 
     2**63 - 1 where compareGroup is behind it. filterGroups are excluded (Apache RocketMQ deletes their offsets), as are offsets
@@ -129,7 +133,7 @@ def correction(ctx: Context, connection: Connection, request: Command, header: h
     return request.reply(body=QueryCorrectionOffsetBody(least).encode())
 
 
-async def clone(ctx: Context, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
+async def clone(ctx: ProgressContext, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
     """Serve CLONE_GROUP_OFFSET (314): copy offsets of srcGroup to destGroup, for one topic or all that it has offsets for.
 
     Unless `offline`, topics that an online srcGroup does not subscribe any more are skipped.
@@ -150,10 +154,10 @@ async def clone(ctx: Context, connection: Connection, request: Command, header: 
 
 
 def all_consume_stats(
-    ctx: Context, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
+    ctx: ProgressContext, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
 ) -> Command:
     """Serve GET_BROKER_CONSUME_STATS (317): progress of every group by topic; with isOrder for ordered topics only."""
-    result = ConsumeStatsList(broker_addr=ctx.address)
+    result = ConsumeStatsList(broker_addr=ctx.identity.address)
     for group in ctx.groups.table:
         found = []
         for topic in ctx.offsets.topics_of(group):
@@ -168,7 +172,7 @@ def all_consume_stats(
     return request.reply(body=result.encode())
 
 
-def queue_units(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
+def queue_units(ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
     """Serve QUERY_CONSUME_QUEUE (321): queue units from an index on, and whether the group's tag subscription matches each."""
     topic, queue_id = header.topic or "", header.queue_id
     queue = ctx.store.queues.get((topic, queue_id))

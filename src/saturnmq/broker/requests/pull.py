@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64, int64_or
+from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
-from saturnmq.broker.services.long_polling import Held
+from saturnmq.broker.services.long_polling import ParkedPull
 from saturnmq.broker.state.clients import ConsumerGroup
 from saturnmq.broker.state.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
@@ -48,12 +48,12 @@ _CODES: Final = {
 }
 
 
-def pull(ctx: Context, connection: Connection, request: Command) -> bytes | None:
+def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | None:
     """Serve 11. None if the request is parked; it is answered later."""
     return _pull(ctx, connection, request, may_hold=True)
 
 
-def resume(ctx: Context, held: Held) -> None:
+def resume(ctx: PullContext, held: ParkedPull) -> None:
     """Answer a parked pull; it is not parked again (LP-04)."""
     reply: Command | bytes | None
     try:
@@ -64,7 +64,7 @@ def resume(ctx: Context, held: Held) -> None:
         held.connection.send(reply)
 
 
-def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: bool) -> bytes | None:
+def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_hold: bool) -> bytes | None:
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
@@ -73,7 +73,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     except KeyError as error:
         raise MissingField(error.args[0]) from error
     wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
-    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.is_slave():
+    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave:
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
     result = ctx.store.get(
         topic,
@@ -91,16 +91,16 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
     if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
         return None
-    if code == ResponseCode.PULL_OFFSET_MOVED and ctx.is_slave() and not ctx.settings.offset_check_in_slave:
+    if code == ResponseCode.PULL_OFFSET_MOVED and ctx.role.slave and not ctx.settings.offset_check_in_slave:
         return _ask_elsewhere(ctx, request, group, offset, result)
-    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold and not ctx.is_slave():
-        ctx.moved.tell(group, topic, queue_id, offset, result.next_offset, ctx.store_host)
+    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold and not ctx.role.slave:
+        ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
     return _answer(
         ctx, request, result, code, _broker_to_ask(ctx, group, result) if ctx.settings.slave_read_enable else 0
     )
 
 
-def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, result: GetResult) -> bytes:
+def _ask_elsewhere(ctx: PullContext, request: Command, group: str, offset: int, result: GetResult) -> bytes:
     """A slave may lag: let the client retry the same offset at the broker of the group's settings (BP-08)."""
     ctx.stats.get_miss += 1
     config = ctx.groups.table.get(group)
@@ -109,7 +109,7 @@ def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, resu
     return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status.value, broker_id, offsets)
 
 
-def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
+def _broker_to_ask(ctx: PullContext, group: str, result: GetResult) -> int:
     """Broker id for the next pull: the group's, or its one for slow consumption if the records left memory (BP-06)."""
     config = ctx.groups.table.get(group)
     if config is None:
@@ -119,7 +119,7 @@ def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
     return config.broker_id
 
 
-def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
+def _answer(ctx: PullContext, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
     stats = ctx.stats
     if code == ResponseCode.SUCCESS:
         stats.get_messages += result.count
@@ -133,7 +133,7 @@ def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCod
 
 
 def _held(
-    ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
+    ctx: PullContext, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
 ) -> bool:
     """Park the pull until a message arrives; False if it may not wait (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
@@ -146,19 +146,19 @@ def _held(
         return False
     request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-    held = Held(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
-    return ctx.hold.add((topic, queue_id), held)
+    held = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
+    return ctx.long_polling.add((topic, queue_id), held)
 
 
 # ---- checks
 
 
 def _checked(
-    ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
+    ctx: PullContext, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
 ) -> Wanted:
     """Check a pull and return its filter. Raises ResponseError in the order of BP-01."""
     if not ctx.settings.broker_permission & _READ:
-        text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
+        text = f"the broker[{ctx.identity.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
     config = ctx.groups.table.get(group) or _group(ctx, group)
     if not config.consume_enable:
@@ -179,7 +179,7 @@ def _checked(
     return _by_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
 
 
-def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:
+def _group(ctx: PullContext, group: str) -> SubscriptionGroupConfig:
     problem = group_problem(group)
     config = ctx.groups.find(group) if problem is None else None
     if config is None:
@@ -188,13 +188,13 @@ def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:
     return config
 
 
-def _no_topic(ctx: Context, connection: Connection, topic: str) -> ResponseError:
+def _no_topic(ctx: PullContext, connection: Connection, topic: str) -> ResponseError:
     problem = topic_problem(topic)
     text = f"topic[{topic}] not exist, apply first please!{_FAQ}"
     return response_error(ResponseCode.TOPIC_NOT_EXIST, f"{text} ({problem})" if problem else text)
 
 
-def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None) -> Wanted:
+def _by_expression(ctx: PullContext, topic: str, text: str | None, kind: str | None) -> Wanted:
     """Filter of a pull that carries its own subscription. Raises ResponseError 23 or 1."""
     if is_tag_kind(kind):
         return _for_retry(ctx, topic, wanted_by_tags(text))
@@ -203,14 +203,14 @@ def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None)
     return _for_retry(ctx, topic, wanted_by(matcher))
 
 
-def _for_retry(ctx: Context, topic: str, wanted: Wanted) -> Wanted:
+def _for_retry(ctx: PullContext, topic: str, wanted: Wanted) -> Wanted:
     """Filter for a retry topic: with filterSupportRetry, by the topic on which the message failed first (FIL-05)."""
     if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
         return wanted._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
     return wanted
 
 
-def _by_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
+def _by_group(ctx: PullContext, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
     """Filter that the online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
     live = ctx.clients.consumers.get(group)
     if live is None:

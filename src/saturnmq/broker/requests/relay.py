@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.broker.context import Context
+from saturnmq.broker.requests.context import MessageContext
 from saturnmq.broker.requests.messages import record_at
 from saturnmq.net import CallTimeout, Connection
 from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
@@ -22,14 +22,14 @@ STATUS_TIMEOUT_MS: Final = 5_000
 
 
 async def running_info(
-    ctx: Context, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
+    ctx: MessageContext, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
 ) -> Command:
     """Serve GET_CONSUMER_RUNNING_INFO (307)."""
     return await _relayed(ctx, request, header.consumer_group, header.client_id, dict(request.ext), request.body)
 
 
 async def consume_directly(
-    ctx: Context, connection: Connection, request: Command, header: h.ConsumeMessageDirectly
+    ctx: MessageContext, connection: Connection, request: Command, header: h.ConsumeMessageDirectly
 ) -> Command:
     """Serve CONSUME_MESSAGE_DIRECTLY (309): let one consumer process a given message and report the result."""
     try:
@@ -38,7 +38,7 @@ async def consume_directly(
         raise response_error(
             ResponseCode.SYSTEM_ERROR, f"msgId={header.msg_id!r:.80} is no offset id: {error}"
         ) from error
-    record = record_at(ctx, offset)
+    record = record_at(ctx.store, offset)
     if record is None:
         raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     ext = request.ext | {"brokerName": ctx.settings.broker_name}
@@ -46,7 +46,7 @@ async def consume_directly(
 
 
 async def _relayed(
-    ctx: Context, request: Command, group: str, client_id: str, ext: dict[str, str], body: bytes | None
+    ctx: MessageContext, request: Command, group: str, client_id: str, ext: dict[str, str], body: bytes | None
 ) -> Command:
     """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online."""
     live = ctx.clients.consumers.get(group)
@@ -67,7 +67,7 @@ async def _relayed(
 
 
 async def consumer_status(
-    ctx: Context, connection: Connection, request: Command, header: h.GetConsumerStatus
+    ctx: MessageContext, connection: Connection, request: Command, header: h.GetConsumerStatus
 ) -> Command:
     """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): current offsets of the members (221).
 

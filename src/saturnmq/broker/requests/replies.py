@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.numbers import int32, int32_or, int64
+from saturnmq.broker.requests.context import ReplyContext
 from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import TopicConfig
@@ -25,37 +25,39 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS: Final = 10_000
 
 
-async def send_reply(ctx: Context, connection: Connection, request: Command) -> Command:
+async def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> Command:
     """Serve 324 and 325; answers once the requester has confirmed the reply, or with the reason why it did not."""
     ext = short_fields(request)
-    base = ctx.answers.base()
+    base = ctx.send.answers.base()
     try:
-        refused = refused_at_arrival(ctx, request, base)
+        refused = refused_at_arrival(ctx.send, request, base)
         if refused is not None:
             return refused
-        if ctx.waiting_replies >= ctx.settings.reply_queue_max:
-            text = f"[OVERLOAD]system busy, {ctx.waiting_replies} replies wait for their requesters"
+        if ctx.send.load.replies >= ctx.send.settings.reply_queue_max:
+            text = f"[OVERLOAD]system busy, {ctx.send.load.replies} replies wait for their requesters"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
-        config, queue_id = place_of(ctx, connection, ext)
+        config, queue_id = place_of(ctx.send, connection, ext)
         push = _push_of(ctx, connection, request, ext, queue_id)
         place = _stored(ctx, connection, request, ext, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
-    ctx.waiting_replies += 1
+    ctx.send.load.replies += 1
     try:
         with connection.aside(request):
             problem = await _push(ctx, ext.get("i") or "", push)
     finally:
-        ctx.waiting_replies -= 1
+        ctx.send.load.replies -= 1
     if problem is not None:
         log.warning("reply not delivered peer=%s: %s", connection.remote_address, problem)
         return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)
     return request.reply(ResponseCode.SUCCESS, None, base | place)
 
 
-def _push_of(ctx: Context, connection: Connection, request: Command, ext: dict[str, str], queue_id: int) -> Command:
+def _push_of(
+    ctx: ReplyContext, connection: Connection, request: Command, ext: dict[str, str], queue_id: int
+) -> Command:
     """The push request to the client that waits for this reply."""
-    now = ctx.clock_ms()
+    now = ctx.send.clock_ms()
     header = PushReplyMessage(
         producer_group=ext["a"],
         topic=ext["b"],
@@ -69,27 +71,27 @@ def _push_of(ctx: Context, connection: Connection, request: Command, ext: dict[s
         reconsume_times=int32_or(ext, "j", 0),
         unit_mode=ext.get("k") == "true",
         born_host=connection.remote_address,
-        store_host=ctx.address,
+        store_host=ctx.send.identity.address,
         store_timestamp=now,
     )
     return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=header.to_ext(), body=request.body)
 
 
 def _stored(
-    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: ReplyContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> dict[str, str]:
     """Store the reply and return its position; a failure is logged but does not affect the replier's response (RR-04)."""
     nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
-    if not ctx.settings.store_replies:
+    if not ctx.send.settings.store_replies:
         return nowhere
-    result, _ = put_one(ctx, connection, request, ext, config, queue_id)
+    result, _ = put_one(ctx.send, connection, request, ext, config, queue_id)
     if result.status is not PutStatus.PUT_OK:
         log.warning("reply not stored topic=%s: %s %s", config.topic_name, result.status.value, result.reason)
         return nowhere
-    return ctx.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
+    return ctx.send.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
 
 
-async def _push(ctx: Context, properties: str, push: Command) -> str | None:
+async def _push(ctx: ReplyContext, properties: str, push: Command) -> str | None:
     """Push the reply to the requester; None, or why it failed."""
     client_id = find(properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:

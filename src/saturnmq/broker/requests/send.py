@@ -8,14 +8,12 @@ Requirements: SND-01..SND-16, BAT-04..BAT-06.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
+from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import deliver_ms_of
 from saturnmq.broker.services.transactions import as_half
@@ -63,7 +61,7 @@ _STATUS_CODES: Final = {
 }
 
 
-def send(ctx: Context, connection: Connection, request: Command) -> Command | Later | Coroutine[Any, Any, Command]:
+def send(ctx: SendContext, connection: Connection, request: Command) -> Command | Later:
     """Serve 10, 310 and 320. Answers at once with ASYNC_FLUSH, else when the message is durable (SND-15)."""
     ext = short_fields(request)
     base = ctx.answers.base()
@@ -80,38 +78,36 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | La
         return refusal(request, error, base)
     store = ctx.store
     at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
-    if at_once and not ctx.topics.saver.writing:
+    if at_once and not ctx.topics.writer.writing:
         return answer(ctx, request, result, result.status, queue_id)
-    if at_once:
-        return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
-    return answer_later(ctx, result, lambda status: answer(ctx, request, result, status, queue_id))
-
-
-def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Command | bytes]) -> Later:
-    """Answer once the message is confirmed by the store, and its topic durable if that was just created.
-
-    made builds the response from the final status.
-    """
     later = Later()
-    ctx.waiting_sends += 1
+    ctx.load.sends += 1
 
-    def completed(status: PutStatus, reason: str) -> None:
-        ctx.waiting_sends -= 1
+    def confirmed(status: PutStatus, reason: str) -> None:
         result.reason = result.reason or reason
-        give(ctx, later, made(status))
+        complete(ctx, later, answer(ctx, request, result, status, queue_id))
 
-    ctx.store.when_confirmed(result, completed)
+    if at_once:
+        confirmed(result.status, "")
+    else:
+        store.when_confirmed(result, confirmed)
     return later
 
 
-def give(ctx: Context, later: Later, reply: Command | bytes) -> None:
-    """Complete a send with its response, once topics created just before are durable."""
-    later.answer(_after_topics(ctx, reply) if ctx.topics.saver.writing else reply)
+def complete(ctx: SendContext, later: Later, reply: Command | bytes) -> None:
+    """Answer a send that was counted as waiting, once topics created just before are durable."""
+    ctx.load.sends -= 1
+    later.answer(_after_topics(ctx, reply) if ctx.topics.writer.writing else reply)
 
 
-async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
-    with contextlib.suppress(StoreError):  # already logged by the state writer; the message is stored anyway
-        await ctx.topics.saver.saved()
+async def _after_topics(ctx: SendContext, reply: Command | bytes) -> Command:
+    ctx.load.sends += 1
+    try:
+        await ctx.topics.writer.saved()
+    except StoreError:
+        pass  # already logged by the state writer; the message is stored anyway
+    finally:
+        ctx.load.sends -= 1
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
@@ -137,7 +133,7 @@ def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command
     return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
 
 
-def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
+def place_of(ctx: SendContext, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
     """Topic settings and queue id of a send. Raises one of REFUSALS (SND-03..SND-07)."""
     topic = ext["b"]
     queue_id = int32(ext, "e")
@@ -149,7 +145,7 @@ def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple
         text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if config.order and not ctx.settings.broker_permission & Perm.WRITE:
-        text = f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+        text = f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
     if queue_id < 0:
         queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
@@ -171,7 +167,7 @@ def perm_text(perm: int) -> str:
     return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
 
 
-def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
+def refused_at_arrival(ctx: SendContext, request: Command, base: dict[str, str]) -> Command | None:
     """Reject a send if the broker is not in service yet, its store is busy, or too many sends wait (SND-02, REM-13, REM-14)."""
     settings = ctx.settings
     if settings.accept_send_from_ms and ctx.clock_ms() < settings.accept_send_from_ms:
@@ -180,16 +176,16 @@ def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> 
     if ctx.store.busy:
         text = "[REJECTREQUEST]system busy, start flow control for a while"
         return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
-    if ctx.waiting_sends >= settings.send_queue_max:
+    if ctx.load.sends >= settings.send_queue_max:
         text = (
             "[OVERLOAD]system busy, start flow control for a while"
-            f" ({ctx.waiting_sends} sends wait for the disk, at most {settings.send_queue_max} may)"
+            f" ({ctx.load.sends} sends wait for the disk, at most {settings.send_queue_max} may)"
         )
         return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
     return None
 
 
-def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
+def _topic_for(ctx: SendContext, topic: str, ext: dict[str, str]) -> TopicConfig:
     """Settings of a topic that is not in the table or not allowed for sends. Raises ResponseError (SND-04..SND-06)."""
     problem = topic_problem(topic)
     if problem is not None:
@@ -207,14 +203,14 @@ def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
         )
         text = (
             f"topic[{topic}] not exist, apply first please!{_FAQ}{why} "
-            f"Create it: mqadmin updateTopic -b {ctx.address} -t {topic}"
+            f"Create it: mqadmin updateTopic -b {ctx.identity.address} -t {topic}"
         )
         raise response_error(ResponseCode.TOPIC_NOT_EXIST, text)
     return config
 
 
 def put_one(
-    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: SendContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store a single message; returns the result and whether the sender waits for durability."""
     properties = ext.get("i") or ""
@@ -254,21 +250,21 @@ def put_one(
         sys_flag,
         int64(ext, "g"),
         born_host(connection),
-        ctx.store_host,
+        ctx.identity.store_host,
         reconsume,
     )
-    result = ctx.store.put(message) if deliver_ms is None else ctx.timer.put(message, deliver_ms)
+    result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
         stats = ctx.stats
         stats.put_messages += 1
         stats.put_bytes += result.size
         if half:
-            ctx.transactions.prepared(message, result)
+            ctx.master.transactions.prepared(message, result)
     return result, wait
 
 
 def _put_batch(
-    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: SendContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store all messages of a batch or none (BAT-04..BAT-06)."""
     limit = ctx.store.settings.message_bytes_max
@@ -295,7 +291,7 @@ def _put_batch(
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
-    born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.store_host
+    born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.identity.store_host
     separated = b"\x02" + tail
     entries = [(body, own + (separated if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
     shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
@@ -306,7 +302,7 @@ def _put_batch(
     return result, wait
 
 
-def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
+def _is_half(ctx: SendContext, properties: str, reconsume: int) -> bool:
     """Whether a message is a half message of a transaction (TX-03).
 
     Copies that old clients send to a retry topic still have the property but are no half messages. Raises ResponseError if
@@ -317,13 +313,13 @@ def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
     if reconsume > 0 and (find(properties, PropertyKey.DELAY) or "0") != "0":
         return False
     if ctx.settings.reject_transactions:
-        text = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
+        text = f"the broker[{ctx.identity.store_host.ip}] sending transaction message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
     return True
 
 
 def _delayed(
-    ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int
+    ctx: SendContext, topic: str, queue_id: int, properties: str, sys_flag: int
 ) -> tuple[str, int, str, int | None]:
     """Topic, queue, properties and delivery time (Unix ms, None if by level or now) of a message with a delay property.
 
@@ -333,13 +329,13 @@ def _delayed(
         return topic, queue_id, without(properties, PropertyKey.DELAY), None
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
         return topic, queue_id, properties, None
-    place = scheduled(topic, queue_id, properties, ctx.delay.level_max)
+    place = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
     timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # the delay of a retry copy is over
     return *place, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
 
 
 def _retry_target(
-    ctx: Context, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
+    ctx: SendContext, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
 ) -> tuple[str, int]:
     """Topic and queue for a send to a retry topic; the dead-letter queue after too many attempts (SND-09)."""
     most = _group_of(ctx, topic).retry_max_times
@@ -352,7 +348,7 @@ def _retry_target(
     return dead, 0
 
 
-def _group_of(ctx: Context, retry_topic: str) -> SubscriptionGroupConfig:
+def _group_of(ctx: SendContext, retry_topic: str) -> SubscriptionGroupConfig:
     """Settings of a retry topic's group. Raises ResponseError 26."""
     group = retry_topic[len(RETRY_PREFIX) :]
     config = ctx.groups.find(group)
@@ -371,22 +367,7 @@ def born_host(connection: Connection) -> Host:
     return host  # type: ignore[return-value]
 
 
-async def _answer_when_durable(
-    ctx: Context, request: Command, result: PutResult, queue_id: int, *, at_once: bool
-) -> Command:
-    """Answer when the message is durable, and its topic if that was just created."""
-    ctx.waiting_sends += 1
-    try:
-        status = result.status if at_once else await ctx.store.wait_confirmed(result)
-        if ctx.topics.saver.writing:
-            with contextlib.suppress(StoreError):  # already logged by the state writer; the message is stored anyway
-                await ctx.topics.saver.saved()
-    finally:
-        ctx.waiting_sends -= 1
-    return answer(ctx, request, result, status, queue_id)
-
-
-def answer(ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
+def answer(ctx: SendContext, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
     """Response by put status (spec 01 section 4.1); for a stored message it has queue and offsets (SND-13)."""
     code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
     if result.physical_offset >= 0 and code in (0, 10, 11, 12):
@@ -396,7 +377,7 @@ def answer(ctx: Context, request: Command, result: PutResult, status: PutStatus,
     return request.reply(code, _remark(ctx, status, result.reason), ctx.answers.base())
 
 
-def _remark(ctx: Context, status: PutStatus, reason: str) -> str:
+def _remark(ctx: SendContext, status: PutStatus, reason: str) -> str:
     if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
         return f"create mapped file failed, server is busy or broken. {reason}".strip()
     if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):

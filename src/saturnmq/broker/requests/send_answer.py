@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from saturnmq.broker.state.identity import Identity
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 
@@ -24,14 +25,14 @@ _PLACE: Final = 8 + 5  # position of the opaque in a frame with a binary header
 
 
 class SendAnswers:
-    """Response encoder of one broker: region, trace flag and message id prefix are fixed."""
+    """Response encoder of one broker: region, trace flag and, once it listens, message id prefix are fixed."""
 
-    __slots__ = ("_base", "_binary", "_id_prefix", "_ids", "_json")
+    __slots__ = ("_base", "_binary", "_identity", "_ids", "_json")
 
-    def __init__(self, region_id: str, trace_on: bool, id_prefix: str) -> None:
+    def __init__(self, region_id: str, trace_on: bool, identity: Identity) -> None:
         self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
-        self._id_prefix = id_prefix
-        self._ids = (1, id_prefix + "%016X")  # number of ids in the last response, and their format
+        self._identity = identity
+        self._ids = (0, "")  # number of ids in the last response, and their format
         self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> (lowest queue offset, end, pattern)
         self._json: dict[int, bytes] = {}
 
@@ -43,7 +44,7 @@ class SendAnswers:
         """extFields of a response for a stored message; ids of a batch are joined by commas (BAT-05)."""
         count = len(physical_offsets)
         if count != self._ids[0]:
-            self._ids = count, ",".join([self._id_prefix + "%016X"] * count)
+            self._ids = count, ",".join([self._identity.id_prefix + "%016X"] * count)
         ids = self._ids[1] % tuple(physical_offsets)
         return self._base | {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
 
@@ -83,7 +84,7 @@ class SendAnswers:
         """Build the pattern for queue offsets with as many digits as this one; the digits determine the lengths in the frame."""
         digits = len(str(queue_offset))
         frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
-        at = frame.rindex(self._id_prefix.encode() + b"0" * 16) + len(self._id_prefix)
+        at = frame.rindex(self._identity.id_prefix.encode() + b"0" * 16) + len(self._identity.id_prefix)
         before, middle, after = frame[:_PLACE], frame[_PLACE + 4 : at], frame[at + 16 : -digits]
         pattern = b"%b%%b%b%%016X%b%%d" % (_literal(before), _literal(middle), _literal(after))
         if len(self._binary) >= _PATTERNS_MAX:
@@ -96,7 +97,10 @@ class SendAnswers:
         header = _literal(self._sample(queue_id, 0, _JSON)[8:])
         for sample, pattern in (
             (f'"opaque":{_MARK},'.encode(), b'"opaque":%d,'),
-            (f'"msgId":"{self._id_prefix}{0:016X}"'.encode(), f'"msgId":"{self._id_prefix}%016X"'.encode()),
+            (
+                f'"msgId":"{self._identity.id_prefix}{0:016X}"'.encode(),
+                f'"msgId":"{self._identity.id_prefix}%016X"'.encode(),
+            ),
             (b'"queueOffset":"0"', b'"queueOffset":"%d"'),
         ):
             before, _, after = header.rpartition(sample)

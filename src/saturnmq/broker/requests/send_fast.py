@@ -11,12 +11,11 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
-from saturnmq.broker.context import Context
 from saturnmq.broker.numbers import int32, int32_or
 from saturnmq.broker.requests import send as reference
+from saturnmq.broker.requests.context import SendContext
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSACTION_MASK, CommandFlag, RequestCode
 from saturnmq.protocol.errors import HeaderError
@@ -69,9 +68,7 @@ def parse(template: HeaderTemplate) -> ParsedTemplate | None:
     return parsed
 
 
-def send(
-    ctx: Context, connection: Connection, request: Command
-) -> Command | bytes | Later | Coroutine[Any, Any, Command]:
+def send(ctx: SendContext, connection: Connection, request: Command) -> Command | bytes | Later:
     """Serve a send. Returns a response, its encoded frame (empty for a one-way request), or one that completes later."""
     if type(request) is TemplateCommand:
         template = request.template
@@ -86,7 +83,7 @@ def send(
 
 
 def _send(
-    ctx: Context, connection: Connection, request: TemplateCommand, parsed: ParsedTemplate
+    ctx: SendContext, connection: Connection, request: TemplateCommand, parsed: ParsedTemplate
 ) -> Command | bytes | Later | None:
     """Store the message; None, without side effects, if the reference implementation has to handle it."""
     store, topics = ctx.store, ctx.topics
@@ -100,8 +97,8 @@ def _send(
         or config.topic_filter_type != "SINGLE_TAG"
         or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
         or ctx.settings.accept_send_from_ms
-        or ctx.waiting_sends >= ctx.settings.send_queue_max
-        or topics.saver.writing
+        or ctx.load.sends >= ctx.settings.send_queue_max
+        or topics.writer.writing
         or store.busy
     ):
         return None
@@ -135,7 +132,7 @@ def _send(
         parsed.sys_flag,
         parsed.born_ms,
         connection.attributes.get("host") or reference.born_host(connection),  # type: ignore[arg-type]
-        ctx.store_host,
+        ctx.identity.store_host,
         parsed.reconsume,
     )
     if store.quorum and isinstance(store, LedgerStore):
@@ -153,13 +150,12 @@ def _send(
     return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
 
 
-def _put_soon(ctx: Context, store: LedgerStore, request: TemplateCommand, message: Message) -> Later:
+def _put_soon(ctx: SendContext, store: LedgerStore, request: TemplateCommand, message: Message) -> Later:
     """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
     later, queue_id = Later(), message.queue_id
-    ctx.waiting_sends += 1
+    ctx.load.sends += 1
 
     def completed(status: PutStatus, reason: str) -> None:
-        ctx.waiting_sends -= 1
         if message.store_bytes:
             ctx.stats.put_messages += 1
             ctx.stats.put_bytes += message.store_bytes
@@ -170,18 +166,26 @@ def _put_soon(ctx: Context, store: LedgerStore, request: TemplateCommand, messag
             )
         else:
             made = reference.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
-        reference.give(ctx, later, made)
+        reference.complete(ctx, later, made)
 
     store.put_soon(message, completed)
     return later
 
 
-def _answer_later(ctx: Context, request: TemplateCommand, result: PutResult, queue_id: int) -> Later:
-    def made(status: PutStatus) -> Command | bytes:
-        if status is not _PUT_OK:
-            return reference.answer(ctx, request, result, status, queue_id)
-        return ctx.answers.one(
-            request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
-        )
+def _answer_later(ctx: SendContext, request: TemplateCommand, result: PutResult, queue_id: int) -> Later:
+    """Answer when the store confirms the message."""
+    later = Later()
+    ctx.load.sends += 1
 
-    return reference.answer_later(ctx, result, made)
+    def confirmed(status: PutStatus, reason: str) -> None:
+        if status is _PUT_OK:
+            made: Command | bytes = ctx.answers.one(
+                request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
+            )
+        else:
+            result.reason = result.reason or reason
+            made = reference.answer(ctx, request, result, status, queue_id)
+        reference.complete(ctx, later, made)
+
+    ctx.store.when_confirmed(result, confirmed)
+    return later

@@ -10,7 +10,8 @@ Requirements: REM-10, REM-12..REM-14, REM-28, DL-X08, ACL-09, ACL-10.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from saturnmq.broker.requests import (
     admin,
@@ -24,7 +25,7 @@ from saturnmq.broker.requests import (
     send_fast,
     transactions,
 )
-from saturnmq.broker.requests.route import Effect, Need, Ports, Resource, Right, Roles, Route
+from saturnmq.broker.requests.route import Effect, Handler, Need, Ports, Resource, Right, Roles, Route
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.headers import messaging as h
 
@@ -178,7 +179,29 @@ NOT_SERVED: Final[dict[Code, str]] = (
     }
 )
 
+
+class BoundRoute(NamedTuple):
+    """A route with the services of one broker."""
+
+    code: Code
+    header: type[Any] | None
+    handler: Handler
+    context: object
+    body_max: int
+
+
+def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
+    """The table for one broker: each handler with the group of services that its first parameter is annotated with."""
+    by_type = {type(context): context for context in contexts}
+    bound = {}
+    for route in ROUTES:
+        hints = get_type_hints(route.handler)
+        context = by_type[hints[next(iter(hints))]]
+        bound[int(route.code)] = BoundRoute(route.code, route.header, route.handler, context, route.body_max)
+    return bound
+
+
 TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
-FAST_TABLE: Final = {code: route for code, route in TABLE.items() if route.ports is Ports.BOTH}
+FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.BOTH)
 LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
 READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)

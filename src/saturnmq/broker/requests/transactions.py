@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from saturnmq.broker.context import Context
+from saturnmq.broker.requests.context import TransactionContext
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import ResponseCode, SysFlag
 from saturnmq.protocol.errors import MessageError
@@ -22,7 +22,7 @@ _UNKNOWN: Final = 0
 _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 
 
-def end(ctx: Context, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
+def end(ctx: TransactionContext, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
     """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
     if header.commit_or_rollback == _UNKNOWN:
         log.debug("producer does not know yet key=%s peer=%s", header.transaction_id, connection.remote_address)
@@ -30,20 +30,22 @@ def end(ctx: Context, connection: Connection, request: Command, header: h.EndTra
     if header.commit_or_rollback not in _ENDS:
         text = f"commitOrRollback={header.commit_or_rollback} must be 0, 8 or 12"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
-    code, remark = ctx.transactions.end(header)
+    code, remark = ctx.master.transactions.end(header)
     if code != ResponseCode.SUCCESS:
         log.warning("end of transaction refused key=%s group=%s peer=%s: %s", header.transaction_id, header.producer_group,
                     connection.remote_address, remark)  # fmt: skip
     return request.reply(code, remark)
 
 
-def resume(ctx: Context, connection: Connection, request: Command, header: h.ResumeCheckHalfMessage) -> Command:
+def resume(
+    ctx: TransactionContext, connection: Connection, request: Command, header: h.ResumeCheckHalfMessage
+) -> Command:
     """Serve RESUME_CHECK_HALF_MESSAGE (323): move a message of TRANS_CHECK_MAX_TIME_TOPIC back to the half topic."""
     try:
         _, physical = parse_offset_message_id(header.msg_id or "")
     except MessageError as error:
         return request.reply(ResponseCode.SYSTEM_ERROR, error.message)
-    if not ctx.transactions.resume(physical):
+    if not ctx.master.transactions.resume(physical):
         text = f"Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: {header.msg_id} was not given up by this broker"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     log.info("half message is back by=%s id=%s", connection.remote_address, header.msg_id)

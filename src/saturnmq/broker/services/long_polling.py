@@ -26,7 +26,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class ParkedPull:
     """One parked pull. deadline: event-loop time in s.
 
     accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does.
@@ -40,7 +40,7 @@ class Held:
     accept_record: Callable[[bytes], bool] | None = None
 
 
-def _wants(held: Held, properties: bytes) -> bool:
+def _wants(held: ParkedPull, properties: bytes) -> bool:
     """Whether a pull accepts these properties. If its filter fails, the pull is woken and answered with the error."""
     try:
         return held.accept_record is None or held.accept_record(properties)
@@ -49,7 +49,7 @@ def _wants(held: Held, properties: bytes) -> bool:
         return True
 
 
-class Hold:
+class LongPolling:
     """All parked pulls of a broker. resume answers one and must not park it again.
 
     properties(topic, queue id, queue offset) reads a message's properties; called only if a parked pull filters by them.
@@ -59,7 +59,7 @@ class Hold:
 
     def __init__(
         self,
-        resume: Callable[[Held], None],
+        resume: Callable[[ParkedPull], None],
         *,
         limit: int,
         properties: Callable[[str, int, int], bytes | None] | None = None,
@@ -70,13 +70,13 @@ class Hold:
         self._scanned = 0.0  # event-loop time of the last scan, s
         self._properties = properties
         self._limit = limit
-        self._waiting: dict[Key, set[Held]] = {}
-        self._keys: dict[Connection, dict[Held, Key]] = {}
-        self._woken: list[Held] = []
+        self._waiting: dict[Key, set[ParkedPull]] = {}
+        self._keys: dict[Connection, dict[ParkedPull, Key]] = {}
+        self._woken: list[ParkedPull] = []
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
 
-    def add(self, key: Key, held: Held) -> bool:
+    def add(self, key: Key, held: ParkedPull) -> bool:
         """Park a pull; False if the limit in total or of its connection is reached."""
         keys = self._keys.get(held.connection, {})
         if self.count >= self._limit or len(keys) * CONNECTION_SHARE >= max(self._limit, CONNECTION_SHARE):
@@ -129,7 +129,7 @@ class Hold:
         for held in woken:
             self._resume(held)
 
-    def _drop(self, key: Key, held: Held) -> None:
+    def _drop(self, key: Key, held: ParkedPull) -> None:
         waiting = self._waiting.get(key)
         if waiting is not None and held in waiting:
             waiting.discard(held)

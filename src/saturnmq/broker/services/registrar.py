@@ -151,7 +151,7 @@ class Registrar:
         self._current.clear()
         self._soon.set()
 
-    async def told(self) -> None:
+    async def wait_registered(self) -> None:
         """Wait until the NameServers have all topics set so far, at most CHANGES_WAIT_MS (NS-34).
 
         NameServers that failed the last registration are not waited for.

@@ -13,11 +13,17 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from saturnmq.broker.services.delay import FLUSH_WAIT_MS, restored
 from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.state.clients import Clients
+from saturnmq.broker.state.identity import Identity
+from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.topics import Topics
 from saturnmq.net import Connection, SendFailed
 from saturnmq.protocol.codes import (
     CHECK_MAX_TIME_TOPIC,
@@ -34,7 +40,6 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction
 from saturnmq.protocol.ids import UniqueIds, offset_message_id
 from saturnmq.protocol.message import (
-    NO_HOST,
     PROPERTIES_BYTES_MAX,
     Message,
     decode_record,
@@ -42,11 +47,8 @@ from saturnmq.protocol.message import (
     encode_record,
 )
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.store import PutResult, PutStatus, StateFile, wait_confirmed
+from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from saturnmq.broker.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +89,30 @@ class Transactions:
     Everything but the start-up scan, `round` and saving completes within one event-loop iteration.
     """
 
-    def __init__(self, ctx: Context, file: StateFile) -> None:
-        settings, store = ctx.settings, ctx.store
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        file: StateFile,
+        *,
+        topics: Topics,
+        offsets: Offsets,
+        clients: Clients,
+        stats: Stats,
+        identity: Identity,
+        clock_ms: Callable[[], int],
+    ) -> None:
         kept_ms = store.settings.file_reserved_hours * 3_600_000
         limits = CheckLimits(settings.transaction_timeout_ms, settings.transaction_check_max, kept_ms)
         self.table = HalfTable(limits)
         self.ready = False  # all half messages from before the start are loaded
-        self._ctx = ctx
+        self._interval_ms = settings.transaction_interval_ms
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._stats = stats
+        self._identity = identity
+        self._clock_ms = clock_ms
         self._store = store
         self._file = file
         self._saved_checks: dict[int, tuple[int, int]] = {}  # loaded at start: offset -> (physical offset, checks)
@@ -148,7 +167,7 @@ class Transactions:
         while True:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._ctx.settings.transaction_interval_ms / 1000):
+                async with asyncio.timeout(self._interval_ms / 1000):
                     await self._wake.wait()
             try:
                 await self.round()
@@ -162,7 +181,7 @@ class Transactions:
 
     def _progress(self, topic: str) -> int:
         """Saved progress, clamped to the bounds of the queue."""
-        queue, offset = self._queue(topic), self._ctx.offsets.get(topic, GROUP, QUEUE) or 0
+        queue, offset = self._queue(topic), self._offsets.get(topic, GROUP, QUEUE) or 0
         return min(max(offset, queue.min_offset), queue.next_offset) if queue else 0
 
     async def _scan(self) -> None:
@@ -240,7 +259,7 @@ class Transactions:
     def prepared(self, message: Message, result: PutResult) -> None:
         """Register a half message after its put."""
         if result.status is PutStatus.PUT_OK:
-            self._ctx.topics.ensure(HALF_TOPIC, 1)
+            self._topics.ensure(HALF_TOPIC, 1)
             op = self._queue(OP_HALF_TOPIC)
             self.table.add(self._half(message, op.next_offset if op else 0))
 
@@ -300,15 +319,13 @@ class Transactions:
             if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
                 code = ResponseCode.SERVICE_NOT_AVAILABLE
             return code, f"{result.status.value} {result.reason}".strip()
-        self._ctx.stats.put_messages += 1
-        self._ctx.stats.put_bytes += result.size
+        self._stats.put_messages += 1
+        self._stats.put_bytes += result.size
         return None
 
     def _write_op(self, offset: int) -> None:
         """Record in the operation topic that a half message is decided (TX-06); retried in the next round if the put fails."""
-        ctx = self._ctx
-        now = ctx.clock_ms()
-        host = getattr(ctx, "store_host", NO_HOST)  # not set while the broker starts
+        now, host = self._clock_ms(), self._identity.store_host
         if self._ids is None:
             self._ids = UniqueIds(host[0], os.getpid(), id(self), now)
         properties = {PropertyKey.TAGS: REMOVE_TAG, PropertyKey.UNIQ_KEY: self._ids.next(now)}
@@ -330,7 +347,7 @@ class Transactions:
         for offset in owed:
             self._write_op(offset)
         lonely: dict[str, int] = {}
-        for count, (half, step) in enumerate(self.table.due(self._ctx.clock_ms()), 1):
+        for count, (half, step) in enumerate(self.table.due(self._clock_ms()), 1):
             if self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
                 if message is None and half.physical >= self._store.max_physical_offset:
@@ -376,14 +393,14 @@ class Transactions:
     def _producer(self, group: str) -> Connection | None:
         """The group's next producer, round robin, that is open and drains its output (TX-09); None without any."""
         for _ in range(_TRIES):
-            connection = self._ctx.clients.producer_near(group)
+            connection = self._clients.producer_near(group)
             if connection is None or not (connection.closed or connection.congested):
                 return connection
         return None
 
     def _discard(self, half: Half, message: Message) -> None:
         """Move the half message to TRANS_CHECK_MAX_TIME_TOPIC, for an operator (TX-08)."""
-        self._ctx.topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
+        self._topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
         properties = with_property(
             message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.checks)
         ).encode()
@@ -408,7 +425,7 @@ class Transactions:
         if self._next is not None and self._store.flushed_offset >= self._next[0]:
             for topic, offset in zip((HALF_TOPIC, OP_HALF_TOPIC), self._next[1:], strict=True):
                 if self._queue(topic) is not None:
-                    self._ctx.offsets.set(topic, GROUP, QUEUE, offset)
+                    self._offsets.set(topic, GROUP, QUEUE, offset)
             self._next = None
         if self._next is None:
             half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)

@@ -6,11 +6,12 @@ Requirements: HB-04..HB-07, RB-07.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from saturnmq.broker.events import Event
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
 
@@ -81,7 +82,7 @@ def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientI
 class Clients:
     """All live clients.
 
-    on_change is called with a group whose members or topics changed, on_gone with the name of a group without members.
+    changed: a group whose members or topics changed. offline: the name of a group without members.
     """
 
     def __init__(self, live_groups_max: int = 2**31) -> None:
@@ -89,8 +90,8 @@ class Clients:
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # groups as producer, groups as consumer
-        self.on_change: Callable[[ConsumerGroup], None] | None = None
-        self.on_gone: Callable[[str], None] | None = None
+        self.changed: Event[ConsumerGroup] = Event()
+        self.offline: Event[str] = Event()
         self._producer_ids: dict[str, Connection] = {}
         self._turn = 0
 
@@ -130,7 +131,7 @@ class Clients:
         self._groups_of.setdefault(connection, (set(), set()))[1].add(group.name)
         changed = group.update(data)
         if (known is None or changed) and notify:
-            self._changed(group)
+            self.changed.emit(group)
 
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
         """Remove a client from a producer and/or consumer group (HB-07)."""
@@ -175,13 +176,8 @@ class Clients:
     def _left(self, group: ConsumerGroup) -> None:
         if not group.members:
             self.consumers.pop(group.name, None)
-            if self.on_gone is not None:
-                self.on_gone(group.name)
-        self._changed(group)
-
-    def _changed(self, group: ConsumerGroup) -> None:
-        if self.on_change is not None:
-            self.on_change(group)
+            self.offline.emit(group.name)
+        self.changed.emit(group)
 
     def producer_of_id(self, client_id: str) -> Connection | None:
         """Connection of the producer with this client id (RR-03)."""

@@ -16,7 +16,7 @@ from saturnmq.net.refusals import Refusals
 HOUR_MS: Final = 3_600_000
 
 
-class Growth:
+class CreationQuota:
     """Creation quota of one table. what: plural name of the entries, for error texts and the refusal counter."""
 
     def __init__(

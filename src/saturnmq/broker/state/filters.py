@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.state.state_writer import Saver
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.filter import (
     BloomFilter,
     Change,
@@ -130,7 +130,7 @@ class Filters:
     def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
         bloom = BloomFilter(settings.bloom_error_percent, settings.bloom_consumers)
         self.groups = GroupFilters(bloom)
-        self.saver = Saver(file, self.groups.encode)
+        self.writer = StateWriter(file, self.groups.encode)
         self._file = file
         self._clock_ms = clock_ms
         self._clean_span_ms = settings.filter_clean_span_ms
@@ -151,7 +151,7 @@ class Filters:
         """Apply all subscriptions of a member's heartbeat to its group (FIL-04)."""
         self._changed(self.groups.subscribe(group, subscriptions, now_ms))
 
-    def gone(self, group: str) -> None:
+    def group_offline(self, group: str) -> None:
         """Mark a group as offline: its last member has left."""
         self._changed(self.groups.unsubscribe(group, self._clock_ms()))
 
@@ -187,12 +187,12 @@ class Filters:
             self._dirty = True
         if self._dirty:
             self._dirty = False
-            self.saver.changed()
+            self.writer.changed()
 
     async def saved(self) -> None:
         """Wait until the file holds the current data. Raises StoreError."""
         self.save_soon()
-        await self.saver.saved()
+        await self.writer.saved()
 
 
 def _note(fact: Fact) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.names import group_problem
-from saturnmq.broker.state.creation_quota import Growth
-from saturnmq.broker.state.state_writer import Saver
+from saturnmq.broker.state.creation_quota import CreationQuota
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from saturnmq.store.files.state_file import StateFile
 
@@ -34,12 +34,12 @@ class Groups:
     """Subscription groups, their version and their file."""
 
     def __init__(
-        self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, growth: Growth | None = None
+        self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, quota: CreationQuota | None = None
     ) -> None:
-        """growth: creation quota for groups that clients create (LIM-13)."""
+        """quota: creation quota for groups that clients create (LIM-13)."""
         self._file = file
-        self._growth = growth
-        self.saver = Saver(file, self.encode)
+        self._quota = quota
+        self.writer = StateWriter(file, self.encode)
         self._clock_ms = clock_ms
         self._auto_create = auto_create
         self.table: dict[str, SubscriptionGroupConfig] = {
@@ -59,7 +59,7 @@ class Groups:
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
-            if self._growth is not None and self._growth.add(len(self.table), group) is not None:
+            if self._quota is not None and self._quota.add(len(self.table), group) is not None:
                 return None
             config = SubscriptionGroupConfig(group)
             self.set(config)
@@ -69,7 +69,7 @@ class Groups:
         """Create or change a group; `saver.saved` waits until it is durable."""
         self.table[config.group_name] = config
         self.version = self.version.next(self._clock_ms())
-        self.saver.changed()
+        self.writer.changed()
         log.info("subscription group set name=%s", config.group_name)
 
     def take(self, found: SubscriptionGroupTable) -> None:
@@ -77,14 +77,14 @@ class Groups:
         own = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
         self.table = own | found.subscription_group_table
         self.version = found.data_version
-        self.saver.changed()
+        self.writer.changed()
 
     def delete(self, group: str) -> bool:
         """Delete a group; returns whether it existed."""
         if self.table.pop(group, None) is None:
             return False
         self.version = self.version.next(self._clock_ms())
-        self.saver.changed()
+        self.writer.changed()
         return True
 
     def encode(self) -> bytes:

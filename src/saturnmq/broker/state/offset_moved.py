@@ -20,7 +20,7 @@ PAUSE_MS: Final = 1000  # between two events of one group and queue; Apache Rock
 _REMEMBERED_MAX: Final = 10_000
 
 
-class OffsetMoved:
+class OffsetMovedEvents:
     """Writes the events, at most one per PAUSE_MS, group and queue, so that pulls cannot fill the disk."""
 
     def __init__(self, store: MessageStore, broker_name: str, clock_ms: Callable[[], int]) -> None:
@@ -29,7 +29,7 @@ class OffsetMoved:
         self._clock_ms = clock_ms
         self._last_ms: dict[tuple[str, str, int], int] = {}
 
-    def tell(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
+    def add(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
         """Record that a group asked for one offset and was given another. host: this broker's address, as stored in records."""
         now = self._clock_ms()
         key = (group, topic, queue_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.state.state_writer import Saver
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net.refusals import Refusals
 from saturnmq.protocol.bodies import ConsumerOffsetTable
 from saturnmq.protocol.errors import StoreError
@@ -24,7 +24,7 @@ class Offsets:
         self._file = file
         self._most = most
         self._refusals = refusals or Refusals()
-        self._saver = Saver(file, self.encode)
+        self._writer = StateWriter(file, self.encode)
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self.dirty = False
 
@@ -104,9 +104,9 @@ class Offsets:
         """Write changes in a worker thread and wait until they are durable. Raises StoreError; the next call retries."""
         if self.dirty:
             self.dirty = False
-            self._saver.changed()
+            self._writer.changed()
         try:
-            await self._saver.saved()
+            await self._writer.saved()
         except StoreError:
             self.dirty = True
             raise

@@ -17,7 +17,7 @@ from saturnmq.store.files.state_file import StateFile
 log = logging.getLogger(__name__)
 
 
-class Saver:
+class StateWriter:
     """Writer of one state file. encode returns the content and runs on the event loop."""
 
     def __init__(self, file: StateFile, encode: Callable[[], bytes]) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from saturnmq.broker.events import Event
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.state.creation_quota import Growth
-from saturnmq.broker.state.state_writer import Saver
+from saturnmq.broker.state.creation_quota import CreationQuota
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net.refusals import Refusals
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """Topic table, its version and its file. on_change is called with the changed topics (NS-34)."""
+    """Topic table, its version and its file. changed: topics that were set or deleted (NS-34)."""
 
     def __init__(
         self,
@@ -37,17 +38,17 @@ class Topics:
         self._settings = settings
         refusals = refusals or Refusals()
         in_all, per_hour = settings.topics_max, settings.topics_per_hour
-        self._by_sends = Growth("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
-        self._by_groups = Growth(  # one retry and one dead-letter topic per group
+        self._by_sends = CreationQuota("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
+        self._by_groups = CreationQuota(  # one retry and one dead-letter topic per group
             "group_topics", in_all=in_all, per_hour=2 * settings.groups_per_hour, clock_ms=clock_ms, refusals=refusals
         )
         self._file = file
-        self.saver = Saver(file, self.encode)
+        self.writer = StateWriter(file, self.encode)
         self._clock_ms = clock_ms
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
-        self.on_change: Callable[[list[TopicConfig]], None] | None = None
+        self.changed: Event[list[TopicConfig]] = Event()
         self._add_system_topics()
 
     def load(self) -> None:
@@ -96,11 +97,10 @@ class Topics:
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = self.version.next(self._clock_ms())
-        self.saver.changed()
+        self.writer.changed()
         log.info("topic %s name=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
                  config.write_queue_nums, config.perm)  # fmt: skip
-        if self.on_change is not None:
-            self.on_change([config])
+        self.changed.emit([config])
 
     def take(self, found: TopicConfigTable) -> None:
         """Replace topics and version by those of another broker; system topics it does not have are kept (DL-C07)."""
@@ -110,9 +110,9 @@ class Topics:
         changed = [c for name, c in found.topic_config_table.items() if self.table.get(name) != c]
         self.table = own | found.topic_config_table
         self.version = found.data_version
-        self.saver.changed()
-        if self.on_change is not None and changed:
-            self.on_change(changed)
+        self.writer.changed()
+        if changed:
+            self.changed.emit(changed)
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; returns whether it existed."""
@@ -120,9 +120,8 @@ class Topics:
         if config is None:
             return False
         self.version = self.version.next(self._clock_ms())
-        self.saver.changed()
-        if self.on_change is not None:
-            self.on_change([config])
+        self.writer.changed()
+        self.changed.emit([config])
         return True
 
     def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
@@ -201,4 +200,4 @@ class Topics:
                 changed = True
         if changed:
             self.version = self.version.next(self._clock_ms())
-            self.saver.changed()
+            self.writer.changed()

@@ -1,0 +1,151 @@
+"""The services that each family of request handlers uses.
+
+A handler's first parameter is annotated with one of these groups; `table.bind` passes the broker's instance of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from saturnmq.broker.requests.send_answer import SendAnswers
+from saturnmq.broker.services.long_polling import LongPolling
+from saturnmq.broker.services.master import MasterServices
+from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.state.clients import Clients
+from saturnmq.broker.state.filters import Filters
+from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.identity import Identity
+from saturnmq.broker.state.load import Load
+from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.offset_moved import OffsetMovedEvents
+from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.role import Role
+from saturnmq.broker.state.topics import Topics
+from saturnmq.net.refusals import Refusals
+from saturnmq.store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class SendContext:
+    """For sends and messages sent back. cluster_suffix: the CLUSTER property, encoded."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    stats: Stats
+    clock_ms: Callable[[], int]
+    master: MasterServices
+    identity: Identity
+    answers: SendAnswers
+    load: Load
+    cluster_suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyContext:
+    """For replies to request messages."""
+
+    send: SendContext
+    clients: Clients
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionContext:
+    """For the end of transactions."""
+
+    master: MasterServices
+
+
+@dataclass(frozen=True, slots=True)
+class PullContext:
+    """For pulls."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    clients: Clients
+    filters: Filters
+    stats: Stats
+    identity: Identity
+    role: Role
+    long_polling: LongPolling
+    offset_moved: OffsetMovedEvents
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContext:
+    """For queries of single messages and requests relayed to consumers."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    clients: Clients
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """For requests of live clients and about them."""
+
+    settings: BrokerSettings
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    filters: Filters
+    locks: QueueLocks
+    long_polling: LongPolling
+    refusals: Refusals
+    clock_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetContext:
+    """For offsets of consumers, queues and delay levels."""
+
+    store: MessageStore
+    topics: Topics
+    offsets: Offsets
+    master: MasterServices
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """For changes of topics and groups, and for cleaning."""
+
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    registrar: Registrar
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContext:
+    """For the configuration and the runtime information. config_text: the configuration as `key=value` lines."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    stats: Stats
+    clock_ms: Callable[[], int]
+    load: Load
+    refusals: Refusals
+    master: MasterServices
+    config_text: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressContext:
+    """For the progress of consumer groups in queues."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    clients: Clients
+    clock_ms: Callable[[], int]
+    identity: Identity
