@@ -28,6 +28,7 @@ from saturnmq.raft.core.messages import (
     MetadataRequest,
     MetadataResponse,
     Request,
+    Response,
     TransferRequest,
     VoteRequest,
     VoteResponse,
@@ -101,6 +102,27 @@ def test_single_member_restart_keeps_all_entries(tmp_path: Path) -> None:
         assert again.status().term >= term
         assert (await made.append(b"more")).index == 50
         await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X15")
+def test_offer_to_failing_core_is_answered_only_by_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        member = await made.start("n0")
+        await made.append(b"first")
+        assert member.node is not None
+
+        def fails(now_ms: int, token: int, bodies: object) -> None:
+            raise CorruptRecord("damaged")
+
+        monkeypatch.setattr(member.node, "offer", fails)
+        answers: list[Response] = []
+        assert member.offer([b"x"], answers.append).code == Code.DISK_ERROR
+        assert member.status().failed is not None
+        await made.stop("n0")
+        assert answers == []
 
     asyncio.run(run())
 

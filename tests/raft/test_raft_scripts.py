@@ -167,6 +167,11 @@ def test_script_disk_full() -> None:
     check_script("disk_full")
 
 
+@pytest.mark.spec("DL-X04", "DUR-15")
+def test_script_disk_full_new_leader() -> None:
+    check_script("disk_full_new_leader")
+
+
 @pytest.mark.spec("DUR-10")
 def test_script_lost_entries() -> None:
     check_script("lost_entries")

@@ -247,8 +247,8 @@ class RaftMember:
         """Append on the leader synchronously. Returns the positions of the entries, or the code of the refusal.
 
         answered is called when a quorum holds the entries, or with the code of the failure; for a refusal by the core, before
-        this returns. It is not called if LEADER_NOT_READY is returned, because an earlier input is still being handled.
-        Entries offered in one event-loop iteration are pushed together.
+        this returns. It is not called if LEADER_NOT_READY is returned, because an earlier input is still being handled,
+        or DISK_ERROR, because the core failed. Entries offered in one event-loop iteration are pushed together.
         """
         node = self._node()
         if self._stopped or self._running or self._blocked is not None or self._inputs:
@@ -258,6 +258,7 @@ class RaftMember:
         try:
             done, actions = node.offer(self._clock_ms(), token, bodies)
         except Exception as error:
+            self._answers.pop(token, None)
             self._core_failed(error)
             done, actions = AppendResponse(code=Code.DISK_ERROR), []
         self._actions.extend(actions)

@@ -498,8 +498,6 @@ def _progress_form(progress: Progress) -> tuple[Any, ...]:
 
 
 def _rounded(name: str, value: Any) -> Any:
-    if name == "cleaned_ms":
-        return -1
     return waits(value) if name == "pause_until_ms" else since(value) if name.endswith("_ms") else value
 
 

@@ -23,7 +23,6 @@ from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
 PUSH_PENDING_BYTES_MAX: Final = 33_554_432
-PENDING_CHECK_MS: Final = 1000  # how often in-flight pushes below the peer's watermark are dropped (DL-P09)
 REPEATS_MAX: Final = 3  # responses REPEATED_PUSH to pushes of the next entry before the leader compares again
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as stored (DL-B03)
 
@@ -114,8 +113,6 @@ class Leader:
             return Code.LEADER_TRANSFERRING
         if state.log.end - state.committed > state.settings.pending_requests_max:
             return Code.LEADER_PENDING_FULL
-        if state.failed is not None:
-            return Code.DISK_ERROR
         return Code.DISK_FULL if state.disk_full else None
 
     def _append(self, bodies: Sequence[bytes]) -> list[Entry]:
@@ -181,10 +178,8 @@ class Leader:
             return NEVER
         due_ms = -1
         if progress.state is PeerState.APPEND and progress.pending:
-            due_ms = progress.cleaned_ms + PENDING_CHECK_MS + 1
             pushed = progress.pending.get(progress.matched + 1)
-            if pushed is not None:
-                due_ms = min(due_ms, pushed.sent_ms + settings.push_timeout_ms + 1)
+            due_ms = pushed.sent_ms + settings.push_timeout_ms + 1 if pushed is not None else NEVER
         if progress.state is PeerState.APPEND and progress.next_index > log.end:
             idle_ms = progress.last_push_ms + settings.commit_idle_ms + 1
             due_ms = min(due_ms, idle_ms) if progress.pending else idle_ms
@@ -266,8 +261,6 @@ class Leader:
         if progress.next_index < log.begin:
             progress.on(Event.LOST)  # deleted by retention here; COMPARE finds the new begin (DL-P13)
             return
-        if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > PENDING_CHECK_MS:
-            progress.clean(now_ms)
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
             entries = self._slice(progress.next_index, log.end, self._batch_bytes(progress))
             if (

@@ -113,7 +113,6 @@ class Progress:
     last_push_ms: int = -1
     repeats: int = 0  # responses REPEATED_PUSH for the entry matched + 1
     pending: dict[int, Pushed] = field(default_factory=dict)
-    cleaned_ms: int = -1
     quota_second: int = -1
     quota_bytes: int = 0
 
@@ -130,7 +129,7 @@ class Progress:
             self.search = None
 
     def hold(self, index: int) -> None:
-        """The peer holds everything up to index; drop the oldest in-flight pushes that this covers."""
+        """The peer holds everything up to index; drop the in-flight pushes that this covers, which are the oldest (DL-P09)."""
         self.watermark = max(self.watermark, index)
         if index > self.matched:
             self.matched, self.repeats = index, 0
@@ -144,9 +143,3 @@ class Progress:
         self.hold(index)
         self.next_index = index + 1
         self.pending.clear()
-
-    def clean(self, now_ms: int) -> None:
-        """Drop in-flight pushes of entries that the peer already holds (DL-P09)."""
-        self.cleaned_ms = now_ms
-        for first in [first for first, pushed in self.pending.items() if pushed.last <= self.matched]:
-            del self.pending[first]

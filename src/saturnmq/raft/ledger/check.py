@@ -14,9 +14,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.files import BodyCheck, any_body
 from saturnmq.raft.ledger.layout import (
+    BLANK_HEADER,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
     Header,
@@ -25,7 +27,8 @@ from saturnmq.raft.ledger.layout import (
     parse_term,
     read_header,
 )
-from saturnmq.raft.ledger.recover import fault_of, matches
+from saturnmq.raft.ledger.recover import matches
+from saturnmq.raft.ledger.walk import END_OF_FILES, NO_ENTRY, Walk
 from saturnmq.store.files.mapped_file import numbered_files
 
 
@@ -82,31 +85,25 @@ class _Files:
         return piece if len(piece) == size else None
 
 
+def _header_at(data: _Files, pos: int) -> Header | None:
+    """The header at pos; a blank one where the rest of the file is too short for a header, None behind the last file."""
+    head = data.at(pos, ENTRY_HEADER_BYTES)
+    if head is not None:
+        return read_header(memoryview(head), 0)
+    return BLANK_HEADER if data.at(pos, 4) == b"\xff\xff\xff\xff" else None
+
+
 def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]]:
     """Yield the valid entries from the first file on; if they do not end at the end of the log, the reason becomes a problem."""
     if not data.maps:
         return
-    pos, before = data.maps[0][0], None
-    while True:
-        head = data.at(pos, 48)
-        if head is None:
-            if (data.at(pos, 4) or b"") == b"\xff\xff\xff\xff":
-                pos += data.bytes - pos % data.bytes
-                continue
-            return
-        header = read_header(memoryview(head), 0)
-        if header.is_blank:
-            pos += data.bytes - pos % data.bytes
-            continue
-        fault = fault_of(header, pos, before, data.bytes)
-        if fault:
-            if header.magic != 0:
-                problems.append(f"the entries end at {pos}: {fault}")
-            return
-        whole = data.at(pos, header.size)
+    walk = Walk(lambda pos: _header_at(data, pos), data.maps[0][0], data.bytes)
+    for header in walk:
+        whole = data.at(header.pos, header.size)
         assert whole is not None
-        yield header, whole[48:]
-        before, pos = header, pos + header.size
+        yield header, whole[ENTRY_HEADER_BYTES:]
+    if walk.stopped_by not in (END_OF_FILES, NO_ENTRY):
+        problems.append(f"the entries end at {walk.pos}: {walk.stopped_by}")
 
 
 def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:

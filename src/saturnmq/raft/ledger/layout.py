@@ -62,6 +62,9 @@ class Header:
         return self.magic == BLANK_MAGIC
 
 
+BLANK_HEADER: Final = Header(BLANK_MAGIC, 0, -1, -1, -1, 0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
     """Position, size and term of an entry."""

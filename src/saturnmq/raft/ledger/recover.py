@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord
-from saturnmq.raft.core.entry import BLANK_BYTES_MIN, ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.core.entry import ENTRY_MAGIC
 from saturnmq.raft.ledger.layout import Header, IndexUnit
+from saturnmq.raft.ledger.walk import Walk
 
 SCANNED_FILES: Final = 3
 
@@ -61,25 +62,6 @@ def matches(header: Header | None, unit: IndexUnit | None) -> bool:
     )
 
 
-def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -> str:
-    """Why this header is not a valid entry at pos after `before`; empty if it is."""
-    if header.magic != ENTRY_MAGIC:
-        return "no entry" if header.magic == 0 else f"magic {header.magic}"
-    if header.size != ENTRY_HEADER_BYTES + header.body_len or header.body_len <= 0:
-        return f"size {header.size} with a body of {header.body_len}"
-    if pos % file_bytes + header.size + BLANK_BYTES_MIN > file_bytes:
-        return f"size {header.size} does not fit its file"
-    if header.pos != pos:
-        return f"it says it lies at {header.pos}"
-    if header.index < 0 or header.term < 0:
-        return f"index {header.index}, term {header.term}"
-    if before is not None and header.index != before.index + 1:
-        return f"index {header.index} follows {before.index}"
-    if before is not None and header.term < before.term:
-        return f"term {header.term} follows {before.term}"
-    return ""
-
-
 def first_file(facts: Facts) -> int:
     """Number of the file where the scan begins: the third last, or the nearest earlier one that agrees with the index."""
     number = max(len(facts.files) - SCANNED_FILES, 0)
@@ -100,26 +82,17 @@ def plan(facts: Facts) -> Plan:
     first = facts.files[number].head
     pos = first.pos if first is not None and first.magic == ENTRY_MAGIC else facts.files[number].start
     made.end_pos = pos
-    before: Header | None = None
-    while True:
-        header = facts.header_at(pos)
-        if header is None:
-            made.stopped_by = "end of the last file"
-            break
-        if header.is_blank:
-            pos = pos - pos % facts.file_bytes + facts.file_bytes
-            continue
-        made.stopped_by = fault_of(header, pos, before, facts.file_bytes)
-        if not made.stopped_by and not facts.body_is_good(header):
-            made.stopped_by = "the body is damaged"
-        if made.stopped_by:
+    walk = Walk(facts.header_at, pos, facts.file_bytes)
+    for header in walk:
+        if not facts.body_is_good(header):
+            walk.stopped_by = "the body is damaged"
             break
         if made.index_from is None and not matches(header, facts.unit_at(header.index)):
             made.index_from = header.index
         if made.index_from is not None:
             made.found.append(header)
-        before, pos = header, pos + header.size
-        made.end_index, made.end_term, made.end_pos = header.index, header.term, pos
+        made.end_index, made.end_term, made.end_pos = header.index, header.term, header.pos + header.size
+    made.stopped_by = walk.stopped_by
     _check_loss(facts, made)
     oldest = facts.files[0].head
     if made.end_index >= 0 and oldest is not None:

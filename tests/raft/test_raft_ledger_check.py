@@ -1,4 +1,4 @@
-"""Reading committed bodies, entries with messages, and the offline check of ledgers."""
+"""Reading committed bodies as the store does, entries with messages, and the offline check of ledgers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.ledger.reading import bodies, body_at
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
+from saturnmq.replication.dledger.log import LedgerLog
+from saturnmq.store.files.disk import Disk
 
 
 def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) -> LedgerFiles:
@@ -33,21 +34,25 @@ def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) ->
 @pytest.mark.spec("DL-B04", "DL-B11", "DL-B12", "DL-Q08")
 def test_bodies_end_at_committed_position_and_skip_blank_records(tmp_path: Path) -> None:
     files = member(tmp_path, 12)  # 200 bytes each, five per file
-    found = list(bodies(files, 0, files.end_pos))
-    assert [bytes(one.body).rstrip(b".") for one in found] == [b"%d" % number for number in range(12)]
+    log = LedgerLog([tmp_path / "old"], 1024, Disk())
+    log.attach(files, 0, files.end_pos)
+    found = list(log.bodies(0))
+    assert [bytes(one.record).rstrip(b".") for one in found] == [b"%d" % number for number in range(12)]
     assert [one.physical_offset for one in found[4:6]] == [848, 1072]
     seventh = files.entry(7)
     assert seventh is not None
-    assert len(list(bodies(files, 0, seventh.pos))) == 7
-    assert len(list(bodies(files, 0, seventh.end_pos - 1))) == 7  # an entry not fully committed is not returned
-    assert [bytes(one.body)[:1] for one in bodies(files, seventh.pos, seventh.end_pos)] == [b"7"]
-    assert list(bodies(files, found[-1].next_pos, files.end_pos)) == []
-    at = body_at(files, seventh.pos + 48, 152)
+    assert log.body_at(found[-1].next_pos) is None
+    with pytest.raises(CorruptRecord):
+        log.body_at(8)
+    for committed_pos in (seventh.pos, seventh.end_pos - 1):  # an entry not fully committed is not returned
+        log.committed_pos = committed_pos
+        assert len(list(log.bodies(0))) == 7
+    log.committed_pos = seventh.end_pos
+    assert [bytes(one.record)[:1] for one in log.bodies(seventh.pos)] == [b"7"]
+    at = log.view(seventh.pos + 48, 152)
     assert at is not None
     assert bytes(at) == seventh.body
-    assert body_at(files, files.end_pos, 10) is None
-    with pytest.raises(CorruptRecord):
-        list(bodies(files, 8, files.end_pos))
+    assert log.view(files.data.files[-1].end, 10) is None
     del found, at
     files.close()
 
