@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "tests"), str(REPOSITORY / "bench")]
 
 from processes import ServerProcess  # noqa: E402
 from rich.console import Console  # noqa: E402

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import javatools
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
+
+from ports import free_port
 
 PROJECT = Path(__file__).resolve().parent / "kafka"
 HEAP_MB = 1024
@@ -75,8 +77,8 @@ class KafkaNode:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_ports()
-        self.controller_port = free_ports()
+        self.port = free_port()
+        self.controller_port = free_port()
         self.server: ServerProcess | None = None
 
     @property

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "tests"), str(REPOSITORY / "bench")]
 
 from processes import ServerProcess  # noqa: E402
 

@@ -10,8 +10,9 @@ from typing import Final
 
 import apache
 import saturn
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
 
+from ports import free_port
 from saturnmq.net import NetSettings
 from saturnmq.net.client import RemotingClient
 from saturnmq.protocol.bodies import KVTable, TopicRouteData
@@ -32,10 +33,10 @@ class LedgerGroup:
     def __init__(self, make: str, folder: Path, *, settings: Mapping[str, str] | None = None, members: int = 3) -> None:
         self.make = make
         self.folder = folder
-        self.namesrv_port = free_ports()
+        self.namesrv_port = free_port()
         self.names = [f"n{number}" for number in range(members)]
-        self.ports = {name: free_ports(apache.BROKER_PORT_OFFSETS) for name in self.names}
-        peers = ";".join(f"{name}-127.0.0.1:{free_ports()}" for name in self.names)
+        self.ports = {name: free_port(apache.BROKER_PORT_OFFSETS) for name in self.names}
+        peers = ";".join(f"{name}-127.0.0.1:{free_port()}" for name in self.names)
         self._settings = {
             "enableDLegerCommitLog": "true",
             "dLegerGroup": GROUP,

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "tests"), str(Path(__file__).resolve().parent)]
 
 from rich.console import Console  # noqa: E402
 

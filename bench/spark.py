@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "tests"), str(REPOSITORY / "bench")]
 
 import javatools  # noqa: E402 - needs the path set above
 import pyspark  # noqa: E402

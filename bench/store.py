@@ -22,15 +22,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "tests"), str(REPOSITORY / "bench")]
 
 import apache  # noqa: E402
 import javatools  # noqa: E402
 import saturn  # noqa: E402
-from processes import ServerProcess, free_ports  # noqa: E402
+from processes import ServerProcess  # noqa: E402
 
 import report  # noqa: E402
 from measure import APACHE_HEAP_MB, HEADERS, Bench, Plan, Workload, load_generator  # noqa: E402
+from ports import free_port  # noqa: E402
 
 GIB = 1 << 30
 SYNC_PEERS = ["saturnmq+sync", "saturnmq", "apache+sync"]
@@ -56,8 +57,8 @@ class LargeLog:
         self.folder = folder
         self.size_bytes = size_bytes
         self.console = console
-        self.namesrv_port = free_ports()
-        self.broker_port = free_ports(apache.BROKER_PORT_OFFSETS)
+        self.namesrv_port = free_port()
+        self.broker_port = free_port(apache.BROKER_PORT_OFFSETS)
         self.name_servers = f"127.0.0.1:{self.namesrv_port}"
         self.starts = Starts()
 

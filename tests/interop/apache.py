@@ -1,6 +1,6 @@
 """Runs Apache RocketMQ 4.9.7 from its Maven jars: a NameServer and a broker on free loopback ports.
 
-By hand: `python tests/interop/apache.py` starts both, prints the addresses and stays up until Ctrl-C.
+By hand: `PYTHONPATH=tests python tests/interop/apache.py` starts both, prints the addresses and stays up until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 
 import javatools
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
+
+from ports import free_port
 
 START_TIMEOUT_S = 60.0
 BROKER_PORT_OFFSETS = (-2, 0, 1)  # the fast port, the port, the HA replication port
@@ -110,8 +112,8 @@ class ApacheCluster:
         self.settings = dict(settings or {})
         self.heap_mb = heap_mb
         self.small_store = small_store
-        self.namesrv_port = namesrv_port or free_ports()
-        self.broker_port = broker_port or free_ports(BROKER_PORT_OFFSETS)
+        self.namesrv_port = namesrv_port or free_port()
+        self.broker_port = broker_port or free_port(BROKER_PORT_OFFSETS)
         self.namesrv: ServerProcess | None = None
         self.broker: ServerProcess | None = None
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -124,27 +122,3 @@ class ServerProcess:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-
-
-def free_ports(offsets: Sequence[int] = (0,)) -> int:
-    """A port P such that every P + offset can be bound now (a broker also takes P - 2 and P + 1).
-
-    Below the ephemeral range: an outgoing connection could take such a port before its server starts, or while it is
-    down.
-    """
-    for _ in range(200):
-        port = random.randint(15_000, 31_999)
-        if all(_is_free(port + offset) for offset in offsets):
-            return port
-    raise RuntimeError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    if not 1024 < port < 65536:
-        return False
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
+
+from ports import free_port
 
 START_TIMEOUT_S = 30.0
 BROKER_PORT_OFFSETS = (-2, 0, 1)
@@ -69,8 +71,8 @@ class SaturnCluster:
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="saturnmq-"))
         self.settings = dict(settings or {})
-        self.namesrv_port = free_ports()
-        self.broker_port = free_ports(BROKER_PORT_OFFSETS)
+        self.namesrv_port = free_port()
+        self.broker_port = free_port(BROKER_PORT_OFFSETS)
         self.broker: ServerProcess | None = None
 
     @property

@@ -14,8 +14,9 @@ from typing import Any
 
 import javatools
 import pytest
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
 
+from ports import free_port
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import SaturnError
@@ -111,7 +112,7 @@ class MixedGroup:
         self.folder = folder
         self.batch_push = batch_push
         self.kinds = {f"n{number}": kind for number, kind in enumerate(kinds)}
-        self.addresses = {name: f"127.0.0.1:{free_ports()}" for name in self.kinds}
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in self.kinds}
         self.peers = ";".join(f"{name}-{address}" for name, address in self.addresses.items())
         self.members: dict[str, JavaMember | OurMember] = {}
         self.acked: list[bytes] = []

@@ -11,8 +11,9 @@ import apache
 import javatools
 import pytest
 import saturn
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
 
+from ports import free_port
 from saturnmq import Client
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
@@ -39,9 +40,9 @@ TOPIC = "LedgerTopic"
 class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.addresses = {f"n{number}": f"127.0.0.1:{free_ports()}" for number in range(3)}
+        self.addresses = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(3)}
         self.peers = ";".join(f"{name}-{address}" for name, address in self.addresses.items())
-        self.namesrv_port = free_ports()
+        self.namesrv_port = free_port()
         self.servers: list[ServerProcess] = []
         self.ours: RaftMember | None = None
         self.client = RemotingClient(settings=NetSettings())
@@ -61,7 +62,7 @@ class Group:
                 "mappedFileSizeCommitLog": str(FILE_BYTES),
                 "registerNameServerPeriod": "10000",
             }
-            port = free_ports(apache.BROKER_PORT_OFFSETS)
+            port = free_port(apache.BROKER_PORT_OFFSETS)
             self.servers.append(
                 apache.start_broker(
                     self.folder / name, port, self.name_servers, name=GROUP, settings=settings, heap_mb=512
@@ -235,7 +236,7 @@ async def java_pulls(home: Path, group: Group) -> list[str]:
 def test_our_broker_leads_and_follows_apache_brokers(tmp_path: Path, home: Path) -> None:
     async def run() -> None:
         group = Group(tmp_path)
-        port = free_ports(saturn.BROKER_PORT_OFFSETS)
+        port = free_port(saturn.BROKER_PORT_OFFSETS)
         ours_at = f"127.0.0.1:{port}"
 
         def start_ours() -> ServerProcess:
@@ -324,7 +325,7 @@ def test_java_clients_continue_when_our_leader_is_killed(tmp_path: Path, home: P
     async def run() -> None:
         group = Group(tmp_path)
         count = 1500
-        ports = {name: free_ports(saturn.BROKER_PORT_OFFSETS) for name in group.addresses}
+        ports = {name: free_port(saturn.BROKER_PORT_OFFSETS) for name in group.addresses}
         brokers: dict[str, ServerProcess] = {}
         try:
             group.servers.append(await asyncio.to_thread(saturn.start_namesrv, group.namesrv_port))

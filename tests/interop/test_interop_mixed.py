@@ -17,8 +17,9 @@ import saturn
 from javatools import java_command, java_environment, mqadmin, run_client
 from peers import Peer
 from printed import comparable
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
 
+from ports import free_port
 from saturnmq import PullStatus, sync
 
 _numbers = itertools.count()
@@ -51,7 +52,7 @@ class Mixed:
 @pytest.fixture(scope="module", params=["our NameServer, its broker", "its NameServer, our broker"])
 def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
     folder = tmp_path_factory.mktemp("mixed")
-    namesrv_port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
+    namesrv_port, broker_port = free_port(), free_port(apache.BROKER_PORT_OFFSETS)
     name_servers = f"127.0.0.1:{namesrv_port}"
     running: list[ServerProcess] = []
     try:
@@ -94,7 +95,7 @@ def test_mqadmin_prints_the_same_for_mixed_and_apache_servers(
 
 @pytest.mark.spec("NS-18", "NS-19")
 def test_stopped_broker_leaves_the_route(tmp_path: Path, home: Path, topic: str) -> None:
-    port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
+    port, broker_port = free_port(), free_port(apache.BROKER_PORT_OFFSETS)
     namesrv = saturn.start_namesrv(port)
     try:
         broker = apache.start_broker(tmp_path, broker_port, f"127.0.0.1:{port}")
@@ -110,8 +111,8 @@ def test_sigkill_keeps_acknowledged_messages_and_java_producer_continues(
     tmp_path: Path, home: Path, topic: str
 ) -> None:
     """SIGKILL while a Java producer sends: nothing acknowledged is lost, and the producer finishes after the restart."""
-    servers = f"127.0.0.1:{free_ports()}"
-    broker_port = free_ports(apache.BROKER_PORT_OFFSETS)
+    servers = f"127.0.0.1:{free_port()}"
+    broker_port = free_port(apache.BROKER_PORT_OFFSETS)
     namesrv = saturn.start_namesrv(int(servers.rpartition(":")[2]))
     broker = saturn.start_broker(tmp_path, broker_port, servers)
     words = ["send", f"ns={servers}", f"topic={topic}", "mode=stubborn", "count=3000"]
@@ -215,7 +216,7 @@ OUR_STORE = {**apache.SMALL_STORE, "storeProfile": "standard"}
 @pytest.mark.spec("RC-03", "RC-12")
 @pytest.mark.parametrize("first", ["saturn", "apache"])
 def test_store_of_one_broker_is_served_by_the_other(tmp_path: Path, home: Path, topic: str, first: str) -> None:
-    port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
+    port, broker_port = free_port(), free_port(apache.BROKER_PORT_OFFSETS)
     servers = f"127.0.0.1:{port}"
     options: dict[str, Any] = {"home": home, "ns": servers, "topic": topic}
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
+
+from ports import free_port
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "spark"))
 from spark_cluster_case import (
@@ -65,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         return started[-1]
 
     try:
-        port = str(free_ports())
+        port = str(free_port())
         master = start("Spark master", "master.Master", "--host", HOSTS[0], "--port", port, "--webui-port", "0")
         address = master.wait_ready(r"Starting Spark master at (spark://\S+)", 120)[1]
         for host in HOSTS:

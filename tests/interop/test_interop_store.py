@@ -11,7 +11,9 @@ import apache
 import pytest
 import saturn
 from javatools import mqadmin, run_client
-from processes import ServerProcess, free_ports
+from processes import ServerProcess
+
+from ports import free_port
 
 # Small files, so that every kind rolls within a few hundred messages.
 SMALL = {
@@ -29,7 +31,7 @@ class Turns:
 
     def __init__(self, folder: Path, home: Path, topic: str) -> None:
         self.folder, self.home, self.topic = folder, home, topic
-        self.namesrv_port, self.broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
+        self.namesrv_port, self.broker_port = free_port(), free_port(apache.BROKER_PORT_OFFSETS)
         self.name_servers = f"127.0.0.1:{self.namesrv_port}"
         self.namesrv = apache.start_namesrv(folder, self.namesrv_port)
         self.broker: ServerProcess | None = None
