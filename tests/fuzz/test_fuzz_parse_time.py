@@ -19,7 +19,8 @@ from saturnmq.filter.sql import compile_sql
 from saturnmq.protocol import json_dialect
 from saturnmq.protocol.bodies import HeartbeatData, RegisterBrokerBody
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.frames.command import FrameDecoder, Serialization
+from saturnmq.protocol.frames.command import Serialization
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.message import decode_batch, decode_properties, decode_records
 from saturnmq.raft.wire import codec, push
 
