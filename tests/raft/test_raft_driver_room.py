@@ -34,7 +34,9 @@ class GatedDisk(Disk):
 
 
 @pytest.mark.spec("DL-S09", "DL-S10", "DUR-15")
-@pytest.mark.parametrize(("used_ratio", "now_s"), [(0.1, time.time() + YEAR_S), (0.97, time.time())])
+@pytest.mark.parametrize(
+    ("used_ratio", "now_s"), [(0.1, time.time() + YEAR_S), (0.97, time.time())], ids=["old", "full"]
+)
 def test_retention_runs_between_back_to_back_syncs(tmp_path: Path, used_ratio: float, now_s: float) -> None:
     """By age, and forced by a full disk: neither may wait for a moment without a sync, which never comes under load."""
 
