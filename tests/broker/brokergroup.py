@@ -20,6 +20,7 @@ from saturnmq.protocol.message import Message, decode_records
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import StoreProfile, StoreSettings
+from waiting import until
 
 DEADLINE_SECONDS = 45.0
 FILE_BYTES = 262_144
@@ -87,14 +88,12 @@ class LedgerGroup:
         return ledger(self.brokers[name]).member
 
     async def until(self, condition: Callable[[], Any], why: str) -> Any:
-        try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                while not (result := condition()):
-                    await asyncio.sleep(0.01)  # poll
-                return result
-        except TimeoutError:
-            status = [(ledger(b).serving, ledger(b).member.status()) for b in self.brokers.values()]  # type: ignore[union-attr]
-            raise AssertionError(f"{why}: {status}") from None
+        """Wait for a condition; the error shows the state of each broker."""
+
+        def states() -> str:
+            return f"{why}: {[(ledger(b).serving, self.member(name).status()) for name, b in self.brokers.items()]}"
+
+        return await until(condition, DEADLINE_SECONDS, why=states)
 
     def serving(self) -> Broker | None:
         """The broker that leads and accepts messages."""

@@ -33,19 +33,13 @@ from saturnmq.client.errors import GroupInUse
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 
 
 def one_queue(c: Any, topic: str = "T") -> None:
     c.add(topic, c.route(read=1, write=1))
-
-
-async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> None:
-    """Poll until the condition holds; the event loop runs in between."""
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll, with the deadline above
 
 
 # receiving and settling
@@ -307,7 +301,7 @@ def test_unsettled_message_is_sent_back_after_ack_timeout(run: Run, cluster: Any
                 first, second = await inbox.recv(30), await inbox.recv(30)
                 await second.ack()
                 await c.broker.wait_for(36)
-                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 2)
+                await until(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 2)
                 (command,) = c.broker.sent_back
                 assert command.ext["delayLevel"] == "3" and command.ext["offset"] == str(first.record.physical_offset)
                 with pytest.raises(AlreadySettled):
@@ -400,7 +394,7 @@ def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
                 await (await inbox.recv(30)).ack()
                 c.broker.put("T", 0, b"y")
                 await inbox.recv(30)
-                await eventually(lambda: len([r for r in c.broker.of(11) if r.ext["topic"] == "T"]) >= 3)
+                await until(lambda: len([r for r in c.broker.of(11) if r.ext["topic"] == "T"]) >= 3)
                 pulls = [r.ext for r in c.broker.of(11) if r.ext["topic"] == "T"]
                 assert pulls[0]["maxMsgNums"] == "32" and pulls[0]["suspendTimeoutMillis"] == "15000"
                 assert "subscription" not in pulls[0] and pulls[0]["expressionType"] == "TAG"
@@ -422,7 +416,7 @@ def test_filtered_messages_are_committed_without_a_reader(run: Run, cluster: Any
             c.broker.script[11] = [lambda command: command.reply(20, ext=filtered)]
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T", tag("mine"))
-                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 5)
+                await until(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 5)
                 pulls = [r.ext for r in c.broker.of(11) if r.ext["topic"] == "T"]
                 assert [pull["queueOffset"] for pull in pulls[:2]] == ["0", "3"]
 
@@ -438,7 +432,7 @@ def test_illegal_offset_is_corrected_from_the_broker_answer(run: Run, cluster: A
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
                 # The commit offset may decrease here.
-                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)
+                await until(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)
                 c.broker.put("T", 0, b"x")
                 assert (await inbox.recv(30)).value == b"x"
 
@@ -504,14 +498,14 @@ def test_members_divide_the_queues_and_take_over(run: Run, cluster: Any) -> None
                 one, two = a.consumer("g"), b.consumer("g")
                 async with one:
                     await one.subscribe("T")
-                    await eventually(lambda: len(one.assigned) == 8)
+                    await until(lambda: len(one.assigned) == 8)
                     async with two:
                         await two.subscribe("T")
-                        await eventually(lambda: len(one.assigned) == len(two.assigned) == 4)
+                        await until(lambda: len(one.assigned) == len(two.assigned) == 4)
                         assert not set(one.assigned) & set(two.assigned)
                         both = sorted(one.assigned + two.assigned)
                         assert len(both) == 8 and one.assigned in (both[:4], both[4:]), "contiguous blocks"
-                    await eventually(lambda: len(one.assigned) == 8)
+                    await until(lambda: len(one.assigned) == 8)
                     assert any(r.ext.get("consumerGroup") == "g" for r in c.brokers["b1"].of(35))
 
     run(work)
@@ -532,8 +526,8 @@ def test_reassigned_queue_hands_out_and_commits_nothing_more(run: Run, cluster: 
                 c.broker.groups["g"] = {"someone@else"}
                 c.broker.script[34] = lambda command: command.reply()
                 inbox.wake_rebalance()
-                await eventually(lambda: not inbox.assigned)
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # stored on release
+                await until(lambda: not inbox.assigned)
+                await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # stored on release
                 await second.ack()
                 with pytest.raises(TimeoutError):
                     await inbox.recv(0.05)
@@ -558,14 +552,14 @@ def test_assignment_is_kept_without_member_list_route_or_offset(run: Run, cluste
                 c.broker.script[38] = lambda command: command.reply(1, "no consumer for this group")
                 asked, rounds = len(c.broker.of(38)), inbox._rounds
                 inbox.wake_rebalance()
-                await eventually(lambda: inbox._rounds > rounds)
+                await until(lambda: inbox._rounds > rounds)
                 assert len(c.broker.of(38)) > asked and len(inbox.assigned) == 4
                 c.broker.script.clear()
                 del c.ns[0].routes["T"]
                 await client._core.routes.refresh("T")
                 rounds = inbox._rounds
                 inbox.wake_rebalance()
-                await eventually(lambda: inbox._rounds > rounds)
+                await until(lambda: inbox._rounds > rounds)
                 assert len(inbox.assigned) == 4, "nor does a missing route take queues away"
 
     run(work)
@@ -595,7 +589,7 @@ def test_start_offset_is_the_stored_one_or_as_configured(
             async with client.consumer("g", start=start) as inbox:
                 await inbox.subscribe("T")
                 await inbox.wait_assigned()
-                await eventually(lambda: [r for r in c.broker.of(11) if r.ext["topic"] == "T"])
+                await until(lambda: [r for r in c.broker.of(11) if r.ext["topic"] == "T"])
                 pull = next(r for r in c.broker.of(11) if r.ext["topic"] == "T")
                 assert pull.ext["queueOffset"] == str(expected)
                 if isinstance(start, datetime):
@@ -644,15 +638,15 @@ def test_unsubscribe_releases_the_queues(run: Run, cluster: Any) -> None:
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
                 await inbox.subscribe("U")
-                await eventually(lambda: len(inbox.assigned) == 8)
+                await until(lambda: len(inbox.assigned) == 8)
                 await inbox.unsubscribe("T")
                 assert {queue.topic for queue in inbox.assigned} == {"U"}
                 await inbox.subscribe("T")
-                await eventually(lambda: len(inbox.assigned) == 8)
+                await until(lambda: len(inbox.assigned) == 8)
                 both = [inbox.unsubscribe("T"), asyncio.sleep(0)]
                 inbox.wake_rebalance()  # concurrently with a rebalance round
                 await asyncio.gather(*both)
-                await eventually(lambda: {queue.topic for queue in inbox.assigned} == {"U"})
+                await until(lambda: {queue.topic for queue in inbox.assigned} == {"U"})
                 topics = [
                     e["topic"]
                     for e in json.loads(c.broker.of(34)[-1].body or b"")["consumerDataSet"][0]["subscriptionDataSet"]
@@ -806,7 +800,7 @@ def test_verdict_given_by_the_handler_itself_overrides_its_result(
             for body in (b"ack first", b"retry", b"reject", b"end"):
                 c.broker.put("T", 0, body)
             running = asyncio.ensure_future(client.run())
-            await eventually(lambda: len(seen) == 4)
+            await until(lambda: len(seen) == 4)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             assert c.broker.offsets["g", "T", 0] == 4
@@ -844,7 +838,7 @@ def test_sigterm_drains_handlers_stores_offsets_and_leaves_the_group(run: Run, c
             c.broker.put("T", 0, b"x")
             running = asyncio.ensure_future(client.run(drain_timeout=5, handle_signals=True))
             await started.wait()
-            await eventually(lambda: threads)
+            await until(lambda: threads)
             signal.raise_signal(signal.SIGTERM)
             for _ in range(5):
                 await asyncio.sleep(0)

@@ -64,15 +64,10 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 ZERO, ONE = MessageQueue("T", "b0", 0), MessageQueue("T", "b0", 1)
-
-
-async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not check():
-            await asyncio.sleep(0.005)  # poll
 
 
 async def silence(inbox: Any, seconds: float = 0.1) -> None:
@@ -318,24 +313,24 @@ def test_members_with_different_subscriptions_are_logged(run: Run, caplog: pytes
             await first.subscribe("T", "a || b")
             second = await stack.enter_async_context(two.consumer("g"))
             await second.subscribe("T", "b||a")
-            await eventually(lambda: first.assigned and second.assigned)
+            await until(lambda: first.assigned and second.assigned)
             rounds = first._rounds
-            await eventually(lambda: first._rounds > rounds + 5)
+            await until(lambda: first._rounds > rounds + 5)
             assert warned("") == [], "the same tags in another order are no difference"
             await second.subscribe("T", "c")
-            await eventually(lambda: warned("mine=TAG a || b newest=TAG c"))
+            await until(lambda: warned("mine=TAG a || b newest=TAG c"))
             rounds = first._rounds
-            await eventually(lambda: first._rounds > rounds + 5)
+            await until(lambda: first._rounds > rounds + 5)
             (text,) = warned("newest=TAG c")
             assert "group=g topic=T" in text and two.client_id in text and one.client_id not in text
             await second.subscribe("Own")
             # Only half of the queues: the other half falls to the first member, which does not subscribe to the topic.
-            await eventually(lambda: "Own" in {queue.topic for queue in second.assigned})
+            await until(lambda: "Own" in {queue.topic for queue in second.assigned})
             rounds = second._rounds
-            await eventually(lambda: second._rounds > rounds + 5)
+            await until(lambda: second._rounds > rounds + 5)
             assert warned("topic=Own") == []
             await first.subscribe("T", "c")
-            await eventually(lambda: warned("topic=Own"))
+            await until(lambda: warned("topic=Own"))
             assert "newest=no such topic" in warned("topic=Own")[0]
 
     run(work)
@@ -393,14 +388,14 @@ def test_lost_subscription_is_compared_before_it_is_announced_again(
             c.broker.groups["g"].add("zzz")  # sorts after this client, which gets the only queue
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T")
-                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)
+                await until(lambda: len(c.broker._grown[("T", 0)]) == 1)
                 both = [Connection(client_id=client.client_id), Connection(client_id="zzz")]
                 body = ConsumerConnection(both, {"%RETRY%g": wish("%RETRY%g", "*", 1)}).encode()
                 c.broker.script[203] = lambda command: command.reply(body=body)
                 c.broker.script[11] = [lambda command: command.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "gone")]
                 seen = len(c.broker.requests)
                 c.broker.put("T", 0, b"wakes the pull")
-                await eventually(lambda: any(one.code == 34 for one in c.broker.requests[seen:]))
+                await until(lambda: any(one.code == 34 for one in c.broker.requests[seen:]))
                 codes = [one.code for one in c.broker.requests[seen:]]
                 assert codes.index(203) < codes.index(34)
 
@@ -428,11 +423,11 @@ def test_listener_concurrency_is_exactly_as_configured(run: Run, cluster: Any) -
                 done += 1
 
             running = asyncio.ensure_future(client.run())
-            await eventually(lambda: busy == 3)
+            await until(lambda: busy == 3)
             consumer: Any = client._core.consumers["g"]
             assert len(consumer._inbox) == 17, "the rest waits, however much it is"
             gate.set()
-            await eventually(lambda: done == 20)
+            await until(lambda: done == 20)
             assert most == 3
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -449,7 +444,7 @@ def test_paused_consumer_neither_pulls_nor_rebalances_until_resumed(run: Run, cl
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T")
                 await (await inbox.recv(30)).ack()
-                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is long-polling
+                await until(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is long-polling
                 inbox.pause()
                 assert inbox.paused == [ZERO]
                 c.broker.put("T", 0, b"pulled before")  # answers the pull in progress
@@ -459,7 +454,7 @@ def test_paused_consumer_neither_pulls_nor_rebalances_until_resumed(run: Run, cl
                 for _ in range(2):
                     asked, rounds = len(c.broker.of(38)), inbox._rounds  # at first, a round may be in progress
                     c.broker.connections[-1].invoke_oneway(Command(40, ext={"consumerGroup": "g"}))
-                    await eventually(lambda: inbox._rounds > rounds)  # noqa: B023
+                    await until(lambda: inbox._rounds > rounds)  # noqa: B023
                 assert len(c.broker.of(38)) == asked, "the queues are not shared again"
                 assert len(c.broker.of(11)) == pulls and inbox.position() == {ZERO: 1}
                 inbox.resume()
@@ -504,11 +499,11 @@ def test_client_timers_have_apache_delays_and_periods(run: Run, cluster: Any, mo
                 for code in (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP):
                     await c.broker.wait_for(code, len(c.broker.of(code)) + 3)
                 await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 3)
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)
+                await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)
                 gone = c.brokers["b1"].address
                 assert gone in client._core.broker_versions
                 c.add("T", c.route("b0", read=1, write=1))
-                await eventually(lambda: gone not in client._core.broker_versions)
+                await until(lambda: gone not in client._core.broker_versions)
                 beats = len(c.brokers["b1"].of(34))
                 await c.broker.wait_for(34, len(c.broker.of(34)) + 3)
                 assert len(c.brokers["b1"].of(34)) == beats, "who is in no route is not told any more"
@@ -542,7 +537,7 @@ def test_manual_assignment_reads_queues_outside_of_the_group(run: Run, cluster: 
                 )
                 for message in got:
                     await message.ack()
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 1)) == 3)  # by the timer
+                await until(lambda: c.broker.offsets.get(("g", "T", 1)) == 3)  # by the timer
                 for bad in (-1, 4, 100):
                     with pytest.raises(OffsetOutOfRange):
                         await inbox.seek(bad, ZERO)
@@ -771,11 +766,11 @@ def test_offset_reset_moves_members_and_discards_open_messages(run: Run, cluster
                     await (await inbox.recv(30)).ack()
                 held = await inbox.recv(30)
                 assert held.offset == 3
-                await eventually(lambda: len(inbox.assigned) == 2)
+                await until(lambda: len(inbox.assigned) == 2)
                 table = {ZERO: 1, ONE: 0, MessageQueue("T", "b0", 9): 5}
                 ext = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
                 c.broker.connections[-1].invoke_oneway(Command(220, ext=ext, body=ResetOffsetBody(table).encode()))
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # decreased, and stored at once
+                await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # decreased, and stored at once
                 await held.ack()
                 assert inbox.committed()[ZERO] == 1, "what was held is void"
                 again = [await inbox.recv(30)]
@@ -812,12 +807,12 @@ def test_operator_requests_reach_a_member_through_the_broker(run: Run) -> None:
                 for _ in range(4):
                     await (await inbox.recv(30)).ack()
                 await inbox.commit()
-                await eventually(lambda: server.broker.offsets.get("T", "g", 0) == 4)
+                await until(lambda: server.broker.offsets.get("T", "g", 0) == 4)
                 answer = await asks(server, client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
                 queue = receipts[0].queue
                 assert ResetOffsetBody.decode(answer.body or b"").offset_table == {queue: 2}
                 assert [(await inbox.recv(30)).body for _ in range(2)] == [b"2", b"3"]
-                await eventually(lambda: server.broker.offsets.get("T", "g", 0) == 2)
+                await until(lambda: server.broker.offsets.get("T", "g", 0) == 2)
 
                 reader = asyncio.ensure_future(inbox.recv(30))
                 ext = {"clientId": client.client_id, "msgId": receipts[0].offset_message_id, "brokerName": "broker-a"}
@@ -851,7 +846,7 @@ def test_flow_control_logs_first_and_every_thousandth_wait(
                 await inbox.subscribe("T")
                 for _ in range(1002):
                     message = await inbox.recv(30)
-                    await eventually(lambda: inbox.assignments[-1]._waits > message.offset)  # noqa: B023
+                    await until(lambda: inbox.assignments[-1]._waits > message.offset)  # noqa: B023
                     await message.ack()
 
     with caplog.at_level(logging.WARNING):
@@ -932,7 +927,7 @@ def test_listener_sees_original_topic_and_hooks_see_the_outcome(
                 return Ack.RETRY if message.body == b"later" else None
 
             running = asyncio.ensure_future(client.run())
-            await eventually(lambda: len(diary.lines) == 10)
+            await until(lambda: len(diary.lines) == 10)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             assert topics == {("T", 1), ("T", 2)}
@@ -1027,7 +1022,7 @@ def test_failed_send_back_redelivers_locally_as_next_attempt(
                 return Ack.RETRY
 
             running = asyncio.ensure_future(client.run())
-            await eventually(lambda: len(c.broker.sent_back) == 1)
+            await until(lambda: len(c.broker.sent_back) == 1)
             assert seen == [1, 2, 3] and open_bytes == [1, 1, 1], "it stays in its queue meanwhile"
             assert [command.ext["j"] for command in c.broker.of(310)] == ["1", "2"]
             running.cancel()

@@ -18,14 +18,9 @@ from saturnmq.client.consumer.queue_locks import LIVE_S, QueueLocks
 from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.testing import EmbeddedBroker
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
-
-
-async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not check():
-            await asyncio.sleep(0.01)  # poll
 
 
 async def fill(client: Client, topic: str, count: int, keys: int = 1) -> list[MessageQueue]:
@@ -163,7 +158,7 @@ def test_ordered_queue_is_released_only_after_its_message_is_settled(run: Run) -
                 held = [await first.recv(30) for _ in range(4)]
                 async with two.consumer("c", **options) as second:
                     await second.subscribe("Orders")
-                    await eventually(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
+                    await until(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
                     await silence(second, 0.3)
                     assert second.assigned == [], "no queue moves while somebody works on it"
                     for message in held:
@@ -176,7 +171,7 @@ def test_ordered_queue_is_released_only_after_its_message_is_settled(run: Run) -
                             await message.ack()
 
                     tasks = [asyncio.ensure_future(take("one", first)), asyncio.ensure_future(take("two", second))]
-                    await eventually(lambda: len(got) == 8)
+                    await until(lambda: len(got) == 8)
                     assert sorted(value for _, value in got) == sorted(f"k{k}:{n}" for k in range(4) for n in (1, 2))
                     for key in range(4):
                         mine = [pair for pair in got if pair[1].startswith(f"k{key}:")]
@@ -204,8 +199,8 @@ def test_ordered_queue_reassigned_before_its_release_continues(run: Run) -> None
                 held = [await first.recv(30) for _ in range(4)]
                 async with two.consumer("c", **options) as second:
                     await second.subscribe("Orders")
-                    await eventually(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
-                await eventually(lambda: not any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
+                    await until(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
+                await until(lambda: not any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
                 for message in held:
                     await message.ack()
                 assert {(await first.recv(30)).value for _ in range(4)} == {f"k{key}:1" for key in range(4)}
@@ -230,7 +225,7 @@ def test_ordered_queue_halts_without_lock_and_resumes_at_group_offset(
                 locks = server.broker.locks
                 locks.unlock("c", client.client_id, [queue])
                 locks.lock("c", "somebody else", [queue], server.broker._clock_ms())
-                await eventually(lambda: not assignment.locked)  # type: ignore[attr-defined]
+                await until(lambda: not assignment.locked)  # type: ignore[attr-defined]
                 await message.ack()
                 await silence(inbox, 0.2)
                 await client.puller().commit("c", queue, 3)

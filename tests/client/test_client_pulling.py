@@ -23,6 +23,7 @@ from saturnmq.client.puller.puller import PullStatus, pull_result
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 QUEUE = MessageQueue("T", "b0", 0)
@@ -54,12 +55,6 @@ def pulls(broker: Any, topic: str = "T") -> list[dict[str, str]]:
     return [request.ext for request in broker.of(11) if request.ext["topic"] == topic]
 
 
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll
-
-
 @pytest.mark.spec("RB-05")
 @pytest.mark.parametrize(
     ("start", "stored", "expected"),
@@ -83,7 +78,7 @@ def test_retry_topic_start_offset_loses_no_message_of_the_group(
                 c.broker.offsets["g", "%RETRY%g", 0] = stored
             async with client.consumer("g", start=start) as inbox:
                 await inbox.subscribe("T")
-                await eventually(lambda: pulls(c.broker, "%RETRY%g"))
+                await until(lambda: pulls(c.broker, "%RETRY%g"))
                 assert pulls(c.broker, "%RETRY%g")[0]["queueOffset"] == str(expected)
                 assert not [request for request in c.broker.of(29) if request.ext["topic"] == "%RETRY%g"]
 
@@ -106,7 +101,7 @@ def test_pull_from_a_slave_commits_no_offset(run: Run, cluster: Any) -> None:
                     await (await inbox.recv(30)).ack()
                 slave.put("T", 0, b"2")
                 await inbox.recv(30)
-                await eventually(lambda: len(pulls(slave)) == 3)
+                await until(lambda: len(pulls(slave)) == 3)
                 assert [pull["queueOffset"] for pull in pulls(master)] == ["0"]
                 assert [pull["queueOffset"] for pull in pulls(slave)] == ["1", "2", "3"]
                 assert pulls(slave)[-1]["commitOffset"] == "2"
@@ -176,11 +171,11 @@ def test_illegal_offset_answer_resets_stores_and_discards_pulled(run: Run, clust
                 for _ in range(3):
                     await (await inbox.recv(30)).ack()
                 held = await inbox.recv(30)
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 3)
+                await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 3)
                 moved = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
                 c.broker.script[11] = [lambda command: command.reply(21, ext=moved)]
                 c.broker.put("T", 0, b"4")  # answers the waiting pull
-                await eventually(lambda: c.broker.offsets["g", "T", 0] == 1)
+                await until(lambda: c.broker.offsets["g", "T", 0] == 1)
                 await held.ack()
                 assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"
                 assert (await inbox.recv(30)).offset == 1
@@ -238,7 +233,7 @@ def test_records_returned_twice_are_delivered_once(run: Run, cluster: Any) -> No
             async with client.consumer("g", start="first", pull_batch=2) as inbox:
                 await inbox.subscribe("T")
                 assert (await inbox.recv(30)).value == b"0"
-                await eventually(lambda: len(pulls(c.broker)) == 4)
+                await until(lambda: len(pulls(c.broker)) == 4)
                 assert [(await inbox.recv(30)).value for _ in range(2)] == [b"1", b"2"]
                 c.broker.put("T", 0, b"3")
                 assert (await inbox.recv(30)).value == b"3"
@@ -381,9 +376,9 @@ def test_pull_flags_in_broadcast_and_manual_assignment(run: Run, cluster: Any, t
             async with broadcast:
                 for _ in range(2):
                     await (await broadcast.recv(30)).ack()
-                await eventually(lambda: asked("all")[-1]["queueOffset"] == "2")
+                await until(lambda: asked("all")[-1]["queueOffset"] == "2")
             async with assigned:
-                await eventually(lambda: asked("own") and asked("own")[-1]["queueOffset"] == "2")
+                await until(lambda: asked("own") and asked("own")[-1]["queueOffset"] == "2")
             assert {(pull["sysFlag"], pull.get("subscription")) for pull in asked("all")} == {("2", None)}
             flags = [(pull["sysFlag"], pull.get("subscription")) for pull in asked("own")]
             assert flags == [("6", "a || b"), ("7", "a || b"), ("7", "a || b")], "the filter travels in the request"

@@ -27,14 +27,9 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
 )
 from saturnmq.protocol.errors import LocalProtocolError
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll, with the deadline above
 
 
 def announced(broker: Any, topic: str) -> int:
@@ -57,22 +52,22 @@ def test_changed_assignment_is_announced_with_a_new_version(run: Run, cluster: A
             brokers = list(c.brokers.values())
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
-                await eventually(lambda: len(inbox.assigned) == 8)
+                await until(lambda: len(inbox.assigned) == 8)
                 (mine,) = [data for data in inbox.subscriptions if data.topic == "T"]
-                await eventually(lambda: {announced(broker, "T") for broker in brokers} == {mine.sub_version})
+                await until(lambda: {announced(broker, "T") for broker in brokers} == {mine.sub_version})
                 before, begin_ms = mine.sub_version, time.time() * 1000
                 inbox.wake_rebalance()
                 rounds = inbox._rounds
-                await eventually(lambda: inbox._rounds > rounds)
+                await until(lambda: inbox._rounds > rounds)
                 assert mine.sub_version == before, "a round without a change announces nothing"
                 for broker in brokers:
                     broker.groups["g"].add("zzz")  # sorts behind this client
                 inbox.wake_rebalance()
-                await eventually(lambda: min(announced(broker, "T") for broker in brokers) > before)
+                await until(lambda: min(announced(broker, "T") for broker in brokers) > before)
                 assert len(inbox.assigned) == 4
                 assert {announced(broker, "T") for broker in brokers} == {mine.sub_version}
                 assert mine.sub_version >= int(begin_ms), "Unix ms of the change"
-                await eventually(lambda: inbox.subscription_version("T") == mine.sub_version)  # from then on in pulls
+                await until(lambda: inbox.subscription_version("T") == mine.sub_version)  # from then on in pulls
 
     run(work)
 
@@ -98,7 +93,7 @@ def test_failing_topic_does_not_stop_the_rebalance_of_others(
             async with client.consumer("g", strategy=share) as inbox:
                 await inbox.subscribe("A")
                 await inbox.subscribe("B")
-                await eventually(lambda: {queue.topic for queue in inbox.assigned} == {"B"})
+                await until(lambda: {queue.topic for queue in inbox.assigned} == {"B"})
 
     run(work)
     failures = [r for r in caplog.records if r.getMessage().startswith("rebalance failed group=g topic=A")]
@@ -119,8 +114,8 @@ def test_reassigned_queue_starts_at_the_stored_offset(run: Run, cluster: Any) ->
                     await (await inbox.recv(30)).ack()
                 c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
                 inbox.wake_rebalance()
-                await eventually(lambda: not inbox.assigned)
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 2)
+                await until(lambda: not inbox.assigned)
+                await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 2)
                 assert queue not in inbox.committed(), "dropped from memory"
                 c.broker.offsets["g", "T", 0] = 0  # an operator has reset the group
                 c.broker.script.clear()
@@ -155,7 +150,7 @@ def test_ordered_queue_is_acquired_only_with_its_lock_and_retried(
                 await inbox.subscribe("T")
                 assert (await inbox.recv(30)).queue.queue_id == 0
                 rounds = inbox._rounds
-                await eventually(lambda: inbox._rounds > rounds + 2)
+                await until(lambda: inbox._rounds > rounds + 2)
                 assert [queue.queue_id for queue in inbox.assigned] == [0]
                 asked = [command for command in c.broker.of(11) + c.broker.of(14) if command.ext["topic"] == "T"]
                 assert {command.ext["queueId"] for command in asked} == {"0"}, "locked first, then looked at"
@@ -182,12 +177,12 @@ def test_ordered_queue_is_unlocked_after_its_offset_is_stored(run: Run, cluster:
                 c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
                 rounds = inbox._rounds
                 inbox.wake_rebalance()
-                await eventually(lambda: inbox._rounds > rounds)
+                await until(lambda: inbox._rounds > rounds)
                 given_up = [LockBatchRequest.decode(command.body).mq_set for command in c.broker.of(42)]
                 assert MessageQueue("T", "b0", 0) not in [queue for queues in given_up for queue in queues]
                 await held.ack()
-                await eventually(lambda: not inbox.assigned)
-                await eventually(lambda: any(b'"topic":"T"' in (command.body or b"") for command in c.broker.of(42)))
+                await until(lambda: not inbox.assigned)
+                await until(lambda: any(b'"topic":"T"' in (command.body or b"") for command in c.broker.of(42)))
                 steps = [
                     command.code
                     for command in c.broker.requests
@@ -219,14 +214,14 @@ def test_locks_use_the_master_and_offsets_a_slave_only_without_master(run: Run, 
             async with client.consumer("g", start="first", ordered=True) as inbox:
                 await inbox.subscribe("T")
                 await (await inbox.recv(30)).ack()
-                await eventually(lambda: master.offsets.get(("g", "T", 0)) == 1)
+                await until(lambda: master.offsets.get(("g", "T", 0)) == 1)
                 assert master.of(41) and not slave.of(41) and not slave.of(15)
                 assert master.of(15)[0].is_oneway
                 second = await inbox.recv(30)
                 c.add("T", route(id1=slave.address))
                 await client._core.routes.refresh("T")
                 await second.ack()
-                await eventually(lambda: slave.offsets.get(("g", "T", 0)) == 2)
+                await until(lambda: slave.offsets.get(("g", "T", 0)) == 2)
 
     run(work)
 
@@ -251,7 +246,7 @@ def test_retry_finishing_after_queue_release_commits_nothing(run: Run, cluster: 
                 await c.broker.wait_for(36)
                 c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
                 inbox.wake_rebalance()
-                await eventually(lambda: not inbox.assigned)
+                await until(lambda: not inbox.assigned)
                 c.broker.offsets["g", "T", 0] = 0  # stored by the next owner
                 answer_it.set()
                 await retrying
@@ -272,7 +267,7 @@ def test_each_broadcast_member_owns_every_queue(run: Run, cluster: Any, tmp_path
                 await stack.enter_async_context(client := Client(name_servers=c.name_servers, **settings))
                 inbox = await stack.enter_async_context(client.consumer("g", model="broadcast"))
                 await inbox.subscribe("T")
-                await eventually(lambda: inbox.assigned == expected)  # noqa: B023
+                await until(lambda: inbox.assigned == expected)  # noqa: B023
             assert not any(broker.of(38) for broker in c.brokers.values()), "the members do not matter"
 
     run(work)

@@ -44,6 +44,7 @@ from saturnmq.protocol.headers.messaging import CheckTransactionState
 from saturnmq.protocol.message import Host, decode_properties, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 TRACE = "RMQ_SYS_TRACE_TOPIC"
@@ -67,12 +68,6 @@ def told(c: Any, topic: str = TRACE) -> list[TraceRecord]:
 
 def keys_of(command: Any) -> list[str]:
     return decode_properties(command.ext["i"])["KEYS"].split(" ")
-
-
-async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not check():
-            await asyncio.sleep(0.01)  # poll
 
 
 # record format
@@ -267,7 +262,7 @@ def test_delivery_is_traced_at_start_and_end(run: Run, cluster: Any) -> None:
                     await fails.retry(reason="no")
                     await off.ack()
                     await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK, 2)
-                    await eventually(lambda: inbox.trace_stats.made == 6)
+                    await until(lambda: inbox.trace_stats.made == 6)
                     assert inbox.trace_stats.dropped == 0
             records = told(c)
             befores = {one.message_id: one for one in records if isinstance(one, SubBefore)}
@@ -331,7 +326,7 @@ def test_handler_error_is_traced_as_an_exception(run: Run) -> None:
                     bad, good = await out.send("T", b"bad"), await out.send("T", b"good")
                 running = asyncio.ensure_future(client.run())
                 await done.wait()
-                await eventually(lambda: client._core.consumers["c"].trace_stats.made == 4)  # type: ignore[attr-defined]
+                await until(lambda: client._core.consumers["c"].trace_stats.made == 4)  # type: ignore[attr-defined]
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
                 outcomes = {}
@@ -418,7 +413,7 @@ def test_trace_records_are_batched_for_at_most_half_a_second(
                     for _ in range(20):
                         await out.send("T", b"x")
                     assert traces(c) == []
-                    await eventually(lambda: traces(c))
+                    await until(lambda: traces(c))
                     assert time.monotonic() - begin >= trace.AGE_S
                     assert len(told(c)) == 20 and len(traces(c)) == 1
 
@@ -475,7 +470,7 @@ def test_full_trace_queue_drops_and_counts_without_blocking_sends(
                 tracer = out._tracer
                 assert tracer is not None
                 # The worker has taken it and waits for the send in progress.
-                await eventually(lambda: not tracer._records)
+                await until(lambda: not tracer._records)
                 for _ in range(120):
                     await out.send("T", b"x")
                 assert time.monotonic() - begin < 20, "no send waits for the trace"
@@ -486,7 +481,7 @@ def test_full_trace_queue_drops_and_counts_without_blocking_sends(
                 begin = time.monotonic()
                 await out.stop()
                 assert time.monotonic() - begin < 2.5, "the end waits for a bounded time"
-                await eventually(lambda: out.trace_stats == TraceStats(made=122, failed=2, dropped=120))
+                await until(lambda: out.trace_stats == TraceStats(made=122, failed=2, dropped=120))
             assert len(c.brokers["b0"].of(310)) == 122
 
     run(work)
@@ -511,7 +506,7 @@ def test_unsendable_trace_is_only_logged(
                 async with client.producer("g") as out:
                     for n in range(1, 4):
                         await out.send("T", b"x")
-                        await eventually(lambda n=n: out.trace_stats.failed == n)  # type: ignore[misc]
+                        await until(lambda n=n: out.trace_stats.failed == n)  # type: ignore[misc]
                 assert out.trace_stats == TraceStats(made=3, failed=3)
             assert len(c.brokers["b0"].of(310)) == 3
             lines = [r for r in caplog.records if r.message.startswith("trace not sent")]
@@ -577,7 +572,7 @@ def test_client_stop_flushes_all_traces_within_one_deadline(run: Run, cluster: A
                 stats = inbox.trace_stats
                 assert stats.made == 2 == stats.failed + stats.dropped
             offsets = c.brokers["b0"].offsets
-            await eventually(lambda: [offsets.get((f"c{n}", "T", 0)) for n in range(MEMBERS)] == [1] * MEMBERS)
+            await until(lambda: [offsets.get((f"c{n}", "T", 0)) for n in range(MEMBERS)] == [1] * MEMBERS)
 
     run(work)
 
@@ -632,7 +627,7 @@ def test_trace_uses_own_connections_and_all_brokers_of_its_topic(
                 async with client.producer("g") as out:
                     for n in range(1, 9):
                         await out.send("T", b"x")
-                        await eventually(lambda n=n: out.trace_stats.sent == n)  # type: ignore[misc]
+                        await until(lambda n=n: out.trace_stats.sent == n)  # type: ignore[misc]
                     await c.brokers["b1"].wait_for(RequestCode.HEART_BEAT)
                     tracing = client._core.tracing
                     assert tracing is not None and tracing._own is not None

@@ -43,6 +43,7 @@ from saturnmq import (
     tag,
 )
 from saturnmq.protocol.codes import PropertyKey, ResponseCode, SysFlag
+from waiting import until
 
 pytestmark = pytest.mark.control("saturn")
 
@@ -341,12 +342,6 @@ def test_two_members_share_the_queues_and_one_takes_over(client: Callable[..., C
                 new.discard((await take(a, 1))[0].body)
 
     run(work)
-
-
-async def until(what: Callable[[], bool], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not what():
-            await asyncio.sleep(0.02)  # poll
 
 
 @pytest.mark.spec("OR-01", "OR-05", "OR-06", "API-17")

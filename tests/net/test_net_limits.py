@@ -21,6 +21,7 @@ from saturnmq.net.refusals import Refusals
 from saturnmq.net.server import descriptors_left
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
+from waiting import until
 
 
 def header_frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:
@@ -51,11 +52,6 @@ async def answered(p: Pair, frame: bytes) -> Command:
         if commands:
             writer.close()
             return commands[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)  # poll
 
 
 @pytest.mark.spec("LIM-01")

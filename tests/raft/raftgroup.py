@@ -14,6 +14,7 @@ from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.driver import Listener, RaftMember
 from saturnmq.raft.settings import RaftSettings
+from waiting import until
 
 DEADLINE_SECONDS = 45.0
 FAST: dict[str, Any] = {
@@ -75,14 +76,12 @@ class Group:
         await self.members.pop(name).stop()
 
     async def until(self, condition: Callable[[], Any], why: str) -> Any:
-        """Wait for a condition, polling, with a deadline."""
-        try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                while not (result := condition()):
-                    await asyncio.sleep(0.01)  # poll
-                return result
-        except TimeoutError:
-            raise AssertionError(f"{why}: {[member.status() for member in self.members.values()]}") from None
+        """Wait for a condition; the error shows the state of each member."""
+
+        def states() -> str:
+            return f"{why}: {[member.status() for member in self.members.values()]}"
+
+        return await until(condition, DEADLINE_SECONDS, why=states)
 
     @property
     def leader(self) -> RaftMember | None:

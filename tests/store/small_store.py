@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -40,9 +39,3 @@ def bodies(store: MessageStore, topic: str = "T", queue: int = 0, offset: int = 
             return found
         found += [bytes(m.body) for m in decode_records(b"".join(result.buffers))]
         offset = result.next_offset
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll

@@ -7,13 +7,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from small_store import BROKER, CL, CLIENT, bodies, message, opened, until
+from small_store import BROKER, CL, CLIENT, bodies, message, opened
 
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, decode_record
 from saturnmq.store import PutStatus, StoreSettings, wait_confirmed
 from saturnmq.store.files.disk import Disk
+from waiting import until
 
 
 class GatedDisk(Disk):

@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_store import CL, bodies, message, opened, until
+from small_store import CL, bodies, message, opened
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
 from saturnmq.store import FlushDiskType, PutStatus, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
+from waiting import until
 
 
 class BrokenDisk(Disk):

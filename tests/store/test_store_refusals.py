@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from small_store import USAGE_FINE, bodies, message, opened, until
+from small_store import USAGE_FINE, bodies, message, opened
 
 from saturnmq.protocol.errors import DiskFull, FlushFailed
 from saturnmq.store import PutStatus
@@ -16,6 +16,7 @@ from saturnmq.store import store as store_module
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.maintenance import maintenance as upkeep
 from saturnmq.store.maintenance.retention import Usage
+from waiting import until
 
 REFUSED = PutStatus.SERVICE_NOT_AVAILABLE
 

@@ -19,6 +19,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import file_name
 from saturnmq.store.maintenance.retention import Usage
 from saturnmq.store.recovery.checkpoint import Checkpoint
+from waiting import until
 
 CL = 4096
 START_MS = 1_700_000_000_000
@@ -34,12 +35,6 @@ def opened(path: Path, clock: Callable[[], int] | None = None, **more: Any) -> M
     store = MessageStore(settings, **({"clock_ms": clock} if clock else {}))
     store.open()
     return store
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll
 
 
 def used(monkeypatch: pytest.MonkeyPatch, shares: dict[str, int]) -> None:

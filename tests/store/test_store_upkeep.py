@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_store import bodies, until
+from small_store import bodies
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_record
@@ -35,6 +35,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.maintenance.retention import Policy, Usage, decide, delete_hours, percent
 from saturnmq.store.recovery.opening import FAILURE_NAME
+from waiting import until
 
 CL, CQ = 4096, 200
 BROKER = Host("127.0.0.1", 10911)

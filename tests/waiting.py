@@ -1,0 +1,27 @@
+"""Waits for a condition in tests that run on the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+POLL_SECONDS = 0.002
+
+
+async def until(
+    condition: Callable[[], Any], within_s: float = 30.0, *, why: Callable[[], object] = lambda: "condition"
+) -> Any:
+    """Poll until the condition holds, and return its value; the event loop runs in between.
+
+    Raises AssertionError with the text of `why()` after within_s seconds.
+    """
+    try:
+        async with asyncio.timeout(within_s) as deadline:
+            while not (found := condition()):
+                await asyncio.sleep(POLL_SECONDS)  # poll
+            return found
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise AssertionError(f"not within {within_s} s: {why()}") from None
