@@ -11,11 +11,13 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.config.settings import key
+from saturnmq.config.settings import key, without_effect
 
 log = logging.getLogger(__name__)
 
-_SEND_WAIT_MS: Final = 200
+_NO_QUEUE: Final = (
+    "no request waits in a queue here. Sends that wait for their durability are bounded by sendThreadPoolQueueCapacity"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,8 @@ class BrokerSettings:
     flush_delay_ms: int = key("flushDelayOffsetInterval", 10_000, unit="ms", low=1, spec="DLY-07")
     client_expiry_ms: int = key("channelExpiredTimeout", 120_000, unit="ms", low=1, spec="HB-06")
     client_scan_ms: int = key("clientHousekeepingInterval", 10_000, unit="ms", low=1, spec="HB-06")
-    fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16")
-    send_wait_ms: int = key("waitTimeMillsInSendQueue", _SEND_WAIT_MS, unit="ms", low=1, spec="SND-16")
+    fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16", no_effect=_NO_QUEUE)
+    send_wait_ms: int = key("waitTimeMillsInSendQueue", 200, unit="ms", low=1, spec="SND-16", no_effect=_NO_QUEUE)
     send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
     pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14")
     topics_max: int = key("topicsMax", 100_000, low=1, spec="LIM-13")
@@ -92,12 +94,8 @@ class BrokerSettings:
         Warns about keys without effect.
         """
         problems = []
-        if self.send_wait_ms != _SEND_WAIT_MS:
-            log.warning(
-                "waitTimeMillsInSendQueue=%s has no effect: no request waits in a queue here. Sends that wait for their "
-                "durability are bounded by sendThreadPoolQueueCapacity",
-                self.send_wait_ms,
-            )
+        for text in without_effect(self):
+            log.warning(text)
         if self.acl_enable:
             problems.append("aclEnable=true: this version has no access control; remove the key or set it to false")
         if self.broker_role == "SLAVE":

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from saturnmq.config.settings import key
+from saturnmq.config.settings import key, without_effect
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class StoreFailureAction(Enum):
     EXIT = "exit"
 
 
-_BUSY_MS: Final = 1000
 _RESERVE_BYTES: Final = {StoreProfile.STANDARD: 16 << 20, StoreProfile.SMALL: 1 << 20}
 _QUEUE_EXTENSION_BYTES: Final = {StoreProfile.STANDARD: 50_331_648, StoreProfile.SMALL: 1_048_576}
 _INDEX_SLOTS: Final = {StoreProfile.STANDARD: 5_000_000, StoreProfile.SMALL: 10_000}
@@ -77,7 +76,14 @@ class StoreSettings:
     flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000, unit="ms", low=1, spec="FLU-10")
     flush_queue_thorough_ms: int = key("flushConsumeQueueThoroughInterval", 60_000, unit="ms", low=1, spec="FLU-10")
     message_bytes_max: int = key("maxMessageSize", 4_194_304, unit="bytes", low=10, high=2**31 - 1, spec="ST-06")
-    page_cache_busy_ms: int = key("osPageCacheBusyTimeOutMills", _BUSY_MS, unit="ms", low=1, spec="ST-04")
+    page_cache_busy_ms: int = key(
+        "osPageCacheBusyTimeOutMills",
+        1000,
+        unit="ms",
+        low=1,
+        spec="ST-04",
+        no_effect="a put is one step, which delays no other",
+    )
     check_crc_on_recover: bool = key("checkCRCOnRecover", True, spec="RC-07")
     memory_percent_max: int = key("accessMessageInMemoryMaxRatio", 40, unit="%", low=1, high=100, spec="BP-04")
     transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262_144, unit="bytes", low=1, spec="BP-04")
@@ -110,11 +116,8 @@ class StoreSettings:
 
     def validate(self) -> list[str]:
         """Return one sentence per problem; warns about keys that have no effect."""
-        if self.page_cache_busy_ms != _BUSY_MS:
-            log.warning(
-                "osPageCacheBusyTimeOutMills=%s has no effect: a put is one step here, and never in the way of others",
-                self.page_cache_busy_ms,
-            )
+        for text in without_effect(self):
+            log.warning(text)
         if self.read_only_commit_log:
             return [
                 f"readOnlyCommitLogStorePaths={self.read_only_commit_log}: this version reads no commit log files from folders "
