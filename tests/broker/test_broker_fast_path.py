@@ -60,7 +60,7 @@ class Twins:
         for repeats in (True, False):
             server = EmbeddedBroker()
             self.loop.run_until_complete(server.start())
-            server.broker._server.repeats = repeats
+            server.broker._server.uses_templates = repeats
             self._servers.append(server)
 
     def stop(self) -> None:

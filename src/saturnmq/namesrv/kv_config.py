@@ -51,7 +51,7 @@ def _parse(data: bytes) -> dict[str, dict[str, str]]:
     value = loads(data)
     table = value.get("configTable") if isinstance(value, dict) else None
     if not isinstance(table, dict):
-        raise BodyError("there is no configTable in it")
+        raise BodyError("configTable is missing")
     return {
         str(namespace): {str(key): str(text) for key, text in entries.items()}
         for namespace, entries in table.items()

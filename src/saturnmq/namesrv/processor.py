@@ -66,9 +66,9 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
     body = request.body or b""
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-    what = _registration(request, header, body)
-    _check_limits(ctx, what)
-    result = ctx.routes.register(what, connection, ctx.now_ms())
+    registration = _registration(request, header, body)
+    _check_limits(ctx, registration)
+    result = ctx.routes.register(registration, connection, ctx.now_ms())
     ext = h.RegisterBrokerResponse(
         ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
     ).to_ext()
@@ -76,16 +76,18 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
     return request.reply(ext=ext, body=KVTable(dict(orders)).encode() if orders is not None else None)
 
 
-def _check_limits(ctx: Context, what: Registration) -> None:
+def _check_limits(ctx: Context, registration: Registration) -> None:
     """Raise ResponseError when the registration would exceed the limit on brokers or topics (LIM-13)."""
-    most = ctx.settings.brokers_max
-    if what.address not in ctx.routes.live and len(ctx.routes.live) >= most:
-        raise response_error(ResponseCode.SYSTEM_BUSY, f"{most} brokers are registered, no more are taken (brokersMax)")
-    known, most = ctx.routes.topics, ctx.settings.topics_max
-    if what.topics and len(known) + len(what.topics) > most:
-        count = len(known) + len(what.topics.keys() - known.keys())
-        if count > most:
-            raise response_error(ResponseCode.SYSTEM_BUSY, f"{count} topics, at most {most} are taken (topicsMax)")
+    limit = ctx.settings.brokers_max
+    if registration.address not in ctx.routes.live and len(ctx.routes.live) >= limit:
+        raise response_error(
+            ResponseCode.SYSTEM_BUSY, f"brokersMax={limit} brokers are registered, new ones are rejected"
+        )
+    known, limit = ctx.routes.topics, ctx.settings.topics_max
+    if registration.topics and len(known) + len(registration.topics) > limit:
+        count = len(known) + len(registration.topics.keys() - known.keys())
+        if count > limit:
+            raise response_error(ResponseCode.SYSTEM_BUSY, f"{count} topics exceed topicsMax={limit}")
 
 
 def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Registration:
@@ -113,14 +115,14 @@ def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Re
 def unregister_broker(ctx: Context, connection: object, request: Command, header: h.UnregisterBroker) -> Command:
     """UNREGISTER_BROKER, 104 (NS-18)."""
     ctx.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-    log.info("unregistered broker=%s id=%s address=%s", header.broker_name, header.broker_id, header.broker_addr)
+    log.info("broker unregistered broker=%s id=%s address=%s", header.broker_name, header.broker_id, header.broker_addr)
     return request.reply()
 
 
 def query_data_version(ctx: Context, connection: object, request: Command, header: h.QueryDataVersion) -> Command:
     """QUERY_DATA_VERSION, 322 (NS-25)."""
-    asked = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
-    changed, known = ctx.routes.version_changed(header.broker_addr, asked, ctx.now_ms(), connection)
+    own = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
+    changed, known = ctx.routes.version_changed(header.broker_addr, own, ctx.now_ms(), connection)
     return request.reply(
         ext=h.QueryDataVersionResponse(changed=changed).to_ext(), body=known.encode() if known else None
     )
@@ -149,9 +151,9 @@ def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVCo
     """PUT_KV_CONFIG, 100 (NS-24)."""
     if not header.namespace or not header.key:
         raise response_error(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
-    most = ctx.settings.kv_entries_max
-    if ctx.kv.get(header.namespace, header.key) is None and sum(map(len, ctx.kv.table.values())) >= most:
-        raise response_error(ResponseCode.SYSTEM_BUSY, f"{most} entries are kept, no more are taken (kvEntriesMax)")
+    limit = ctx.settings.kv_entries_max
+    if ctx.kv.get(header.namespace, header.key) is None and sum(map(len, ctx.kv.table.values())) >= limit:
+        raise response_error(ResponseCode.SYSTEM_BUSY, f"kvEntriesMax={limit} entries exist, new keys are rejected")
     ctx.kv.put(header.namespace, header.key, header.value)
     ctx.routes.changes += 1
     return request.reply()

@@ -68,44 +68,46 @@ class RouteTable:
 
     # ---- registration
 
-    def register(self, what: Registration, connection: object, now_ms: int) -> RegisterResult:
+    def register(self, registration: Registration, connection: object, now_ms: int) -> RegisterResult:
         """Apply a registration, step by step as in docs/spec/01 section 2.2."""
-        self._forget_other_names(what)
-        names = self.clusters.setdefault(what.cluster, [])
-        if what.broker_name not in names:
-            names.append(what.broker_name)
+        self._remove_from_other_names(registration)
+        names = self.clusters.setdefault(registration.cluster, [])
+        if registration.broker_name not in names:
+            names.append(registration.broker_name)
             self.changes += 1
-        broker = self.brokers.get(what.broker_name)
+        broker = self.brokers.get(registration.broker_name)
         first = broker is None
         if broker is None:
-            broker = self.brokers[what.broker_name] = BrokerData(what.cluster, what.broker_name, {})
-        elif broker.cluster != what.cluster and what.broker_id == MASTER_ID:
-            self._leave_cluster(broker.cluster, what.broker_name)
-            broker.cluster = what.cluster
+            broker = self.brokers[registration.broker_name] = BrokerData(
+                registration.cluster, registration.broker_name, {}
+            )
+        elif broker.cluster != registration.cluster and registration.broker_id == MASTER_ID:
+            self._leave_cluster(broker.cluster, registration.broker_name)
+            broker.cluster = registration.cluster
             self.changes += 1
         for number, address in list(broker.broker_addrs.items()):
-            if address == what.address and number != what.broker_id:
+            if address == registration.address and number != registration.broker_id:
                 del broker.broker_addrs[number]
                 self.changes += 1
-        old = broker.broker_addrs.get(what.broker_id)
-        broker.broker_addrs[what.broker_id] = what.address
+        old = broker.broker_addrs.get(registration.broker_id)
+        broker.broker_addrs[registration.broker_id] = registration.address
         first = first or old is None
-        if old != what.address:
+        if old != registration.address:
             self.changes += 1
-        if what.broker_id == MASTER_ID and what.topics is not None:
-            known = self.live.get(what.address)
-            if first or known is None or known.version != what.version:
-                self._set_topics(what.broker_name, what.topics, complete=what.complete)
-        self.live[what.address] = LiveBroker(now_ms, what.version, connection, what.ha_address)
-        if what.filter_servers is not None:
-            self._set_filters(what.address, what.filter_servers)
-        return self._master_of(what, broker)
+        if registration.broker_id == MASTER_ID and registration.topics is not None:
+            known = self.live.get(registration.address)
+            if first or known is None or known.version != registration.version:
+                self._set_topics(registration.broker_name, registration.topics, complete=registration.complete)
+        self.live[registration.address] = LiveBroker(now_ms, registration.version, connection, registration.ha_address)
+        if registration.filter_servers is not None:
+            self._set_filters(registration.address, registration.filter_servers)
+        return self._master_of(registration, broker)
 
-    def _forget_other_names(self, what: Registration) -> None:
+    def _remove_from_other_names(self, registration: Registration) -> None:
         """Remove the address of a renamed broker from its old broker name, where nothing else would ever remove it."""
         for name, broker in list(self.brokers.items()):
-            if name != what.broker_name and what.address in broker.broker_addrs.values():
-                self._remove_from(name, broker, what.address)
+            if name != registration.broker_name and registration.address in broker.broker_addrs.values():
+                self._remove_from(name, broker, registration.address)
 
     def _set_filters(self, address: str, filters: list[str]) -> None:
         if filters == self.filter_servers.get(address, []):
@@ -131,8 +133,8 @@ class RouteTable:
                 self._drop_queues(name, broker_name)
         self.changes += 1
 
-    def _master_of(self, what: Registration, broker: BrokerData) -> RegisterResult:
-        if what.broker_id == MASTER_ID:
+    def _master_of(self, registration: Registration, broker: BrokerData) -> RegisterResult:
+        if registration.broker_id == MASTER_ID:
             return RegisterResult()
         master = broker.broker_addrs.get(MASTER_ID)
         live = self.live.get(master) if master else None
@@ -171,19 +173,19 @@ class RouteTable:
 
     def connection_closed(self, connection: object) -> str | None:
         """Remove the brokers registered over this connection; return their addresses, None if there are none (NS-16, NS-17)."""
-        gone = [address for address, live in self.live.items() if live.connection is connection]
-        for address in gone:
+        removed = [address for address, live in self.live.items() if live.connection is connection]
+        for address in removed:
             self._remove_address(address)
-        return ", ".join(gone) or None
+        return ", ".join(removed) or None
 
     def expired(self, now_ms: int, expiry_ms: int) -> list[tuple[str, object]]:
         """Remove brokers without a registration for longer than expiry_ms; return their addresses and connections (NS-15)."""
-        gone = [
+        expired = [
             (address, live.connection) for address, live in self.live.items() if live.updated_ms + expiry_ms < now_ms
         ]
-        for address, _ in gone:
+        for address, _ in expired:
             self._remove_address(address)
-        return gone
+        return expired
 
     def _remove_address(self, address: str) -> None:
         self.live.pop(address, None)

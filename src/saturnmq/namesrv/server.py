@@ -74,8 +74,8 @@ class NameServer:
         self.kv.load()
         bound = await self._server.start(host, port, chosen_by=chosen_by)
         settings = self.settings
-        self._every("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
-        self._every("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
+        self._schedule("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
+        self._schedule("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
         return bound
 
     async def stop(self) -> None:
@@ -85,11 +85,11 @@ class NameServer:
         self._timers.clear()
         await self._server.stop()
 
-    def _every(self, name: str, first_ms: int, then_ms: Callable[[], int], work: Callable[[], None]) -> None:
+    def _schedule(self, name: str, first_ms: int, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def tick() -> None:
-            self._timers[name] = loop.call_later(then_ms() / 1000, tick)
+            self._timers[name] = loop.call_later(interval_ms() / 1000, tick)
             work()
 
         self._timers[name] = loop.call_later(first_ms / 1000, tick)
@@ -99,7 +99,7 @@ class NameServer:
     def scan(self) -> None:
         """Remove and disconnect brokers that have not registered within brokerChannelExpiredTime (NS-15)."""
         for address, connection in self.routes.expired(self.now_ms(), self.settings.broker_expiry_ms):
-            log.warning("broker expired address=%s limit_ms=%s", address, self.settings.broker_expiry_ms)
+            log.warning("broker expired address=%s expiry_ms=%s", address, self.settings.broker_expiry_ms)
             if isinstance(connection, Connection):
                 connection.close(f"no registration for {self.settings.broker_expiry_ms} ms")
 
@@ -114,7 +114,7 @@ class NameServer:
         """Remove the brokers that registered over this connection from the routes at once (NS-16)."""
         address = self.routes.connection_closed(connection)
         if address is not None:
-            log.info("broker gone address=%s reason=%s", address, reason)
+            log.info("broker disconnected address=%s reason=%s", address, reason)
 
     # ---- Context of the request handlers
 
@@ -153,25 +153,26 @@ class NameServer:
         if not self.settings.remote_config_enable:
             raise response_error(
                 ResponseCode.NO_PERMISSION,
-                "this NameServer takes no configuration over the network; set remoteConfigEnable=true in its file",
+                "remote configuration is disabled; set remoteConfigEnable=true in the configuration file and restart "
+                "this NameServer",
             )
         present = to_properties(self.settings, secrets=True)
         fixed = to_properties(self.net) | self._unknown | {name: present[name] for name in _START_KEYS}
         refused = [name for name, text in pairs.items() if name in fixed and text.strip() != fixed[name].strip()]
         if refused:
             raise ConfigError(
-                f"{', '.join(sorted(refused))} cannot change while this NameServer runs; nothing was changed. "
-                "Write it to its file and start it again"
+                f"{', '.join(sorted(refused))} cannot change at run time; nothing was changed. "
+                "Set it in the configuration file and restart this NameServer"
             )
         changes = {name: text for name, text in pairs.items() if name in present and name not in _START_KEYS}
         updated = load(NameServerSettings, ("present", present), ("update", changes)).settings
-        everything = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._tls_keys()
+        persisted = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._tls_keys()
         disk = _PrivateDisk() if self._tls.server_key_password else Disk()
-        StateFile(Path(updated.config_store_path), disk).write(format_properties(everything | self._unknown).encode())
+        StateFile(Path(updated.config_store_path), disk).write(format_properties(persisted | self._unknown).encode())
         self.settings = updated
         self.routes.changes += 1
 
     def _tls_keys(self) -> dict[str, str]:
         """The `tls.*` keys that differ from their defaults: without them the written file would disable TLS at the next start."""
-        usual = to_properties(TlsSettings())
-        return {name: text for name, text in to_properties(self._tls, secrets=True).items() if text != usual[name]}
+        defaults = to_properties(TlsSettings())
+        return {name: text for name, text in to_properties(self._tls, secrets=True).items() if text != defaults[name]}

@@ -84,10 +84,10 @@ class Calls:
 class Permits:
     """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20)."""
 
-    def __init__(self, count: int, what: str) -> None:
+    def __init__(self, count: int, kind: str) -> None:
         self.free = count
         self._count = count
-        self._what = what
+        self._kind = kind
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, timeout_ms: int, address: str) -> int:
@@ -96,7 +96,7 @@ class Permits:
             self.free -= 1
             return timeout_ms
         text = (
-            f"no {self._what} permit for a call to {address}: all {self._count} are taken, "
+            f"no {self._kind} permit for a call to {address}: all {self._count} are taken, "
             f"{len(self._waiting)} callers wait"
         )
         if timeout_ms <= 0:

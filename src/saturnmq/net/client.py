@@ -82,7 +82,7 @@ class RemotingClient(Endpoint):
             raise
         except CallTimeout:
             if self.settings.close_on_timeout and connection.reads == reads:
-                connection.close(f"nothing came from the peer, and a call was not answered within {timeout_ms} ms")
+                connection.close(f"call timed out after {timeout_ms} ms, no bytes received from the peer meanwhile")
             raise
 
     def ask(self, address: str, command: Command, timeout_ms: int) -> asyncio.Future[Command] | None:
@@ -99,7 +99,7 @@ class RemotingClient(Endpoint):
         def done(future: asyncio.Future[Command]) -> None:
             late = not future.cancelled() and isinstance(future.exception(), CallTimeout)
             if late and self.settings.close_on_timeout and connection.reads == reads:
-                connection.close(f"nothing came from the peer, and a call was not answered within {timeout_ms} ms")
+                connection.close(f"call timed out after {timeout_ms} ms, no bytes received from the peer meanwhile")
 
         future.add_done_callback(done)
         return future
@@ -120,7 +120,7 @@ class RemotingClient(Endpoint):
         except TimeoutError as error:
             if isinstance(error, SaturnError):
                 raise
-            raise CallTimeout(f"{address} did not take a request within {timeout_ms} ms", broker=address) from None
+            raise CallTimeout(f"request to {address} not written within {timeout_ms} ms", broker=address) from None
         finally:
             self.oneway_permits.release()
 
@@ -134,7 +134,7 @@ class RemotingClient(Endpoint):
         connection = await self._connect(address, timeout_ms)
         timeout_ms -= int((loop.time() - before) * 1000)
         if timeout_ms <= 0:
-            raise CallTimeout(f"connecting to {address} took the whole timeout", broker=address)
+            raise CallTimeout(f"no time left for the call after connecting to {address}", broker=address)
         return connection, timeout_ms
 
     async def _connect(self, address: str, timeout_ms: int) -> Connection:

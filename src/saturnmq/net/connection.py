@@ -58,9 +58,9 @@ class Owner(RequestOwner, Protocol):
     @property
     def async_permits(self) -> Permits: ...
     @property
-    def sniffs_tls(self) -> bool: ...
+    def detects_tls(self) -> bool: ...
     @property
-    def repeats(self) -> bool: ...
+    def uses_templates(self) -> bool: ...
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]: ...
     def opened(self, connection: Connection) -> None: ...
     def lost(self, connection: Connection) -> None: ...
@@ -86,9 +86,9 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.repeats else None)
+        self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.uses_templates else None)
         self._tls: TlsStream | None = None
-        self._first = owner.sniffs_tls  # the next byte decides between TLS and plain
+        self._detecting = owner.detects_tls  # the next byte decides between TLS and plain
         self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -137,10 +137,10 @@ class Connection(asyncio.Protocol):
         self.active = True
         self.reads += 1
         received = len(data)
-        if self._first:
-            self._first = False
+        if self._detecting:
+            self._detecting = False
             if data[:4] in _HTTP_STARTS:
-                self.refuse("foreign_protocol", "HTTP on a port of the RocketMQ protocol")
+                self.refuse("foreign_protocol", "HTTP request on a port of the RocketMQ protocol")
                 return
             self._tls, problem = self._owner.choose_tls(data[0])
             if problem:
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._owner.note_partial(self, pending_bytes, fresh=bool(commands))
         if commands:
             self.watch.frame_since = 0.0
-            self.watch.introduced = True
+            self.watch.frame_seen = True
             self.requests.run(commands, last=self._transport is None)
         if received >= SHARE_BYTES:
             self.requests.yield_share()
@@ -249,9 +249,9 @@ class Connection(asyncio.Protocol):
         """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""
         return failure(command, error, self.remote_address)
 
-    def aside(self, command: Command) -> AbstractContextManager[None]:
+    def release_in_flight(self, command: Command) -> AbstractContextManager[None]:
         """Do not count a request as in flight while it waits for another peer."""
-        return self.requests.aside(command)
+        return self.requests.release_in_flight(command)
 
     # ---- writing
 
@@ -296,8 +296,14 @@ class Connection(asyncio.Protocol):
             transport.write(out[0])
         else:
             transport.writelines(out)
-        if self.limits.write_paused and self.unread_bytes > self._owner.settings.unread_bytes_max and not self.closed:
-            self.refuse("slow_reader", f"{self.unread_bytes} bytes were sent and are not read")
+        if self.limits.write_paused and not self.closed:
+            self._check_unread()
+
+    def _check_unread(self) -> None:
+        """Abort the connection if its peer leaves too many bytes unread (LIM-11)."""
+        unread, limit = self.unread_bytes, self._owner.settings.unread_bytes_max
+        if unread > limit:
+            self.refuse("slow_reader", f"{unread} bytes of responses not read, unreadBytesMaxPerConnection={limit}")
             self.abort()
 
     def _write_tls(self) -> None:

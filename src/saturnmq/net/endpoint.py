@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from saturnmq.net.calls import Permits
@@ -44,8 +44,8 @@ class Listener:
 class Endpoint:
     """Base class of RemotingServer and RemotingClient."""
 
-    sniffs_tls = False
-    repeats = False  # whether to decode repeated headers with HeaderTemplates
+    detects_tls = False  # whether the first byte decides between TLS and plain
+    uses_templates = False  # whether to decode repeated headers with HeaderTemplates
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Endpoint:
         self.connections.add(connection)
         if self._scan is None:
             self._schedule_scan()
-        self._tell(lambda: self.listener.connected(connection))
+        self._notify(connection, lambda: self.listener.connected(connection))
 
     def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
         """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
@@ -120,7 +120,8 @@ class Endpoint:
             slowest = next(iter(self._partial))
             self.partial_bytes -= self._partial.pop(slowest)
             slowest.refuse(
-                "partial_frames", f"more than {self.partial_bytes_max} bytes of frames that are not complete"
+                "partial_frames",
+                f"incomplete frames of all connections exceed unsignedBytesMax={self.partial_bytes_max}",
             )
 
     def lost(self, connection: Connection) -> None:
@@ -128,13 +129,13 @@ class Endpoint:
         self.partial_bytes -= self._partial.pop(connection, 0)
         if connection in self.connections:
             self.connections.discard(connection)
-            self._tell(lambda: self.listener.closed(connection, connection.close_reason))
+            self._notify(connection, lambda: self.listener.closed(connection, connection.close_reason))
 
-    def _tell(self, event: Any) -> None:
+    def _notify(self, connection: Connection, event: Callable[[], None]) -> None:
         try:
             event()
         except Exception:
-            log.exception("connection listener failed")
+            log.exception("connection listener failed peer=%s", connection.remote_address)
 
     def _schedule_scan(self) -> None:
         settings = self.settings
@@ -157,11 +158,13 @@ class Endpoint:
                 self._check_reader(connection, now)
             if (
                 crowded
-                and not connection.watch.introduced
+                and not connection.watch.frame_seen
                 and now - connection.watch.opened_at >= self.settings.first_frame_ms / 1000
             ):
                 connection.refuse(
-                    "silent", f"no frame within {self.settings.first_frame_ms} ms, and many are connected"
+                    "silent",
+                    f"no frame within firstFrameTimeoutMillis={self.settings.first_frame_ms} while more than half of "
+                    f"serverConnectionsMax={self.connections_max} connections are open",
                 )
                 continue
             if connection.active:
@@ -185,7 +188,9 @@ class Endpoint:
             seconds = self.settings.slow_frame_ms / 1000
             seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
             if now - connection.watch.frame_since >= seconds:
-                connection.refuse("slow_frame", f"a frame was not complete after {seconds:g} s")
+                connection.refuse(
+                    "slow_frame", f"frame of {connection.frame_bytes} bytes incomplete after {seconds:g} s"
+                )
 
     def _check_reader(self, connection: Connection, now: float) -> None:
         """Abort a connection that reads nothing of its output (LIM-11)."""
@@ -193,7 +198,9 @@ class Endpoint:
         if unread < connection.watch.unread_before or connection.watch.stalled_since == 0.0:
             connection.watch.stalled_since = now
         elif now - connection.watch.stalled_since >= self.settings.unread_ms / 1000:
-            connection.refuse("slow_reader", f"{unread} bytes were not read for {self.settings.unread_ms} ms")
+            connection.refuse(
+                "slow_reader", f"{unread} bytes of responses not read for unreadTimeoutMillis={self.settings.unread_ms}"
+            )
             connection.abort()
         connection.watch.unread_before = unread
 
@@ -214,11 +221,11 @@ class Endpoint:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        open_ones = list(self.connections)
-        for connection in open_ones:
-            connection.close("this side stops")
-        if open_ones:
-            waits = [asyncio.ensure_future(c.wait_closed()) for c in open_ones]
+        closing = list(self.connections)
+        for connection in closing:
+            connection.close("endpoint stopped")
+        if closing:
+            waits = [asyncio.ensure_future(c.wait_closed()) for c in closing]
             _, late = await asyncio.wait(waits, timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
             if late:
                 for connection in list(self.connections):

@@ -110,9 +110,9 @@ class Watch:
 
     __slots__ = (
         "closing_since",
+        "frame_seen",
         "frame_since",
         "idle_since",
-        "introduced",
         "opened_at",
         "stalled_since",
         "unread_before",
@@ -122,7 +122,7 @@ class Watch:
         self.opened_at = 0.0
         self.idle_since = 0.0
         self.closing_since = 0.0
-        self.introduced = False  # a complete frame has arrived
+        self.frame_seen = False  # a complete frame has arrived
         self.frame_since = 0.0  # the current frame is incomplete since this scan
         self.stalled_since = 0.0  # the peer has read none of its output since this scan
         self.unread_before = 0  # bytes that the peer had not read at the last scan

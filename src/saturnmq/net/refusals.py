@@ -9,7 +9,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS: Final = 1.0
+LOG_INTERVAL_SECONDS: Final = 1.0
 _ADDRESSES_MAX: Final = 10_000
 
 
@@ -19,19 +19,19 @@ class Refusals:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: dict[str, int] = {}
         self._clock = clock
-        self._told: dict[str, float] = {}  # time of the last log line by address without port
-        self._silent = 0  # rejections since the last line that were not logged
+        self._logged_at: dict[str, float] = {}  # time of the last log line by address without port
+        self._suppressed = 0  # rejections without a log line since the last one
 
     def note(self, reason: str, peer: str, text: str) -> None:
         """Count a rejection, and log it unless one of the same address was logged within the last second. peer: ip:port."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         now = self._clock()
         address = peer.rpartition(":")[0]
-        if now - self._told.get(address, now - PAUSE_SECONDS) < PAUSE_SECONDS:
-            self._silent += 1
+        if now - self._logged_at.get(address, now - LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:
+            self._suppressed += 1
             return
-        if len(self._told) >= _ADDRESSES_MAX:
-            self._told.clear()
-        self._told[address] = now
-        log.warning("refused reason=%s peer=%s not_logged=%s: %s", reason, peer, self._silent, text)
-        self._silent = 0
+        if len(self._logged_at) >= _ADDRESSES_MAX:
+            self._logged_at.clear()
+        self._logged_at[address] = now
+        log.warning("rejected reason=%s peer=%s suppressed=%s detail=%s", reason, peer, self._suppressed, text)
+        self._suppressed = 0

@@ -216,7 +216,7 @@ class Requests(Generic[C]):
         memory = self._owner.request_memory
         if memory.used < memory.bytes_max:
             return False
-        text = f"[OVERLOAD]system busy, start flow control for a while ({memory.used} bytes of requests wait)"
+        text = f"[OVERLOAD]system busy, start flow control for a while ({memory.used} bytes of requests in flight)"
         self._owner.refusals.note("overload", self._connection.remote_address, text)
         self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, text))
         return True
@@ -271,7 +271,7 @@ class Requests(Generic[C]):
             self._loop.call_soon(self.resume)
 
     @contextlib.contextmanager
-    def aside(self, command: Command) -> Iterator[None]:
+    def release_in_flight(self, command: Command) -> Iterator[None]:
         """Do not count a request as in flight while it waits for another peer.
 
         Otherwise this connection might stop being read although the awaited answer arrives on it.

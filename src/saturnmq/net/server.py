@@ -26,16 +26,16 @@ except ImportError:  # not a Unix: there is no descriptor limit to read
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
-_ENDLESS: Final = 2**31
+_UNLIMITED: Final = 2**31
 _LOOPBACK: Final = ("127.", "::ffff:127.")
 
 
 def descriptors_left(reserved: int) -> int:
     """Maximum number of connections that leaves `reserved` descriptors, but at most half of all, for files (LIM-08)."""
     if resource is None:
-        return _ENDLESS
+        return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _ENDLESS if soft == resource.RLIM_INFINITY else max(soft - reserved, soft // 2)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else max(soft - reserved, soft // 2)
 
 
 def _is_loopback(ip: str) -> bool:
@@ -45,8 +45,8 @@ def _is_loopback(ip: str) -> bool:
 class RemotingServer(Endpoint):
     """A listener with its connections. Interface: docs/decisions/0001."""
 
-    sniffs_tls = True
-    repeats = True
+    detects_tls = True
+    uses_templates = True
 
     def __init__(
         self,
@@ -102,13 +102,15 @@ class RemotingServer(Endpoint):
     def opened(self, connection: Connection) -> None:
         """Register a new connection, or close it at once when a connection limit is exceeded."""
         if len(self.connections) >= self.connections_max:
-            connection.refuse("connections", f"more than serverConnectionsMax={self.connections_max} connections")
+            connection.refuse("connections", f"serverConnectionsMax={self.connections_max} connections are open")
             return
         ip = connection.remote_address.rpartition(":")[0]
         if not _is_loopback(ip):
-            most, count = self.settings.connections_per_address, self._by_address.get(ip, 0)
-            if count >= most:
-                connection.refuse("address", f"more than serverConnectionsMaxPerAddress={most} connections")
+            limit, count = self.settings.connections_per_address, self._by_address.get(ip, 0)
+            if count >= limit:
+                connection.refuse(
+                    "address", f"serverConnectionsMaxPerAddress={limit} connections of this address are open"
+                )
                 return
             self._by_address[ip] = count + 1
         super().opened(connection)

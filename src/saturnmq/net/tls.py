@@ -72,8 +72,8 @@ class TlsSettings:
             )
         if self.server_auth_client and self.need_client_auth == "none":
             log.warning(
-                "tls.server.authClient=true has no effect, no client is asked for a certificate: "
-                "tls.server.need.client.auth is none, set it to require"
+                "tls.server.authClient=true has no effect: no client is asked for a certificate while "
+                "tls.server.need.client.auth=none; set it to require"
             )
         return problems
 
@@ -231,11 +231,11 @@ class ContextHolder:
             self.context = server_context(self.settings)
         except ConfigError as error:
             level = logging.ERROR if changed_now else logging.DEBUG
-            log.log(level, "TLS files changed but cannot be used, the old ones stay: %s", error)
+            log.log(level, "tls reload failed, previous files in use error=%s", error)
             self._changed -= {self.settings.server_trust_path}
             return False
         self._changed.clear()
-        log.info("TLS files reloaded cert=%s", self.settings.server_cert_path)
+        log.info("tls files reloaded cert=%s", self.settings.server_cert_path)
         return True
 
     def watch(self, interval_ms: int = WATCH_INTERVAL_MS) -> None:

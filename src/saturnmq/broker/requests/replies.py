@@ -43,7 +43,7 @@ async def send_reply(ctx: ReplyContext, connection: Connection, request: Command
         return refusal(request, error, base)
     ctx.send.load.replies += 1
     try:
-        with connection.aside(request):
+        with connection.release_in_flight(request):
             problem = await _push(ctx, ext.get("i") or "", push)
     finally:
         ctx.send.load.replies -= 1
