@@ -425,12 +425,12 @@ def test_silent_client_is_removed_and_disconnected() -> None:
             await w.heartbeat("G", "T")
             real = w.broker._clock_ms
             w.broker._clock_ms = lambda: real() + 119_000
-            w.broker._scan_clients()
+            w.broker.expire_clients()
             assert "G" in w.broker.clients.consumers
             (info,) = w.broker.clients.consumers["G"].members.values()
             assert list(w.broker.clients.expired(info.heard_ms + 120_000, 120_000)) == [], "not at the limit"
             w.broker._clock_ms = lambda: real() + 121_000
-            w.broker._scan_clients()
+            w.broker.expire_clients()
             assert w.broker.clients.consumers == {} and w.broker.clients.producers == {}
             while w.client.connections:
                 await asyncio.sleep(0)

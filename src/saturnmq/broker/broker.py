@@ -57,6 +57,7 @@ from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties, to_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, SendFailed
+from saturnmq.net.connection import Handler
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
@@ -171,7 +172,7 @@ class Broker:
         self._routes = bind([runtime, self._pull_context, *self._make_contexts()])
         self._fast_routes = {code: route for code, route in self._routes.items() if code in FAST_CODES}
         self.dledger = self._make_dledger(ledger, runtime, tls) if ledger is not None else None
-        handler, fast_handler = self._handle, self._handle_fast
+        handler, fast_handler = self.handle, self._handle_fast
         if ledger is not None:
             handler, fast_handler = self._handle_member, self._handle_member_fast
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
@@ -314,7 +315,7 @@ class Broker:
             loop = asyncio.get_running_loop()
             self._tasks = [
                 loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
-                loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
+                loop.create_task(self._every(self.settings.client_scan_ms / 1000, self.expire_clients)),
                 loop.create_task(self._every(SAVE_SECONDS, self.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
                 loop.create_task(self._every(CHECK_SECONDS, self._disable_slow_groups)),
@@ -351,6 +352,26 @@ class Broker:
             raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
         self.identity.set(Host(str(ip), self._bound[1]), self.advertised_address)
 
+    async def abort(self) -> None:
+        """End as SIGKILL would: no responses, no unregistration, nothing flushed. Data in the OS page cache survives.
+
+        A write that a worker thread has begun is awaited, because a thread cannot be killed. Not for members of a DLedger
+        group.
+        """
+        self.long_polling.abort()
+        if self._notify is not None:
+            self._notify.cancel()
+            self._notify = None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        master = self.master
+        services = (self._server, self._fast, self.registrar, master.delay, master.timer, master.transactions)
+        await asyncio.gather(*(service.abort() for service in services), *tasks, return_exceptions=True)
+        for table in (self.topics, self.groups):
+            await table.writer.settle()
+        await self.store.abort()
+
     async def stop(self) -> None:
         """Unregister from NameServers, stop serving, then flush all state to disk. Raises StoreError."""
         try:
@@ -378,7 +399,23 @@ class Broker:
 
     # ---- requests
 
-    def _handle(self, connection: Connection, request: Command) -> Answer:
+    def intercept(self, wrap: Callable[[Handler], Handler]) -> None:
+        """Pass the requests of both ports through `wrap(handler)`; call it before `start`."""
+        for server in (self._server, self._fast):
+            server.handler = wrap(server.handler)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Open connections of both ports."""
+        return [*self._server.connections, *self._fast.connections]
+
+    @property
+    def ports(self) -> set[int]:
+        """Listening ports and the local ports of all open connections."""
+        return self._server.ports | self._fast.ports | self.registrar.ports
+
+    def handle(self, connection: Connection, request: Command) -> Answer:
+        """Serve a request of the main port; returns the response, or what completes it later."""
         return self._run(self._routes.get(request.code), connection, request)
 
     def _handle_fast(self, connection: Connection, request: Command) -> Answer:
@@ -387,7 +424,7 @@ class Broker:
     def _handle_member(self, connection: Connection, request: Command) -> Answer:
         """Serve what the member's role allows; `DLedger.instead` answers the rest."""
         refused = self.dledger.instead(connection, request) if self.dledger is not None else None
-        return self._handle(connection, request) if refused is None else refused
+        return self.handle(connection, request) if refused is None else refused
 
     def _handle_member_fast(self, connection: Connection, request: Command) -> Answer:
         refused = self.dledger.instead(connection, request) if self.dledger is not None else None
@@ -467,7 +504,8 @@ class Broker:
         with contextlib.suppress(StoreError):  # already logged by the state writer; retried at the next tick
             await self.offsets.save()
 
-    def _scan_clients(self) -> None:
+    def expire_clients(self) -> None:
+        """Close the connections of clients without a recent heartbeat; drop expired queue locks."""
         self.locks.forget_expired(self._clock_ms())
         for connection in self.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
             log.warning(

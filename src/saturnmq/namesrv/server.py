@@ -78,6 +78,11 @@ class NameServer:
         self._schedule("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
         return bound
 
+    @property
+    def ports(self) -> set[int]:
+        """Listening ports and the local ports of the open connections."""
+        return self._server.ports
+
     async def stop(self) -> None:
         """Close the listener, answer requests in flight, close connections."""
         for timer in self._timers.values():

@@ -204,6 +204,24 @@ class Endpoint:
             connection.abort()
         connection.watch.unread_before = unread
 
+    @property
+    def ports(self) -> set[int]:
+        """Local ports of the open connections."""
+        return {int(c.local_address.rpartition(":")[2]) for c in self.connections if c.local_address}
+
+    async def abort(self) -> None:
+        """Abort all connections and cancel all tasks; requests in flight get no response."""
+        self.stopping = True
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        for connection in list(self.connections):
+            connection.abort()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def close_connections(self) -> None:
         """Answer the requests in flight, close all connections and cancel all tasks, within the stop timeout."""
         self.stopping = True

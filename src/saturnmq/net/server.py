@@ -137,6 +137,19 @@ class RemotingServer(Endpoint):
             )
         return TlsStream(self._tls.context, server_side=True), None
 
+    @property
+    def ports(self) -> set[int]:
+        """Listening ports and the local ports of the open connections."""
+        listening = self._server.sockets if self._server is not None else ()
+        return super().ports | {sock.getsockname()[1] for sock in listening}
+
+    async def abort(self) -> None:
+        """Close the listener, abort all connections and cancel all tasks; requests in flight get no response."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await super().abort()
+
     async def stop(self) -> None:
         """Close the listener, answer the requests in flight, close all connections."""
         if self._server is not None:

@@ -186,6 +186,17 @@ class MessageStore:
         finally:
             self.close_files()
 
+    async def abort(self) -> None:
+        """Close without flushing, as a killed process leaves the files; a flush that has begun is awaited."""
+        await self._upkeep.stop()
+        await self.log.finish_flush()
+        self._open = False
+        self.close_files()
+
+    async def clean(self) -> None:
+        """Run retention once, now. Raises StoreError, OSError."""
+        await self._upkeep.clean()
+
     def close_files(self) -> None:
         """Close all files without flushing and release the lock."""
         self.log.close()

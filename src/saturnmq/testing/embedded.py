@@ -1,14 +1,13 @@
 """Embedded broker: a NameServer and a broker in the running event loop or in a thread, on free loopback ports.
 
-Both share one process and one `clock_ms`. Killing, fault injection and request recording reach into private members of
-the broker; a change of those members must keep `kill_broker` equivalent to SIGKILL.
+Both share one process and one `clock_ms`. Recording, faults and time travel use the public methods that the broker has for
+them: `Broker.intercept`, `abort`, `connections`, `ports`, `expire_clients`, `MessageStore.clean`.
 
 Requirements: TST-01, TST-06.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from typing import Self
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import NetSettings, RemotingServer
+from saturnmq.net import NetSettings
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing.disk_faults import DiskFaults
 from saturnmq.testing.loop_thread import LoopThread
@@ -86,9 +85,19 @@ class EmbeddedBroker:
         return self._namesrv
 
     @property
+    def running(self) -> bool:
+        """Whether the broker runs."""
+        return self._broker is not None
+
+    @property
     def broker_address(self) -> str:
         """Address of the broker, `host:port`."""
         return self.broker.advertised_address
+
+    @property
+    def ports(self) -> set[int]:
+        """Listening ports and the local ports of all open connections of both servers."""
+        return self.namesrv.ports | (self.broker.ports if self.running else set())
 
     @property
     def disk(self) -> DiskFaults:
@@ -126,8 +135,7 @@ class EmbeddedBroker:
         )
         store = dataclasses.replace(self._store, store_path_root_dir=str(self.data / "store"))
         broker = Broker(settings, store, self._net, clock_ms=self._clock_ms)
-        for server in (broker._server, broker._fast):
-            server.handler = self.tap.wrap(server.handler)
+        broker.intercept(self.tap.wrap)
         await broker.start()
         self._disk = DiskFaults(broker.store)
         self._broker = broker
@@ -142,34 +150,8 @@ class EmbeddedBroker:
     async def kill_broker(self) -> None:
         """End the broker as SIGKILL would: no responses, no unregistration, no flush. Data in the OS page cache survives."""
         broker, self._broker = self._broker, None
-        if broker is None:
-            return
-        for server in (broker._server, broker._fast):
-            _cut(server)
-        if broker.long_polling._timer is not None:
-            broker.long_polling._timer.cancel()
-        if broker._notify is not None:
-            broker._notify.cancel()
-        tasks = [*broker._tasks, *broker._server._tasks, *broker._fast._tasks]
-        for owner in (
-            broker.registrar,
-            broker.master.delay._turns,
-            broker.master.timer._turns,
-            broker.master.transactions,
-        ):
-            if owner._task is not None:
-                tasks.append(owner._task)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await broker.registrar._client.close()
-        for saver in (broker.topics.writer, broker.groups.writer):
-            if saver._writing is not None:  # a thread cannot be killed: wait for the write that it has started
-                await asyncio.gather(saver._writing, return_exceptions=True)
-        await broker.store._upkeep.stop()
-        await broker.store.log.finish_flush()
-        broker.store._open = False
-        broker.store.close_files()
+        if broker is not None:
+            await broker.abort()
 
     async def stop(self) -> None:
         """Stop the broker and the NameServer; remove a temporary store."""
@@ -190,19 +172,6 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _cut(server: RemotingServer) -> None:
-    """Abort the listener and every connection without sending anything."""
-    server.stopping = True
-    if server._server is not None:
-        server._server.close()
-        server._server = None
-    if server._scan is not None:
-        server._scan.cancel()
-        server._scan = None
-    for connection in list(server.connections):
-        connection.abort()
 
 
 class SyncEmbeddedBroker:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.client import Client
@@ -115,19 +115,12 @@ class BrokerFixture:
         return self._thread.call(self._ports())
 
     async def _ports(self) -> set[int]:
-        endpoints: list[Any] = [self._reader_client._core.remote._client]
-        found: set[int] = set()
-        if self._server is not None:
-            found.add(int(self._server.name_servers.rpartition(":")[2]))
-            if self._server._broker is not None:
-                broker = self._server.broker
-                endpoints += [broker.registrar._client, broker._server, broker._fast]
-                found.add(int(broker.address.rpartition(":")[2]))
-                found |= {sock.getsockname()[1] for sock in getattr(broker._fast._server, "sockets", ())}
-            endpoints.append(self._server.namesrv._server)
-        for endpoint in endpoints:
-            found |= {int(c.local_address.rpartition(":")[2]) for c in endpoint.connections if c.local_address}
-        return found
+        found = {int(address.rpartition(":")[2]) for address in self._own_addresses()}
+        return found | self._server.ports if self._server is not None else found
+
+    def _own_addresses(self) -> set[str]:
+        """Local addresses of the inspection client's connections."""
+        return {c.local_address for c in self._reader_client._core.remote._client.connections if c.local_address}
 
     # ---- inspection
 
@@ -185,7 +178,7 @@ class BrokerFixture:
 
     async def _announce(self, topic: str) -> None:
         """Register a new topic with the NameServer now; the broker itself does so a moment after creating it."""
-        if self._server is not None and self._server._broker is not None:
+        if self._server is not None and self._server.running:
             known = topic in self._server.broker.topics.table
             if known and self._server.namesrv.routes.route(topic) is None:
                 await self._server.broker.registrar.register()
@@ -249,7 +242,7 @@ class BrokerFixture:
 
     def resume_connections(self) -> None:
         """Handle, in order, the requests that arrived on stalled connections, and stop stalling."""
-        self.on_loop(lambda: self.server.tap.resume(self.server.broker._handle))
+        self.on_loop(lambda: self.server.tap.resume(self.server.broker.handle))
 
     def kill(self) -> None:
         """End the broker as SIGKILL would: nothing is flushed or unregistered. `restart` starts it again."""
@@ -281,14 +274,13 @@ class BrokerFixture:
 
     def _connections(self, client_id: str) -> list[Connection]:
         broker = self.server.broker
-        everybody = [*broker._server.connections, *broker._fast.connections]
         if not client_id:
-            own = {c.local_address for c in self._reader_client._core.remote._client.connections}
-            return [connection for connection in everybody if connection.remote_address not in own]
+            own = self._own_addresses()
+            return [connection for connection in broker.connections if connection.remote_address not in own]
         clients = broker.clients
         tables = [*clients.producers.values(), *(group.members for group in clients.consumers.values())]
         members = {c for table in tables for c, info in table.items() if info.client_id == client_id}
-        return [connection for connection in everybody if connection in members]
+        return [connection for connection in broker.connections if connection in members]
 
     def on_loop(self, work: Callable[[], T]) -> T:
         """Run `work` on the embedded broker's event loop and return its result; the only safe way to its internals.

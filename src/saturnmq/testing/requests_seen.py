@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.broker.requests.route import Answer
-from saturnmq.broker.services.long_polling import LongPolling, ParkedPull
+from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.net import Connection
 from saturnmq.net.connection import Handler
 from saturnmq.protocol.codes import RequestCode
@@ -119,9 +119,7 @@ class RequestTap:
         """Stop answering on these connections, parked pulls included; returns how many are newly stalled."""
         chosen = [connection for connection in connections if connection not in self._stalled]
         for connection in chosen:
-            held = list(_held_by(hold, connection))
-            hold.connection_closed(connection)
-            self._stalled[connection] = [item.request for item in held]
+            self._stalled[connection] = hold.take(connection)
         return len(chosen)
 
     def resume(self, handler: Handler) -> None:
@@ -141,10 +139,6 @@ class RequestTap:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True
-
-
-def _held_by(hold: LongPolling, connection: Connection) -> Iterable[ParkedPull]:
-    return hold._keys.get(connection, {})
 
 
 def _answer(handler: Handler, connection: Connection, command: Command) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.broker import Broker
-from saturnmq.broker.services.timer import AHEAD_MS, QUEUES
-from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, RequestCode
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.store import wait_confirmed, wall_clock_ms
+from saturnmq.store.maintenance.retention import delete_hours
 
 if TYPE_CHECKING:
     from saturnmq.testing.embedded import EmbeddedBroker
@@ -139,24 +139,11 @@ class Traveller:
 
     def _delays_due(self, after_ms: int) -> int:
         """The first due time after after_ms of a message in a delay level."""
-        store = self._broker.store
-        first = _NEVER
-        for level, offset in self._broker.master.delay.offsets().items():
-            queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
-            unit = queue.unit(offset) if queue is not None else None
-            if unit is not None and unit[2] > after_ms:
-                first = min(first, unit[2])
-        return first
+        return self._broker.master.delay.next_due_ms(after_ms) or _NEVER
 
     def _timers_due(self, after_ms: int) -> int:
         """The first due time after after_ms of a timed message, or of the next hourly load if any message is stored."""
-        timer, queues = self._broker.master.timer, self._broker.store.queues
-        if not any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES)):
-            return _NEVER
-        moments = [at for at, _, _ in timer._active[:1]]
-        moments += [second * 1000 for second in timer._order[:1]]
-        moments.append(timer._loaded_until_ms - AHEAD_MS + 1)
-        return min((at for at in moments if at > after_ms), default=_NEVER)
+        return self._broker.master.timer.next_due_ms(after_ms) or _NEVER
 
     # ---- transactions
 
@@ -195,8 +182,7 @@ class Traveller:
 
     async def _producer_of(self, physical: int) -> None:
         """Wait until the producer group of a half message is known: a new producer registers with its first heartbeat."""
-        message = self._broker.master.transactions._message_at(physical, HALF_TOPIC)
-        group = message.properties.get(PropertyKey.PGROUP, "") if message is not None else ""
+        group = self._broker.master.transactions.producer_group(physical)
         await self._server.tap.wait_for(lambda: bool(self._broker.clients.producers.get(group)), HEARTBEAT_SECONDS_MAX)
 
     # ---- expiry
@@ -211,15 +197,12 @@ class Traveller:
                 if not connection.closed and not tap.is_stalled(connection):
                     info.heard_ms = now
                     alive.add(info.client_id)
-        for locks in broker.locks._locks.values():
-            for lock in locks.values():
-                if lock.client_id in alive:
-                    lock.updated_ms = now
+        broker.locks.renew(alive, now)
         for live in self._server.namesrv.routes.live.values():
             live.updated_ms = now
 
     async def _expire(self) -> None:
-        self._broker._scan_clients()
+        self._broker.expire_clients()
         self._server.namesrv.scan()
         await asyncio.sleep(0)
 
@@ -233,7 +216,7 @@ class Traveller:
         return next(self._cleaning_hours(now_ms), _NEVER)
 
     def _cleaning_hours(self, now_ms: int) -> Iterator[int]:
-        hours = self._broker.store._upkeep._policy.delete_hours
+        hours = delete_hours(self._broker.store.settings.delete_when)
         start = datetime.fromtimestamp(now_ms / 1000).replace(minute=0, second=0, microsecond=0)
         for ahead in range(1, 26):
             moment = start + timedelta(hours=ahead)
@@ -244,7 +227,7 @@ class Traveller:
         store = self._broker.store
         if len(store.log.files) > 1 and store.failure is None:
             try:
-                await store._upkeep.clean()
+                await store.clean()
             except (OSError, SaturnError) as error:
                 raise RuntimeError(f"the store cannot be cleaned: {error}") from error
 

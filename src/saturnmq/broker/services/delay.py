@@ -167,10 +167,24 @@ class DelayService:
         """Start delivering; the store must be open for writes."""
         self._turns.start()
 
+    async def abort(self) -> None:
+        """Stop delivering without saving the progress."""
+        await self._turns.stop()
+
     async def stop(self) -> None:
         """Stop delivering and save the progress."""
-        await self._turns.stop()
+        await self.abort()
         await self.save()
+
+    def next_due_ms(self, after_ms: int) -> int | None:
+        """First due time after after_ms, Unix ms, among the next messages of all levels; None if there is none."""
+        found = []
+        for level, offset in self.offsets().items():
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            unit = queue.unit(offset) if queue is not None else None
+            if unit is not None and unit[2] > after_ms:
+                found.append(unit[2])
+        return min(found, default=None)
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""

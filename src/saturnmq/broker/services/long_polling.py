@@ -161,8 +161,22 @@ class LongPolling:
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the pulls of a connection."""
-        for held, key in list(self._keys.get(connection, {}).items()):
+        self.take(connection)
+
+    def take(self, connection: Connection) -> list[Command]:
+        """Drop the pulls of a connection; returns their requests."""
+        taken = list(self._keys.get(connection, {}).items())
+        for held, key in taken:
             self._drop(key, held)
+        return [held.request for held, _ in taken]
+
+    def abort(self) -> None:
+        """Drop all pulls without a response."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self._keys):
+            self.take(connection)
 
     def stop(self) -> None:
         """Answer all pulls, so that no client waits for a broker that shuts down."""

@@ -115,6 +115,20 @@ class Registrar:
             )
         await self._client.close()
 
+    @property
+    def ports(self) -> set[int]:
+        """Local ports of the connections to NameServers."""
+        return self._client.ports
+
+    async def abort(self) -> None:
+        """Stop without unregistering."""
+        tasks = [task for task in (self._task, self._look_up_task) if task is not None]
+        self._task = self._look_up_task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
+
     async def look_up(self) -> None:
         """Query the address server for the NameServers; on failure the known ones are kept (NS-36)."""
         try:

@@ -117,10 +117,24 @@ class TimerService:
         """Start delivering; the store must be open for writes."""
         self._turns.start()
 
+    async def abort(self) -> None:
+        """Stop delivering without saving the progress."""
+        await self._turns.stop()
+
     async def stop(self) -> None:
         """Stop delivering and save the progress."""
-        await self._turns.stop()
+        await self.abort()
         await self.save()
+
+    def next_due_ms(self, after_ms: int) -> int | None:
+        """First time after after_ms, Unix ms, when a message is due or the next hour is read; None if none is stored."""
+        queues = self._store.queues
+        if not any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES)):
+            return None
+        moments = [at for at, _, _ in self._active[:1]]
+        moments += [second * 1000 for second in self._order[:1]]
+        moments.append(self._loaded_until_ms - AHEAD_MS + 1)
+        return min((at for at in moments if at > after_ms), default=None)
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""

@@ -141,12 +141,18 @@ class Transactions:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def stop(self) -> None:
-        """Stop checking; save check counts and progress."""
+    async def abort(self) -> None:
+        """Stop checking without saving check counts and progress."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Stop checking; save check counts and progress."""
+        running = self._task is not None
+        await self.abort()
+        if running:
             await self._save()
         self.note_progress()
         if self._next is not None and self._store.failure is None:
@@ -213,6 +219,11 @@ class Transactions:
                 yield message
             else:
                 log.error("topic=%s offset=%s: no intact message at %s, left out", topic, offset, physical)
+
+    def producer_group(self, physical: int) -> str:
+        """Producer group of the half message at a physical offset; "" if there is no intact one."""
+        message = self._message_at(physical, HALF_TOPIC)
+        return message.properties.get(PropertyKey.PGROUP, "") if message is not None else ""
 
     def _message_at(self, physical: int, topic: str) -> Message | None:
         record = self._store.read_record(physical) if physical >= 0 else None

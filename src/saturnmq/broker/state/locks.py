@@ -7,6 +7,7 @@ Requirements: OR-02, OR-05, OR-09.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,13 @@ class QueueLocks:
                 table[queue] = _Lock(client_id, now_ms)
                 held.append(queue)
         return held
+
+    def renew(self, client_ids: Container[str], now_ms: int) -> None:
+        """Renew all locks of these clients."""
+        for table in self._locks.values():
+            for lock in table.values():
+                if lock.client_id in client_ids:
+                    lock.updated_ms = now_ms
 
     def forget_expired(self, now_ms: int) -> None:
         """Remove expired locks, and groups without locks."""

@@ -49,6 +49,11 @@ class StateWriter:
         while self._saved < wanted:
             await asyncio.shield(self._begin())
 
+    async def settle(self) -> None:
+        """Wait for a write in progress, if there is one; its failure is logged only."""
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+
     def _begin(self) -> asyncio.Task[None]:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
