@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, Message, MessageQueue, Outgoing, SendStatus, TransactionState, bytes_codec
-from saturnmq.client.connection.in_flight import Gate
+from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.protocol.message import Message as Record
 
@@ -229,21 +229,21 @@ def test_cancelled_reader_leaves_its_message_to_other_readers(run: Run) -> None:
 @pytest.mark.spec("API-22", "API-24")
 def test_in_flight_limit_passes_a_cancelled_slot_to_the_next_waiter(run: Run) -> None:
     async def work() -> None:
-        gate = Gate(1, 100)
-        assert gate.try_enter(500), "one alone may be larger than the limit"
-        assert not gate.try_enter(1)
-        waiters: list[asyncio.Future[Any]] = [asyncio.ensure_future(enter(gate)) for _ in range(3)]
+        limit = InFlightLimit(1, 100)
+        assert limit.try_acquire(500), "one alone may be larger than the limit"
+        assert not limit.try_acquire(1)
+        waiters: list[asyncio.Future[Any]] = [asyncio.ensure_future(acquire(limit)) for _ in range(3)]
         await asyncio.sleep(0)
-        gate.leave(500)
+        limit.release(500)
         waiters[0].cancel()  # admitted and cancelled in the same event-loop iteration
         waiters[1].cancel()
         await asyncio.wait_for(waiters[2], 30)
-        assert (gate.count, gate.bytes) == (1, 1)
-        gate.leave(1)
-        assert (gate.count, gate.bytes) == (0, 0)
+        assert (limit.count, limit.bytes) == (1, 1)
+        limit.release(1)
+        assert (limit.count, limit.bytes) == (0, 0)
 
-    async def enter(gate: Gate) -> None:
-        await gate.enter(1)
+    async def acquire(limit: InFlightLimit) -> None:
+        await limit.acquire(1)
 
     run(work)
 

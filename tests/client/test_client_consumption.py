@@ -181,8 +181,8 @@ def test_start_sends_its_requests_in_the_documented_order(run: Run, cluster: Any
                 assert max(seen.index("master 34 of the group"), seen.index("slave 34 of the group")) < seen.index(
                     "master 11"
                 )
-                told = HeartbeatData.decode(slave.of(34)[-1].body).consumer_data_set[0]
-                wanted = {(s.topic, s.expression_type, s.sub_string) for s in told.subscription_data_set}
+                sent = HeartbeatData.decode(slave.of(34)[-1].body).consumer_data_set[0]
+                wanted = {(s.topic, s.expression_type, s.sub_string) for s in sent.subscription_data_set}
                 assert wanted == {("T", "TAG", "*"), ("S", "SQL92", "a = 1"), ("%RETRY%g", "TAG", "*")}
                 twin = client.consumer("g")
                 with pytest.raises(
@@ -373,9 +373,9 @@ def test_group_check_reports_only_real_differences(
             await check.compare("127.0.0.1:1", {"T": wish("T", "a", 5)})  # unreachable broker: skipped
 
     run(work)
-    told = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
-    assert len(told) == bool(word), "once of each difference"
-    assert all(word in text and "others=somebody else" in text for text in told)
+    logged = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
+    assert len(logged) == bool(word), "once of each difference"
+    assert all(word in text and "others=somebody else" in text for text in logged)
 
 
 @pytest.mark.spec("CA-03", "PL-09")
@@ -411,14 +411,14 @@ def test_listener_concurrency_is_exactly_as_configured(run: Run, cluster: Any) -
             one_queue(c)
             for n in range(20):
                 c.broker.put("T", 0, b"%d" % n)
-            gate, busy, most, done = asyncio.Event(), 0, 0, 0
+            open_handlers, busy, most, done = asyncio.Event(), 0, 0, 0
 
             @client.listener("T", group="g", start="first", concurrency=3)
             async def handle(message: Message[bytes]) -> None:
                 nonlocal busy, most, done
                 busy += 1
                 most = max(most, busy)
-                await gate.wait()
+                await open_handlers.wait()
                 busy -= 1
                 done += 1
 
@@ -426,7 +426,7 @@ def test_listener_concurrency_is_exactly_as_configured(run: Run, cluster: Any) -
             await until(lambda: busy == 3)
             consumer: Any = client._core.consumers["g"]
             assert len(consumer._inbox) == 17, "the rest waits, however much it is"
-            gate.set()
+            open_handlers.set()
             await until(lambda: done == 20)
             assert most == 3
             running.cancel()
@@ -506,7 +506,7 @@ def test_client_timers_have_apache_delays_and_periods(run: Run, cluster: Any, mo
                 await until(lambda: gone not in client._core.broker_versions)
                 beats = len(c.brokers["b1"].of(34))
                 await c.broker.wait_for(34, len(c.broker.of(34)) + 3)
-                assert len(c.brokers["b1"].of(34)) == beats, "who is in no route is not told any more"
+                assert len(c.brokers["b1"].of(34)) == beats, "a broker in no route gets no heartbeat"
 
     run(work)
 
@@ -608,7 +608,7 @@ def test_puller_watch_reports_changed_queues(run: Run, cluster: Any) -> None:
             assert await anext(source) == [ZERO]
             more = asyncio.ensure_future(anext(source))
             await c.ns[0].wait_for(105, 5)
-            assert not more.done(), "only a change is told"
+            assert not more.done(), "only a change is reported"
             c.add("n%T", c.route(read=2, write=2))
             assert await more == [ZERO, ONE]
             with pytest.raises(RouteNotFound):
@@ -851,12 +851,12 @@ def test_flow_control_logs_first_and_every_thousandth_wait(
 
     with caplog.at_level(logging.WARNING):
         run(work)
-    told = [r.getMessage() for r in caplog.records if r.message.startswith("pulling waits")]
-    assert [text.partition("first=")[2] for text in told] == [
+    logged = [r.getMessage() for r in caplog.records if r.message.startswith("pull paused by flow control")]
+    assert [text.partition("first=")[2] for text in logged] == [
         "0 last=0 messages=1 bytes=5 span=0 times=1",
         "1000 last=1000 messages=1 bytes=5 span=0 times=1001",
     ]
-    assert all("group=g" in text and "queue_id=0" in text for text in told)
+    assert all("group=g" in text and "queue_id=0" in text for text in logged)
 
 
 # consuming

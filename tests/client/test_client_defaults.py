@@ -40,7 +40,7 @@ def test_ack_timeout_is_15_minutes_and_above_a_listeners_time_limit() -> None:
 @pytest.mark.spec("API-22")
 def test_producer_limits_in_flight_to_1024_messages_and_64_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, int]] = []
-    monkeypatch.setattr(attempts, "Gate", lambda count, size: bounds.append((count, size)))
+    monkeypatch.setattr(attempts, "InFlightLimit", lambda count, size: bounds.append((count, size)))
     for kind in (AsyncClient, sync.Client):
         assert default(kind.producer, "max_in_flight") == 1024
     Client(name_servers="h").producer("g")

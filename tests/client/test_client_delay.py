@@ -193,7 +193,7 @@ def test_heartbeat_failure_before_an_attempt_is_retried(run: Run, cluster: Any) 
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
             c.broker.script[34] = timers()
-            client._core._doubt(c.broker.address, silent=False)
+            client._core._suspect(c.broker.address, unresponsive=False)
             await c.broker.stop()
             with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
                 await out.send("T", b"x", delay=7)
@@ -251,7 +251,7 @@ def test_timer_support_is_checked_again_after_a_broker_restart(run: Run, cluster
             c.broker.script[34] = timers()
             await out.send("T", b"x", delay=7)
             c.broker.script[34] = timers("none")
-            client._core._doubt(c.broker.address, silent=False)
+            client._core._suspect(c.broker.address, unresponsive=False)
             sent = len(c.broker.of(310))
             with pytest.raises(Unsupported):
                 await out.send("T", b"x", delay=7)

@@ -273,11 +273,11 @@ def test_leaving_member_releases_locks_that_are_still_requested(run: Run, cluste
             await client.topic_exists("T")
             never = asyncio.Event()
 
-            async def held_but_not_told(command: Any) -> Any:
+            async def granted_without_answer(command: Any) -> Any:
                 await never.wait()
                 return held_all(command)
 
-            fake.broker.script[RequestCode.LOCK_BATCH_MQ] = held_but_not_told
+            fake.broker.script[RequestCode.LOCK_BATCH_MQ] = granted_without_answer
             async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
                 await inbox.subscribe("T")
                 asked = [

@@ -74,7 +74,7 @@ def test_changed_assignment_is_announced_with_a_new_version(run: Run, cluster: A
 
 @pytest.mark.spec("RB-01")
 @pytest.mark.parametrize(
-    "error", [LocalProtocolError("no machine room is known"), ZeroDivisionError("a defect of the strategy")]
+    "error", [LocalProtocolError("no site is known"), ZeroDivisionError("a defect of the strategy")]
 )
 def test_failing_topic_does_not_stop_the_rebalance_of_others(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, error: Exception

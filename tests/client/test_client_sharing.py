@@ -123,7 +123,7 @@ def slow_nearby(queues: list[MessageQueue], members: list[str], me: str) -> list
     return mine
 
 
-NEARBY = nearby(average, broker_room=in_room, member_room=member_in_room)
+NEARBY = nearby(average, broker_site=in_room, member_site=member_in_room)
 PAIRS: list[tuple[Strategy, Callable[..., list[MessageQueue]]]] = [
     (average, slow_average),
     (average_by_circle, slow_circle),
@@ -172,7 +172,7 @@ def test_consistent_hash_moves_only_the_queues_of_a_leaving_member(
 def test_machine_room_strategies_check_site_names() -> None:
     queues = [MessageQueue("T", name, 0) for name in ("east@a", "west@a", "plain", "east@a@b")]
     assert machine_room(["east"])(queues, ["c"], "c") == [queues[0]]
-    with pytest.raises(LocalProtocolError, match="no machine room"):
-        nearby(average, broker_room=lambda queue: "", member_room=member_in_room)(queues, ["c"], "c")
+    with pytest.raises(LocalProtocolError, match="no site is known"):
+        nearby(average, broker_site=lambda queue: "", member_site=member_in_room)(queues, ["c"], "c")
     with pytest.raises(ConfigError, match="virtual_nodes"):
         consistent_hash(0)

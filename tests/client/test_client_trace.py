@@ -62,7 +62,7 @@ def text_of(command: Any) -> str:
     return (decompress(command.body, flags) if flags else command.body).decode()
 
 
-def told(c: Any, topic: str = TRACE) -> list[TraceRecord]:
+def traced(c: Any, topic: str = TRACE) -> list[TraceRecord]:
     return [record for command in traces(c, topic) for record in decode_records(text_of(command))]
 
 
@@ -149,7 +149,7 @@ def test_send_trace_equals_that_of_the_java_client(run: Run, cluster: Any, vecto
                 async with client.producer(theirs.group) as out:
                     await out.send("T", b"traced", tag=theirs.tags, keys=[str(theirs.keys)])
             (command,) = traces(c)
-            (ours,) = told(c)
+            (ours,) = traced(c)
             assert isinstance(ours, Pub)
             assert set(command.ext) == set(fields)
             for name in "bcdfhjkm":
@@ -197,7 +197,7 @@ def test_every_answered_send_is_traced_once(run: Run, cluster: Any) -> None:
                     await out.send("T", b"stored, not flushed")
                 stats = out.trace_stats
             assert stats == TraceStats(made=4, sent=4)
-            large, later, batch, unsure = records = told(c)
+            large, later, batch, unsure = records = traced(c)
             assert all(isinstance(record, Pub) for record in records)
             assert {(record.group, record.topic) for record in records} == {("g", "T")}  # type: ignore[union-attr]
             sent = {one.ext["b"]: one for one in c.broker.of(310) + c.broker.of(320)}
@@ -236,7 +236,7 @@ def test_trace_follows_the_brokers_switch_and_region(run: Run, cluster: Any) -> 
                     await out.send("T", b"nothing said")
                     async with out.transaction("T", b"off too"):
                         pass
-            assert [record.region for record in told(c)] == ["North", "DefaultRegion"]
+            assert [record.region for record in traced(c)] == ["North", "DefaultRegion"]
 
     run(work)
 
@@ -264,7 +264,7 @@ def test_delivery_is_traced_at_start_and_end(run: Run, cluster: Any) -> None:
                     await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK, 2)
                     await until(lambda: inbox.trace_stats.made == 6)
                     assert inbox.trace_stats.dropped == 0
-            records = told(c)
+            records = traced(c)
             befores = {one.message_id: one for one in records if isinstance(one, SubBefore)}
             afters = {one.message_id: one for one in records if isinstance(one, SubAfter)}
             assert set(befores) == set(afters) == {"A", "B", "D"} and len(records) == 6
@@ -301,7 +301,7 @@ def test_separators_in_received_properties_do_not_corrupt_records(run: Run, clus
                     for _ in range(2):
                         await (await inbox.recv(30)).ack()
                 assert inbox.trace_stats == TraceStats(made=4, sent=4)
-            assert [record.message_id for record in told(c)] == ["A a", "A a", "B", "B"]
+            assert [record.message_id for record in traced(c)] == ["A a", "A a", "B", "B"]
             (command,) = traces(c)
             assert keys_of(command) == ["A", "a", "k", "l", "B"]
 
@@ -369,7 +369,7 @@ def test_transaction_end_is_traced_for_every_outcome(run: Run, cluster: Any) -> 
                     command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext=asked.to_ext(), body=body)
                     c.broker.connections[0].invoke_oneway(command)
                     await c.broker.wait_for(37, 3)
-            records = told(c)
+            records = traced(c)
             halves = [one for one in records if isinstance(one, Pub)]
             assert [one.message_type for one in halves] == [MessageType.HALF] * 3
             ends = [one for one in records if isinstance(one, EndTransaction)]
@@ -415,7 +415,7 @@ def test_trace_records_are_batched_for_at_most_half_a_second(
                     assert traces(c) == []
                     await until(lambda: traces(c))
                     assert time.monotonic() - begin >= trace.AGE_S
-                    assert len(told(c)) == 20 and len(traces(c)) == 1
+                    assert len(traced(c)) == 20 and len(traces(c)) == 1
 
     run(work)
 
@@ -538,7 +538,7 @@ def test_pending_trace_records_are_sent_on_client_stop(run: Run, cluster: Any, m
             begin = time.monotonic()
             await client.stop()
             assert time.monotonic() - begin < 10
-            assert sorted(type(record).__name__ for record in told(c)).count("Pub") == 3
+            assert sorted(type(record).__name__ for record in traced(c)).count("Pub") == 3
             for one in (*producers, inbox):
                 stats = one.trace_stats  # type: ignore[attr-defined]
                 assert stats.made == stats.sent > 0, one
@@ -708,8 +708,8 @@ def test_trace_topic_can_be_set_per_client_and_consumer(run: Run, cluster: Any) 
                 async with client.consumer("c", start="first", trace="Other") as inbox:
                     await inbox.assign([QUEUE])
                     await (await inbox.recv(30)).ack()
-            assert [type(record) for record in told(c, "Mine")] == [Pub]
-            assert [type(record) for record in told(c, "Other")] == [SubBefore, SubAfter]
+            assert [type(record) for record in traced(c, "Mine")] == [Pub]
+            assert [type(record) for record in traced(c, "Other")] == [SubBefore, SubAfter]
             assert traces(c) == []
 
     run(work)
@@ -736,8 +736,8 @@ def test_cloud_channel_traces_to_a_topic_per_region(run: Run, cluster: Any) -> N
                     for _ in range(5):
                         await (await inbox.recv(30)).ack()
                     assert inbox.trace_stats.made == 8
-            assert [type(record) for record in told(c, "rmq_sys_TRACE_DATA_DefaultRegion")] == [Pub]
-            mine = [(type(r), r.message_id) for r in told(c, north)]
+            assert [type(record) for record in traced(c, "rmq_sys_TRACE_DATA_DefaultRegion")] == [Pub]
+            mine = [(type(r), r.message_id) for r in traced(c, north)]
             assert mine == [(SubBefore, "A"), (SubAfter, "A")]
             (text,) = [text_of(command) for command in traces(c, north)]
             begun, end = text.split("\x02")
@@ -746,7 +746,7 @@ def test_cloud_channel_traces_to_a_topic_per_region(run: Run, cluster: Any) -> N
             assert end == "\x01".join(["SubAfter", request, "A", cost, "true", "null", "0", ""]), (
                 "no time, group or end"
             )
-            rest = told(c, nowhere)
+            rest = traced(c, nowhere)
             assert sorted(record.message_id for record in rest if record.message_id in "BC") == ["B", "B", "C", "C"]
             assert all(record.timestamp_ms == 0 for record in rest if isinstance(record, SubAfter))
             assert traces(c) == []

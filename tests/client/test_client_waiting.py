@@ -52,7 +52,7 @@ def test_recv_without_subscription_warns_then_raises(
                 others = [asyncio.ensure_future(inbox.recv()) for _ in range(3)]
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                (warning,) = warnings(caplog, "waits for nothing group=g")
+                (warning,) = warnings(caplog, "nothing to receive group=g")
                 assert not reading.done() and "await consumer.subscribe(topic)" in warning
                 with pytest.raises(ClientError, match=r"consumer g has no subscription.*consumer\.subscribe\(topic\)"):
                     await reading
@@ -73,7 +73,7 @@ def test_recv_of_a_missing_topic_warns_then_raises(run: Run, cluster: Any, caplo
                 assert command in warning and "route_timeout=None" in warning
                 with pytest.raises(RouteNotFound) as caught:
                     await inbox.recv()
-                assert warnings(caplog, "waits for nothing") == [], "one warning says it"
+                assert warnings(caplog, "nothing to receive") == [], "one warning says it"
                 assert caught.value.code == 10005 and "ODRERS" in str(caught.value) and command in str(caught.value)
                 with pytest.raises(TimeoutError):
                     await inbox.recv(0.001)

@@ -307,7 +307,7 @@ def test_advance_expires_a_stalled_client_but_not_a_live_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker also closes the stalled connection; without the patch the client would be back a second later."""
-    monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(core, "HEARTBEAT_RETRY_SECONDS", 3600.0)
 
     def members() -> int:
         group = saturn_broker.server.broker.clients.consumers.get(saturn_group)

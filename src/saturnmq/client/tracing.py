@@ -54,7 +54,7 @@ class Tracing(Protocol):
     def open(self, group: str, role: str, topic: str) -> Tracer:
         """Create the tracer of a group. role: PRODUCE or CONSUME. Does no I/O."""
 
-    def hurry(self) -> None:
+    def begin_shutdown(self) -> None:
         """Begin shutdown: from now on all tracers together share one time limit."""
 
     async def close(self) -> None:

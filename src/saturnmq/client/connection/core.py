@@ -26,7 +26,7 @@ from saturnmq.client.connection.key_file import with_key_file
 from saturnmq.client.connection.name_servers import NameServers
 from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies
-from saturnmq.client.connection.route_suspicion import Doubts
+from saturnmq.client.connection.route_suspicion import RouteSuspicion
 from saturnmq.client.connection.routes import Route, RouteCache
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
-TELL_AGAIN_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
+HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
 OFFSET_FIRST_MS: Final = 10_000
 VIP_PORT_STEP: Final = 2
 
@@ -112,11 +112,11 @@ class Core:
         self.remote: Remote
         self.name_servers: NameServers
         self.routes: RouteCache
-        self._doubts: Doubts | None = None
+        self._suspicion: RouteSuspicion | None = None
         self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
         self.broker_versions: dict[str, int] = {}
         self.timer_limits = TimerLimits(
-            lambda address: self._beat(address, self._heartbeat_body()),
+            lambda address: self._send_heartbeat(address, self._heartbeat_body()),
             lambda name, work: self.spawn(name, work, vital=False),
         )
         self.producers: set[str] = set()
@@ -132,8 +132,8 @@ class Core:
         self.route_watchers: set[asyncio.Event] = set()  # set when any route changes, and when the client stops
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._beating: asyncio.Task[None] | None = None
-        self._beat_wanted = False
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._heartbeat_wanted = False
         self._stopping: asyncio.Task[None] | None = None
 
     # lifecycle
@@ -148,7 +148,7 @@ class Core:
         ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
-        self.remote = Remote(settings, self._on_request, self._doubt)
+        self.remote = Remote(settings, self._on_request, self._suspect)
         self.name_servers = NameServers(addresses, self.remote)
         self.routes = RouteCache(
             self._fetch_route,
@@ -157,7 +157,7 @@ class Core:
             timeout_ms=settings.api_timeout_ms,
             on_change=self._on_route_change,
         )
-        self._doubts = Doubts(self.routes, self.spawn, self._replaced)
+        self._suspicion = RouteSuspicion(self.routes, self.spawn, self._replaced)
         self.state = State.RUNNING
         if not settings.name_servers:
             self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
@@ -186,7 +186,7 @@ class Core:
 
     async def _stop(self) -> None:
         if self.tracing is not None:
-            self.tracing.hurry()
+            self.tracing.begin_shutdown()
         for consumer in list(self.consumers.values()):
             await consumer.stop()
         for group in list(self.producers):
@@ -236,7 +236,7 @@ class Core:
     def _task_done(self, task: asyncio.Task[Any], vital: bool) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("task died name=%s", task.get_name(), exc_info=task.exception())
+            logger.error("task failed name=%r", task.get_name(), exc_info=task.exception())
             if vital:
                 self.failure = self.failure or task.exception()
 
@@ -247,7 +247,7 @@ class Core:
                 try:
                     await work()
                 except SaturnError as error:
-                    logger.warning("%s failed: %s", name, error)
+                    logger.warning("timer failed name=%r error=%s", name, error)
                 await asyncio.sleep(period_ms / 1000)
 
         self.spawn(name, run())
@@ -274,20 +274,20 @@ class Core:
             raise response_error(answer.code, (answer.remark or "").strip(), broker=chosen, hint=hint)
         return TopicRouteData.decode(answer.body or b"{}")
 
-    def _doubt(self, address: str, silent: bool) -> None:
+    def _suspect(self, address: str, unresponsive: bool) -> None:
         """Handle a failed call to a peer, or a response that says that it is not the master.
 
         Refreshes the routes that name the address, because it may have a successor; forgets the delays that the broker
         supported; and repeats heartbeats until it responds, because a restarted broker does not have our groups.
         """
-        if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
+        if self._suspicion is None or self.state is not State.RUNNING or self._stopping is not None:
             return
-        self._doubts.tell(address, silent=silent)
+        self._suspicion.report(address, unresponsive=unresponsive)
         self.timer_limits.forget(address)
         if self.broker_versions.pop(address, None) is not None:
-            self.spawn(f"heartbeat to {address}", self._tell_again(address))
+            self.spawn(f"heartbeat to {address}", self._repeat_heartbeat(address))
         if self.settings.vip_channel:
-            self._doubts.tell(plain_address(address))
+            self._suspicion.report(plain_address(address))
             self.timer_limits.forget(plain_address(address))
 
     def _replaced(self, address: str) -> None:
@@ -301,7 +301,7 @@ class Core:
             watcher.set()
         # A new broker must have our consumers before they pull from it, and our producers before it checks transactions.
         if self.consumers or set(self._heartbeat_addresses()) - self.broker_versions.keys():
-            self.beat_soon()
+            self.heartbeat_soon()
         for consumer in self.consumers.values():
             consumer.wake_rebalance()
 
@@ -389,7 +389,7 @@ class Core:
             raise GroupInUse(f"The producer group[{group}] has been created before, specify another name please.")
         self.producers.add(group)
         self.routes.use(self.settings.create_topic_key)
-        self.beat_soon()
+        self.heartbeat_soon()
 
     def add_consumer(self, consumer: GroupMember) -> None:
         """Register a consumer group. Raises GroupInUse (CA-04)."""
@@ -407,9 +407,9 @@ class Core:
     async def remove_consumer(self, group: str) -> None:
         """Remove a consumer and unregister its group from every connected broker (CA-09)."""
         self.consumers.pop(group, None)
-        await self.tell_left(group)
+        await self.unregister_consumer(group)
 
-    async def tell_left(self, group: str) -> None:
+    async def unregister_consumer(self, group: str) -> None:
         """Unregister this client as a member of a consumer group from every connected broker."""
         await self._unregister({"clientID": self.client_id, "consumerGroup": group})
 
@@ -425,21 +425,21 @@ class Core:
         ]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, SaturnError):
-                logger.info("unregister failed: %s", outcome)
+                logger.info("client not unregistered client=%s error=%s", self.client_id, outcome)
 
-    def beat_soon(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Send a heartbeat in the background; if one is in progress, another follows it."""
-        self._beat_wanted = True
-        if self._beating is None or self._beating.done():
-            self._beating = self.spawn("heartbeat now", self._wanted_heartbeats())
+        self._heartbeat_wanted = True
+        if self._heartbeat_task is None or self._heartbeat_task.done():
+            self._heartbeat_task = self.spawn("heartbeat now", self._wanted_heartbeats())
 
     async def _wanted_heartbeats(self) -> None:
-        while self._beat_wanted:
-            self._beat_wanted = False
+        while self._heartbeat_wanted:
+            self._heartbeat_wanted = False
             try:
                 await self.heartbeat()
             except SaturnError as error:
-                logger.warning("heartbeat failed: %s", error)
+                logger.warning("heartbeat failed client=%s error=%s", self.client_id, error)
 
     def _heartbeat_addresses(self) -> list[str]:
         brokers = self.routes.brokers()
@@ -459,19 +459,19 @@ class Core:
         if not addresses:
             return
         body = self._heartbeat_body()
-        await asyncio.gather(*(self._beat(address, body) for address in addresses))
+        await asyncio.gather(*(self._send_heartbeat(address, body) for address in addresses))
 
     def _heartbeat_body(self) -> bytes:
         consumers = [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None]
         return heartbeat_body(self.client_id, sorted(self.producers), consumers)
 
-    async def _tell_again(self, address: str) -> None:
+    async def _repeat_heartbeat(self, address: str) -> None:
         """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
         while address not in self.broker_versions and address in self._heartbeat_addresses():
-            await asyncio.sleep(TELL_AGAIN_SECONDS)
-            await self._beat(address, self._heartbeat_body())
+            await asyncio.sleep(HEARTBEAT_RETRY_SECONDS)
+            await self._send_heartbeat(address, self._heartbeat_body())
 
-    async def _beat(self, address: str, body: bytes) -> None:
+    async def _send_heartbeat(self, address: str, body: bytes) -> None:
         try:
             answer = await self.remote.call(
                 address, Command(RequestCode.HEART_BEAT, body=body), self.settings.api_timeout_ms
@@ -502,10 +502,10 @@ class Core:
 
     def _on_request(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            self.checks.asked(connection, command)
+            self.checks.handle(connection, command)
             return None
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            return self.replies.pushed(connection, command, now_ms())
+            return self.replies.handle(connection, command, now_ms())
         group = command.ext.get("consumerGroup") or command.ext.get("group")
         consumer = self.consumers.get(group or "")
         if consumer is not None:

@@ -36,7 +36,7 @@ def check(own: int) -> None:
     if own != generation:
         raise ForkedClient(
             f"this client was started in another process, of which {os.getpid()} is a forked child",
-            hint="Make clients after the fork; those of saturnmq.sync start anew by themselves.",
+            hint="Make clients after the fork; those of saturnmq.sync restart by themselves.",
         )
 
 

@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 
 
-class Gate:
+class InFlightLimit:
     """Admits at most count_max entries and bytes_max bytes at a time. An entry larger than bytes_max is admitted alone.
 
     Not thread-safe; belongs to one event loop. Invariant: no entry waits while the first waiter fits.
@@ -28,7 +28,7 @@ class Gate:
     def _fits(self, size: int) -> bool:
         return self.count < self._count_max and (not self.count or self.bytes + size <= self._bytes_max)
 
-    def try_enter(self, size: int) -> bool:
+    def try_acquire(self, size: int) -> bool:
         """Enter if the entry fits now and no other entry is waiting."""
         if self._waiters or not self._fits(size):
             return False
@@ -36,9 +36,9 @@ class Gate:
         self.bytes += size
         return True
 
-    async def enter(self, size: int) -> None:
+    async def acquire(self, size: int) -> None:
         """Enter, waiting for capacity. A cancelled waiter gives up its place in the queue."""
-        if self.try_enter(size):
+        if self.try_acquire(size):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (future, size)
@@ -47,14 +47,14 @@ class Gate:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.leave(size)  # admitted and cancelled in the same event-loop iteration
+                self.release(size)  # admitted and cancelled in the same event-loop iteration
             else:
                 with contextlib.suppress(ValueError):  # _wake may have dropped it already
                     self._waiters.remove(entry)
                 self._wake()
             raise
 
-    def leave(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release the capacity of an entry of this size and admit waiters."""
         self.count -= 1
         self.bytes -= size

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from saturnmq.client.connection import forks
-from saturnmq.client.connection.route_suspicion import casts_doubt
+from saturnmq.client.connection.route_suspicion import is_no_master
 from saturnmq.client.connection.signing import Signer
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.errors import CallTimeout, ConnectFailed
@@ -22,7 +22,7 @@ from saturnmq.protocol.frames.command import Command
 class Remote:
     """Wraps one RemotingClient, which has one connection per address (API-05).
 
-    on_doubt is called with the address of a peer that failed or whose response says that it is not the master, and with whether
+    on_failure is called with the address of a peer that failed or whose response says that it is not the master, and with whether
     it did not respond in time.
     """
 
@@ -30,7 +30,7 @@ class Remote:
         self,
         settings: ClientSettings,
         handler: Handler,
-        on_doubt: Callable[[str, bool], None] = lambda address, silent: None,
+        on_failure: Callable[[str, bool], None] = lambda address, unresponsive: None,
     ) -> None:
         token = settings.security_token or ""
         self._signer = Signer(settings.access_key, settings.secret_key or "", token) if settings.access_key else None
@@ -42,7 +42,7 @@ class Remote:
             client_key_path=settings.tls_key or "",
         )
         self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, check_host=settings.tls_verify)
-        self._on_doubt = on_doubt
+        self._on_failure = on_failure
         self.generation = forks.watch(self)
 
     def sockets(self) -> list[int]:
@@ -61,13 +61,13 @@ class Remote:
         try:
             answer = await self._client.invoke(address, command, timeout_ms)
         except net_errors.CallTimeout as error:
-            self._on_doubt(address, True)
+            self._on_failure(address, True)
             raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_doubt(address, False)
+            self._on_failure(address, False)
             raise _failed(address, error) from error
-        if casts_doubt(command, answer):
-            self._on_doubt(address, False)
+        if is_no_master(command, answer):
+            self._on_failure(address, False)
         return answer
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -79,7 +79,7 @@ class Remote:
         except net_errors.CallTimeout as error:
             raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_doubt(address, False)
+            self._on_failure(address, False)
             raise _failed(address, error) from error
 
     def answer_oneway(self, connection: Connection, command: Command) -> None:
@@ -95,7 +95,7 @@ class Remote:
         """Close the connections to a peer that was replaced; pending calls to it fail with ConnectFailed."""
         for connection in list(self._client.connections):
             if connection.remote_address == address:
-                connection.close("it does not answer, and another broker has its place")
+                connection.close("no response, and the route names another broker")
 
     async def close(self) -> None:
         await self._client.close()

@@ -45,7 +45,7 @@ class Replies:
     def forget(self, correlation_id: str) -> None:
         self._waiting.pop(correlation_id, None)
 
-    def pushed(self, connection: Connection, command: Command, now_ms: int) -> Command:
+    def handle(self, connection: Connection, command: Command, now_ms: int) -> Command:
         """Handle a pushed reply (code 326); a reply without a pending request is logged and answered with success (RR-05)."""
         header = decode_header(PushReplyMessage, command.ext)
         record = Record(
@@ -66,7 +66,7 @@ class Replies:
         future = self._waiting.get(correlation_id)
         if future is None or future.done():
             logger.warning(
-                "reply that nobody waits for correlation_id=%r peer=%s", correlation_id, connection.remote_address
+                "reply without a pending request correlation_id=%r peer=%s", correlation_id, connection.remote_address
             )
         else:
             future.set_result(record)

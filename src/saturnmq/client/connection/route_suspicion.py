@@ -21,11 +21,11 @@ from saturnmq.protocol.frames.command import Command
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.25  # minimum pause between two refresh rounds
-SILENT_SECONDS: Final = 10.0  # how long the routes of a broker that timed out are refreshed
-REST: Final = 3  # the pause is at least this multiple of the last round's duration, to spare slow NameServers
+UNRESPONSIVE_SECONDS: Final = 10.0  # how long the routes of a broker that timed out are refreshed
+PAUSE_FACTOR: Final = 3  # the pause is at least this multiple of the last round's duration, to spare slow NameServers
 
 
-def casts_doubt(request: Command, answer: Command) -> bool:
+def is_no_master(request: Command, answer: Command) -> bool:
     """Whether a response says that the broker is not, or no longer, the master.
 
     Code 14 is a follower's rejection. Code 20 to a pull whose offset does not advance means "pull from the master"; a filter
@@ -40,10 +40,10 @@ def casts_doubt(request: Command, answer: Command) -> bool:
     )
 
 
-class Doubts:
+class RouteSuspicion:
     """Refreshes the routes of suspected brokers, in at most one task, which is started by spawn.
 
-    The routes of a broker that timed out are refreshed for SILENT_SECONDS, because other calls may still be waiting for it;
+    The routes of a broker that timed out are refreshed for UNRESPONSIVE_SECONDS, because other calls may still be waiting for it;
     on_replaced is called with its address once no route names it any more.
     """
 
@@ -60,19 +60,19 @@ class Doubts:
         self._on_replaced = on_replaced
         self._pause_seconds = pause_seconds
         self._topics: dict[str, None] = {}  # topics to refresh, in the order of the reports
-        self._silent: dict[str, float] = {}  # address -> when to give up refreshing, event-loop clock, seconds
+        self._unresponsive: dict[str, float] = {}  # address -> when to give up refreshing, event-loop clock, seconds
         self._task: asyncio.Task[Any] | None = None
 
-    def tell(self, address: str, *, silent: bool = False) -> None:
-        """Report that the broker at this address failed or is not the master. silent: it did not respond in time."""
-        topics = self._routes.naming(address)
+    def report(self, address: str, *, unresponsive: bool = False) -> None:
+        """Report that the broker at this address failed or is not the master. unresponsive: it did not respond in time."""
+        topics = self._routes.topics_at(address)
         self._topics |= dict.fromkeys(topics)
-        if silent and topics:
-            self._silent[address] = asyncio.get_running_loop().time() + SILENT_SECONDS
+        if unresponsive and topics:
+            self._unresponsive[address] = asyncio.get_running_loop().time() + UNRESPONSIVE_SECONDS
         if self._topics and (self._task is None or self._task.done()):
-            self._task = self._spawn("doubted routes", self._ask())
+            self._task = self._spawn("suspected routes", self._refresh())
 
-    async def _ask(self) -> None:
+    async def _refresh(self) -> None:
         clock = asyncio.get_running_loop().time
         while self._topics:
             began, topics = clock(), list(self._topics)
@@ -81,16 +81,16 @@ class Doubts:
                 try:
                     await self._routes.refresh(topic)
                 except SaturnError as error:
-                    logger.info("doubted route not refreshed topic=%s error=%s", topic, error)
-            self._look_for_the_silent(clock())
-            await asyncio.sleep(max(self._pause_seconds, REST * (clock() - began)))
+                    logger.info("suspected route not refreshed topic=%s error=%s", topic, error)
+            self._check_unresponsive(clock())
+            await asyncio.sleep(max(self._pause_seconds, PAUSE_FACTOR * (clock() - began)))
 
-    def _look_for_the_silent(self, now: float) -> None:
-        for address, until in list(self._silent.items()):
-            topics = self._routes.naming(address)
+    def _check_unresponsive(self, now: float) -> None:
+        for address, until in list(self._unresponsive.items()):
+            topics = self._routes.topics_at(address)
             if topics and now < until:
                 self._topics |= dict.fromkeys(topics)
                 continue
-            del self._silent[address]
+            del self._unresponsive[address]
             if not topics:
                 self._on_replaced(address)

@@ -124,7 +124,7 @@ class RouteCache:
                 merged.setdefault(name, {}).update(addresses)
         return merged
 
-    def naming(self, address: str) -> list[str]:
+    def topics_at(self, address: str) -> list[str]:
         """Topics in use whose cached route names a broker at this address, sorted."""
         found = (route for topic, route in self._routes.items() if topic in self._in_use)
         return sorted(r.topic for r in found if any(address in ids.values() for ids in r.addresses.values()))
@@ -166,7 +166,9 @@ class RouteCache:
         key = (topic, substitute)
         task = self._pending.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(topic, substitute), name=f"saturnmq route {topic}")
+            task = asyncio.get_running_loop().create_task(
+                self._request(topic, substitute), name=f"saturnmq route {topic}"
+            )
             self._pending[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(task)
@@ -177,7 +179,7 @@ class RouteCache:
         if not task.cancelled():
             task.exception()  # marks it as retrieved, also if every caller was cancelled
 
-    async def _ask(self, topic: str, substitute: bool) -> Route | None:
+    async def _request(self, topic: str, substitute: bool) -> Route | None:
         data = await self._fetch(self._default_topic if substitute else topic, self._timeout_ms)
         if data is None:
             return None
@@ -196,7 +198,7 @@ class RouteCache:
             return
         self._routes[route.topic] = route
         logger.info(
-            "route topic=%s write_queues=%d brokers=%s substitute=%s",
+            "route changed topic=%s write_queues=%d brokers=%s substitute=%s",
             route.topic,
             len(route.write_queues),
             ",".join(sorted(route.addresses)),
@@ -211,7 +213,7 @@ class RouteCache:
             try:
                 await self.refresh(topic)
             except NoNameServer as error:
-                logger.warning("routes not refreshed: %s", error)
+                logger.warning("routes not refreshed error=%s", error)
                 return
             except SaturnError as error:
                 logger.warning("route not refreshed topic=%s error=%s", topic, error)

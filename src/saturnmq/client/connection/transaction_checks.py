@@ -69,10 +69,10 @@ class Checker:
                 if inspect.isawaitable(state):
                     state = await state
         except Exception as error:
-            logger.warning("check failed id=%s error=%s: %s", message.message_id, type(error).__name__, error)
+            logger.warning("check failed id=%s error=%r", message.message_id, error)
             return TransactionState.UNKNOWN, f"checkLocalTransactionState Exception, {type(error).__name__}: {error}"
         if not isinstance(state, TransactionState):
-            logger.warning("check returned %r, must be a TransactionState", state)
+            logger.warning("check returned no TransactionState id=%s result=%r", message.message_id, state)
             return TransactionState.UNKNOWN, None
         return state, None
 
@@ -102,19 +102,19 @@ class Checks:
     def remove(self, group: str) -> None:
         self._checkers.pop(group, None)
 
-    def asked(self, connection: Connection, command: Command) -> None:
+    def handle(self, connection: Connection, command: Command) -> None:
         """Handle CHECK_TRANSACTION_STATE (39), a one-way request; the outcome is sent as END_TRANSACTION (37)."""
         try:
             header = decode_header(CheckTransactionState, command.ext)
             record = decode_record(command.body or b"")
         except SaturnError as error:
-            logger.warning("question about a transaction cannot be read peer=%s: %s", connection.remote_address, error)
+            logger.warning("transaction check not decoded peer=%s error=%s", connection.remote_address, error)
             return
         group = record.properties.get(PropertyKey.PGROUP, "")
         checker = self._checkers.get(group)
         if checker is None or self._waiting >= CHECKS_MAX:
-            why = "no such producer here" if checker is None else f"{self._waiting} wait already"
-            logger.warning("question about a transaction not answered group=%s: %s", group, why)
+            reason = "no such producer" if checker is None else f"{self._waiting} pending"
+            logger.warning("transaction check ignored group=%s reason=%r", group, reason)
             return
         namespace = self._namespace
         queue = MessageQueue(namespaces.strip(namespace, record.topic), header.broker_name or "", record.queue_id)
@@ -133,7 +133,7 @@ class Checks:
                 group, header.tran_state_table_offset, header.commit_log_offset, state, key, asked=True
             )
             command.remark = remark
-            told = EndContext(
+            context = EndContext(
                 group,
                 message.topic,
                 message.message_id,
@@ -142,9 +142,9 @@ class Checks:
                 state,
                 asked=True,
             )
-            run_quietly(checker.hooks, "ended", told)
+            run_quietly(checker.hooks, "ended", context)
             self._send(connection, command)
         except SaturnError as error:
-            logger.warning("answer about a transaction not delivered id=%s error=%s", message.message_id, error)
+            logger.warning("transaction check not answered id=%s error=%s", message.message_id, error)
         finally:
             self._waiting -= 1

@@ -137,7 +137,7 @@ class Generation:
             return
         if self.process_queue.dropped:
             logger.warning(
-                "settled too late, the queue was given up and the message is redelivered group=%s message=%r verdict=%s",
+                "settled too late, the queue was released and the message is redelivered group=%s message=%r verdict=%s",
                 self.assignment.host.group,
                 message,
                 verdict.value,
@@ -155,7 +155,7 @@ class Generation:
             except BaseException:
                 self.verdicts.pop(offset, None)
                 raise
-        self.told(message, verdict, reason)
+        self.report(message, verdict, reason)
         self.close(offset)
 
     async def _fail(self, message: Message[Any], verdict: Ack, after: timedelta | None, reason: str) -> None:
@@ -174,11 +174,11 @@ class Generation:
     def _repeat(self, message: Message[Any], after: timedelta | None, reason: str) -> None:
         """Deliver the message again later, as its next attempt; its offset stays open."""
         self.repeated[message.offset] = message.attempt
-        self.told(message, Ack.RETRY, reason)
+        self.report(message, Ack.RETRY, reason)
         self.delivered.pop(message.offset, None)
         self.assignment.host.redeliver_later(message, RETRY_LATER_S if after is None else after.total_seconds())
 
-    def told(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
+    def report(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
         """Report the end of a delivery to statistics and hooks."""
         host = self.assignment.host
         handed_out = self.delivered.get(message.offset)
@@ -197,13 +197,13 @@ class Generation:
         """
         host = self.assignment.host
         if not host.sends_back:
-            self.told(message, Ack.RETRY, TIMED_OUT, timed_out=True)
+            self.report(message, Ack.RETRY, TIMED_OUT, timed_out=True)
             self.delivered.pop(message.offset, None)
             host.deliver([message])
             return
         await host.send_back.send(message, ACK_TIMEOUT_LEVEL)
         self.verdicts.setdefault(message.offset, Ack.RETRY)
-        self.told(message, Ack.RETRY, TIMED_OUT, timed_out=True)
+        self.report(message, Ack.RETRY, TIMED_OUT, timed_out=True)
         self.close(message.offset)
 
     def close(self, offset: int) -> None:
@@ -255,7 +255,7 @@ class Assignment:
         self.generation = self._new_generation(start_offset)
         self.paused = False
         self.pulled_ms = self.consumed_ms = 0
-        self._room = asyncio.Event()
+        self._capacity = asyncio.Event()
         self._broker_id = 0
         self._task: asyncio.Task[Any] | None = None
         self._waits = 0
@@ -290,7 +290,7 @@ class Assignment:
         self.generation = self._new_generation(offset)
         self.next_offset = offset
         self.host.offsets.update(self.queue, offset, increase_only=False)
-        self._room.set()
+        self._capacity.set()
         self.host.room_made()
 
     def reset(self, offset: int) -> None:
@@ -308,7 +308,7 @@ class Assignment:
         """Continue after `pause`, starting with the parked messages."""
         self.paused = False
         self.unpark()
-        self.check_room()
+        self.check_capacity()
 
     def unpark(self) -> None:
         """Offer the parked messages to readers again, ahead of all others."""
@@ -332,16 +332,16 @@ class Assignment:
         """Record that all messages before offset are settled."""
         host = self.host
         host.offsets.update(self.queue, offset)
-        if not self._room.is_set():
-            self.check_room()
+        if not self._capacity.is_set():
+            self.check_capacity()
         host.room_made()
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Wake the pull loop once the open messages have dropped to half of `prefetch` (API-23)."""
         open_messages = self.generation.process_queue
         half = self.host.prefetch // 2
         if len(open_messages) <= half and not self._full:
-            self._room.set()
+            self._capacity.set()
 
     @property
     def _full(self) -> bool:
@@ -357,7 +357,7 @@ class Assignment:
         if self._waits % FLOW_LOG_EVERY == 1:
             it = self.generation.process_queue
             logger.warning(
-                "pulling waits group=%s queue=%s first=%d last=%d messages=%d bytes=%d span=%d times=%d",
+                "pull paused by flow control group=%s queue=%s first=%d last=%d messages=%d bytes=%d span=%d times=%d",
                 self.host.group, self.queue, it.commit_offset, it.max_offset, len(it), it.body_bytes, it.span, self._waits,
             )  # fmt: skip
 
@@ -367,11 +367,11 @@ class Assignment:
         while not self.generation.process_queue.dropped:
             if self._full:
                 self._log_wait()
-                self._room.clear()
-                await self._room.wait()
-                self._room.set()
+                self._capacity.clear()
+                await self._capacity.wait()
+                self._capacity.set()
                 continue
-            self._room.set()
+            self._capacity.set()
             generation, begin = self.generation, time.monotonic()
             try:
                 result = await self._pull()
@@ -426,7 +426,7 @@ class Assignment:
         if error.code in _SUBSCRIPTION_CODES:
             self.host.subscription_lost()
         elif isinstance(error, ConnectFailed):
-            self.host.core.beat_soon()  # a broker drops a group when its connections close
+            self.host.core.heartbeat_soon()  # a broker drops a group when its connections close
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
     def _take(self, generation: Generation, result: PullResult) -> None:

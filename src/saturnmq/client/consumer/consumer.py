@@ -105,7 +105,7 @@ class Consumer(Positioned, Generic[T]):
                 self.core.consumers.pop(self.group, None)
                 if self._announced:
                     self._announced = {}
-                    self.core.spawn(f"leave {self.group}", self.core.tell_left(self.group), vital=False)
+                    self.core.spawn(f"leave {self.group}", self.core.unregister_consumer(self.group), vital=False)
                 raise
             self.state = State.RUNNING
             self.started_ms = now_ms()
@@ -232,7 +232,7 @@ class Consumer(Positioned, Generic[T]):
         if problem is not None:
             if not self._warned and not isinstance(problem, RouteNotFound):  # `subscribe` has logged that already
                 self._warned = True
-                logger.warning("consumer waits for nothing group=%s: %s", self.group, problem)
+                logger.warning("consumer has nothing to receive group=%s error=%s", self.group, problem)
             try:
                 async with asyncio.timeout(self.settings.route_timeout):
                     return await self._inbox.get()
@@ -320,7 +320,7 @@ class Consumer(Positioned, Generic[T]):
             if open_bytes <= self.settings.prefetch_bytes // 2:
                 self._starved = False
                 for assignment in self._assigned.values():
-                    assignment.check_room()
+                    assignment.check_capacity()
 
     # messages not settled in time
 
@@ -334,7 +334,7 @@ class Consumer(Positioned, Generic[T]):
                     try:
                         await generation.expire(message)
                     except SaturnError as error:
-                        logger.warning("late message kept group=%s message=%r error=%s", self.group, message, error)
+                        logger.warning("expired message kept group=%s message=%r error=%s", self.group, message, error)
 
     # requests from brokers
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _NOT_NAMED: Final = "no such topic"
 
 
-def same_wish(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
+def same_selection(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
     """Whether both subscriptions select the same messages, as far as their expressions show."""
     if (mine.expression_type or TAG) != (theirs.expression_type or TAG):
         return False
@@ -61,14 +61,14 @@ class GroupCheck:
             return  # the only member, or not registered there yet
         for topic, data in mine.items():
             newest = group.subscription_table.get(topic)
-            if newest is not None and (newest.sub_version <= data.sub_version or same_wish(data, newest)):
+            if newest is not None and (newest.sub_version <= data.sub_version or same_selection(data, newest)):
                 self._known.pop(topic, None)
                 continue
             text = _NOT_NAMED if newest is None else f"{newest.expression_type or TAG} {newest.sub_string}"
             if self._known.get(topic) != text:
                 self._known[topic] = text
                 logger.warning(
-                    "subscriptions of one group differ, messages get lost: all its members must subscribe the same "
+                    "subscriptions of the group differ, messages are lost until all members subscribe the same "
                     "group=%s topic=%s mine=%s %s newest=%s others=%s",
                     self._group, topic, data.expression_type or TAG, data.sub_string, text, ",".join(others),
                 )  # fmt: skip

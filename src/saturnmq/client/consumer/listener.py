@@ -204,9 +204,7 @@ class Feeder:
             async with asyncio.timeout(spec.time_limit):
                 outcome = await self._call(message)
         except Exception as error:
-            logger.warning(
-                "handler failed group=%s message=%r error=%s: %s", spec.group, message, type(error).__name__, error
-            )
+            logger.warning("handler failed group=%s message=%r error=%r", spec.group, message, error)
             outcome, reason = Ack.RETRY, f"{FAILED_PREFIX}{type(error).__name__}: {error}"
         try:
             if outcome is None or outcome is Ack.SUCCESS:
@@ -218,13 +216,13 @@ class Feeder:
             elif wants_reply(message):
                 await self._reply(message, outcome)
             else:
-                logger.warning("handler of group %s returned %r, must be an Ack or None", spec.group, outcome)
+                logger.warning("handler returned no Ack group=%s result=%r", spec.group, outcome)
                 await message.retry(spec.retry.after)
         except AlreadySettled:
-            logger.debug("settled by the handler itself group=%s message=%r", spec.group, message)
+            logger.debug("message settled by the handler group=%s message=%r", spec.group, message)
         except SaturnError as error:
             logger.warning(
-                "message not settled, it comes again group=%s message=%r error=%s", spec.group, message, error
+                "message not settled, it is redelivered group=%s message=%r error=%s", spec.group, message, error
             )
             self.consumer.redeliver_later(message)
 

@@ -78,10 +78,10 @@ class Member(ABC):
         self._round_done = asyncio.Event()
         self._suspended = False
         self._denied = False
-        self._check_mates = GroupCheck(core, self.group)
-        self._alone = settings.model == "cluster"
+        self._group_check = GroupCheck(core, self.group)
+        self._only_member = settings.model == "cluster"
         self._compared = -math.inf
-        self._telling: asyncio.Task[Any] | None = None
+        self._announcing: asyncio.Task[Any] | None = None
         if settings.model == "cluster":
             self._set_subscription(self._retry_topic, Filter(ALL))
 
@@ -160,10 +160,10 @@ class Member(ABC):
         if self.state is State.RUNNING:
             self._check()
             await self._find([wire])
-            await self._ask_about(subscription_data(wire, wanted, now_ms()))
+            await self._validate_filter(subscription_data(wire, wanted, now_ms()))
         self._set_subscription(wire, wanted)
         if self.state is State.RUNNING:
-            await self._beat()
+            await self._heartbeat()
             self.wake_rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -175,7 +175,7 @@ class Member(ABC):
             self.wake_rebalance()  # completes the release if the caller is cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
                 await self._release(queue)
-            await self._beat()
+            await self._heartbeat()
 
     async def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
         """Read exactly these queues, outside of the group's rebalance; a second call replaces them.
@@ -221,17 +221,17 @@ class Member(ABC):
         """Fetch routes, then announce the group to every broker by heartbeat; pulls need both."""
         await self._find(topics)
         for data in list(self._subscriptions.values()):
-            await self._ask_about(data)
+            await self._validate_filter(data)
         # not without any subscription: that heartbeat would remove the other members' topics from the group
         if self._announced or self._subscriptions.keys() - {self._retry_topic}:
-            await self._beat()
+            await self._heartbeat()
 
     async def _find(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self.core.routes.use(topic)
             if await self.core.routes.refresh(topic) is None and not topic.startswith(RETRY_PREFIX):
                 logger.warning(
-                    "subscribed topic not found group=%s topic=%s. %s", self.group, topic, self._create_hint(topic)
+                    "subscribed topic not found group=%s topic=%s hint=%r", self.group, topic, self._create_hint(topic)
                 )
 
     async def _refresh_routes(self) -> None:
@@ -257,7 +257,7 @@ class Member(ABC):
         text = f"consumer {self.group} can receive nothing, no NameServer knows its topic: {', '.join(topics)}"
         return RouteNotFound(text, hint=self._create_hint(topics[0]))
 
-    async def _ask_about(self, data: SubscriptionData) -> None:
+    async def _validate_filter(self, data: SubscriptionData) -> None:
         """Have the brokers of the topic validate an SQL filter (FIL-03). Raises the error of a rejection."""
         route = self.core.routes.known(data.topic)
         if data.expression_type == TAG or route is None:
@@ -276,7 +276,7 @@ class Member(ABC):
             if answer.code != ResponseCode.SUCCESS:
                 raise self.core.answer_error(answer, f"{name}@{address}", topic=data.topic, group=self.group)
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Send heartbeats to all brokers; afterwards pulls may name these subscription versions."""
         versions = {topic: data.sub_version for topic, data in self._subscriptions.items()}
         self._announced = self._announced or versions
@@ -350,7 +350,7 @@ class Member(ABC):
         self._compare_soon()
         if changed:
             try:
-                await self._beat()
+                await self._heartbeat()
             except SaturnError as error:
                 logger.warning("heartbeat failed group=%s error=%s", self.group, error)
 
@@ -362,17 +362,17 @@ class Member(ABC):
     async def _compare(self) -> None:
         routes = [self.core.routes.known(topic) for topic in self._topics()]
         addresses = [min(ids.items())[1] for route in routes if route for ids in route.addresses.values() if ids]
-        told = {topic: data for topic, data in self._subscriptions.items() if topic in self._announced}
-        if addresses and told and not self._alone and self._manual is None:
+        announced = {topic: data for topic, data in self._subscriptions.items() if topic in self._announced}
+        if addresses and announced and not self._only_member and self._manual is None:
             self._compared = time.monotonic()
-            await self._check_mates.compare(random.choice(addresses), told)
+            await self._group_check.compare(random.choice(addresses), announced)
 
     def subscription_lost(self) -> None:
         """Re-announce after a broker did not know a subscription: it restarted, or another member replaced the group's topics."""
-        if self._telling is None or self._telling.done():
-            self._telling = self.core.spawn(f"tell again {self.group}", self._tell_again(), vital=False)
+        if self._announcing is None or self._announcing.done():
+            self._announcing = self.core.spawn(f"announce {self.group}", self._announce_again(), vital=False)
 
-    async def _tell_again(self) -> None:
+    async def _announce_again(self) -> None:
         await self._compare()
         try:
             await self.core.heartbeat()
@@ -417,15 +417,15 @@ class Member(ABC):
         members = await self._members(route)
         if not members:
             return None
-        self._alone = len(members) == 1
+        self._only_member = len(members) == 1
         if self.core.client_id not in members:
-            self.core.beat_soon()
+            self.core.heartbeat_soon()
         try:
             return self.settings.strategy(route.read_queues, members, self.core.client_id)
         except SaturnError:
             raise
         except Exception:  # user code; keep the assignment until it succeeds (RB-02)
-            logger.exception("rebalance failed group=%s topic=%s: the strategy raised", self.group, route.topic)
+            logger.exception("rebalance failed group=%s topic=%s reason=strategy", self.group, route.topic)
             return None
 
     async def _members(self, route: Route) -> list[str]:
@@ -437,7 +437,7 @@ class Member(ABC):
             try:
                 answer = await self.core.remote.call(address, command, self.core.settings.api_timeout_ms)
             except SaturnError as error:
-                logger.info("members not known group=%s broker=%s error=%s", self.group, address, error)
+                logger.info("members not read group=%s broker=%s error=%s", self.group, address, error)
                 continue
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return ConsumerIdList.decode(answer.body).consumer_id_list
@@ -476,7 +476,7 @@ class Member(ABC):
         try:
             offset = await self._start_offset(queue)
         except SaturnError as error:
-            logger.warning("queue not taken group=%s queue=%s error=%s", self.group, queue, error)
+            logger.warning("queue not acquired group=%s queue=%s error=%s", self.group, queue, error)
             return False
         if self.state is not State.RUNNING or queue.topic not in self._subscriptions:
             return False
@@ -484,7 +484,7 @@ class Member(ABC):
         assignment.paused = self._suspended
         self._assigned[queue] = assignment
         assignment.start()
-        logger.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
+        logger.info("queue acquired group=%s queue=%s offset=%d", self.group, queue, offset)
         return True
 
     @abstractmethod
@@ -541,4 +541,4 @@ class Member(ABC):
             try:
                 await assignment.lock_answered(ours=ours, was_valid=before[queue])
             except SaturnError as error:
-                logger.warning("queue stays halted group=%s queue=%s error=%s", self.group, queue, error)
+                logger.warning("queue still suspended group=%s queue=%s error=%s", self.group, queue, error)

@@ -66,7 +66,7 @@ class OrderedGeneration(Generation):
             return
         assignment = self.assignment
         if self.process_queue.dropped or assignment.head is not message:
-            assignment.let_go(message)
+            assignment.give_back(message)
             return
         self.done[key] = verdict
         finished = verdict is Ack.SUCCESS
@@ -76,7 +76,7 @@ class OrderedGeneration(Generation):
             except BaseException:
                 self.done.pop(key, None)
                 raise
-        self.told(message, verdict, reason, timed_out=reason == TIMED_OUT)
+        self.report(message, verdict, reason, timed_out=reason == TIMED_OUT)
         self.delivered.pop(message.offset, None)
         if finished:
             self.close(message.offset)
@@ -84,7 +84,7 @@ class OrderedGeneration(Generation):
                 assignment.head = None
         elif assignment.head is message:
             assignment.repeat_later(self, message, after)
-        assignment.let_go(message)
+        assignment.give_back(message)
         if len(self.done) > 4096:
             self.done = {key: value for key, value in self.done.items() if key[0] >= message.offset}
 
@@ -102,7 +102,9 @@ class OrderedGeneration(Generation):
         except SaturnError as error:
             if verdict is Ack.REJECT:
                 raise
-            logger.warning("dead letter not sent, queue waits group=%s message=%r error=%s", host.group, message, error)
+            logger.warning(
+                "dead letter not sent, queue suspended group=%s message=%r error=%s", host.group, message, error
+            )
             return False
         return True
 
@@ -169,7 +171,7 @@ class OrderedAssignment(Assignment):
             self.head = generation.waiting.popleft()
             self.host.deliver([self.head])
 
-    def let_go(self, message: Message[Any]) -> None:
+    def give_back(self, message: Message[Any]) -> None:
         """Record that the reader has settled or abandoned a message; offers the next one."""
         if self.handed is message:
             self.handed = None
@@ -196,7 +198,7 @@ class OrderedAssignment(Assignment):
         """As in the base class; first lets go of a message that a reader holds since before a seek."""
         handed = self.handed
         if handed is not None and handed is not self.head and self.handed_at <= before:
-            self.let_go(handed)  # from before a seek: its verdict is irrelevant, but the queue waits for it
+            self.give_back(handed)  # from before a seek: its verdict is irrelevant, but the queue waits for it
         return super().expired(before)
 
     # locks
@@ -210,7 +212,7 @@ class OrderedAssignment(Assignment):
     def resume_handing_out(self) -> None:
         """Offer parked and waiting messages and wake the pull loop."""
         self.unpark()
-        self.check_room()
+        self.check_capacity()
         self.offer_next()
 
     async def lock_answered(self, *, ours: bool, was_valid: bool) -> None:
@@ -229,7 +231,7 @@ class OrderedAssignment(Assignment):
         self._trusted = False
         stored = await self.host.offsets.read(self.queue)
         if stored is not None and stored > self.generation.process_queue.commit_offset:
-            logger.info("queue was consumed elsewhere group=%s queue=%s to=%d", self.host.group, self.queue, stored)
+            logger.info("queue was consumed elsewhere group=%s queue=%s offset=%d", self.host.group, self.queue, stored)
             self.reset(stored)
         self._trusted = True
         logger.info("lock regained group=%s queue=%s", self.host.group, self.queue)

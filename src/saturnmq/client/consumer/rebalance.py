@@ -53,18 +53,18 @@ def configured(queues: Iterable[MessageQueue]) -> Strategy:
     return allocate
 
 
-def machine_room(rooms: Iterable[str]) -> Strategy:
-    """MACHINE_ROOM: only queues of brokers named `<room>@<name>` at one of these sites.
+def machine_room(sites: Iterable[str]) -> Strategy:
+    """MACHINE_ROOM: only queues of brokers named `<site>@<name>` at one of these sites.
 
     Equal contiguous blocks; the remainder goes, one queue each, to the first members.
     """
-    wanted = frozenset(rooms)
+    wanted = frozenset(sites)
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         near = []
         for queue in sorted(queues, key=queue_order):
-            room, *name = queue.broker_name.split("@")
-            if len(name) == 1 and room in wanted:
+            site, *name = queue.broker_name.split("@")
+            if len(name) == 1 and site in wanted:
                 near.append(queue)
         ids = sorted(members)
         if me not in ids:
@@ -78,34 +78,34 @@ def machine_room(rooms: Iterable[str]) -> Strategy:
 
 
 def nearby(
-    inner: Strategy, *, broker_room: Callable[[MessageQueue], str], member_room: Callable[[str], str]
+    inner: Strategy, *, broker_site: Callable[[MessageQueue], str], member_site: Callable[[str], str]
 ) -> Strategy:
     """MACHINE_ROOM_NEARBY: apply `inner` within the member's own site.
 
-    Queues at sites without a live member are divided among all members. broker_room and member_room return the site of a queue's
+    Queues at sites without a live member are divided among all members. broker_site and member_site return the site of a queue's
     broker and of a client id; an empty string raises LocalProtocolError.
     """
 
-    def room_of(say: Callable[[Any], str], what: Any) -> str:
-        room = say(what)
-        if not room:
-            raise LocalProtocolError(f"no machine room is known for {what}")
-        return room
+    def site_of(say: Callable[[Any], str], what: Any) -> str:
+        site = say(what)
+        if not site:
+            raise LocalProtocolError(f"no site is known for {what}")
+        return site
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         if me not in members:
             return []
         queues_in: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues, key=queue_order):
-            queues_in.setdefault(room_of(broker_room, queue), []).append(queue)
+            queues_in.setdefault(site_of(broker_site, queue), []).append(queue)
         members_in: dict[str, list[str]] = {}
         for member in sorted(members):
-            members_in.setdefault(room_of(member_room, member), []).append(member)
-        here = room_of(member_room, me)
+            members_in.setdefault(site_of(member_site, member), []).append(member)
+        here = site_of(member_site, me)
         mine = inner(queues_in[here], members_in[here], me) if here in queues_in else []
-        for room in sorted(queues_in):
-            if room not in members_in:
-                mine += inner(queues_in[room], sorted(members), me)
+        for site in sorted(queues_in):
+            if site not in members_in:
+                mine += inner(queues_in[site], sorted(members), me)
         return mine
 
     return allocate

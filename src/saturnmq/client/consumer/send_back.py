@@ -68,7 +68,7 @@ class SendBack:
         try:
             await self._request(message, level, after)
         except SaturnError as error:
-            logger.warning("send back failed, a copy is sent group=%s message=%r error=%s", self._group, message, error)
+            logger.warning("send-back failed, sending a copy group=%s message=%r error=%s", self._group, message, error)
             await self._send_copy(message, level, reason)
 
     async def dead_letter(self, message: Message[Any], reason: str = "") -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import Core, now_ms, plain_address, vip_address
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.connection.in_flight import Gate
+from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.connection.routes import Route
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
 from saturnmq.client.hints import unreachable_broker
@@ -66,17 +66,17 @@ class Attempts:
     ) -> None:
         self._core = core
         self.group = namespaces.wrap(core.settings.namespace, group)
-        self._gate = Gate(max_in_flight, IN_FLIGHT_BYTES)
+        self._in_flight = InFlightLimit(max_in_flight, IN_FLIGHT_BYTES)
         self._hooks: tuple[SendHook, ...] = tuple(hooks)
         self._retry_codes = frozenset(retry_codes)
         self._counter = RoundRobin(random.randrange(1 << 16))
         self._default_queues = str(core.settings.default_queues)
 
-    async def _enter(self, size: int, deadline: Deadline, prepared: Prepared) -> None:
+    async def _acquire(self, size: int, deadline: Deadline, prepared: Prepared) -> None:
         """Wait for an in-flight slot, within the deadline. Raises SendFailed (API-22)."""
         try:
             async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
-                await self._gate.enter(size)
+                await self._in_flight.acquire(size)
         except TimeoutError:
             cause = CallTimeout("send call timeout: too many messages were in flight")
             raise self._failure(prepared, 0, [], deadline, cause, unknown=False) from cause

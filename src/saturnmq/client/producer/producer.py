@@ -444,7 +444,7 @@ class Producer(Attempts, Generic[T]):
         if tag not in self._warned_tags and len(self._warned_tags) < WARNED_TAGS_MAX:
             self._warned_tags.add(tag)
             logger.warning(
-                "tag matches no tag filter group=%s tag=%r: %s separates the tags of a filter, only * and sql(...) select it",
+                "tag matches no tag filter, only * and sql(...) select it group=%s tag=%r separator=%s",
                 self.group,
                 tag,
                 TAG_SEPARATOR,
@@ -510,13 +510,13 @@ class Producer(Attempts, Generic[T]):
         selector_arg: Any,
     ) -> Receipt:
         size = len(prepared.body)
-        if not self._gate.try_enter(size):
-            await self._enter(size, deadline, prepared)
+        if not self._in_flight.try_acquire(size):
+            await self._acquire(size, deadline, prepared)
         try:
             fixed = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg, deadline)
             return (await self._deliver(prepared, fixed, deadline))[0]
         finally:
-            self._gate.leave(size)
+            self._in_flight.release(size)
 
     async def answer(self, message: Message[Any], body: bytes, timeout: float | None = None) -> Receipt:
         """Send body as the reply to a request, to the broker that delivered the request: the requester is registered there."""
@@ -533,13 +533,13 @@ class Producer(Attempts, Generic[T]):
     ) -> list[Receipt]:
         size = len(prepared.body)
         deadline = self._deadline(timeout)
-        if not self._gate.try_enter(size):
-            await self._enter(size, deadline, prepared)
+        if not self._in_flight.try_acquire(size):
+            await self._acquire(size, deadline, prepared)
         try:
             fixed = await self._fixed(prepared.topic, shard_by, queue, None, None, deadline)
             return await self._deliver(prepared, fixed, deadline)
         finally:
-            self._gate.leave(size)
+            self._in_flight.release(size)
 
     async def send_prepared(self, prepared: Prepared, timeout: float | None = None) -> list[Receipt]:
         """Send a message that the client itself created, such as the copy of a message to a retry topic (RTY-01)."""

@@ -120,7 +120,7 @@ class Transaction(Generic[T]):
         try:
             topic = self._prepared.topic
             address = await core.master_address(topic, receipt.queue.broker_name)
-            self._told(state, address)
+            self._run_hooks(state, address)
             if state is TransactionState.UNKNOWN:
                 return
             _, physical = parse_offset_message_id(receipt.offset_message_id or self.message_id)
@@ -130,10 +130,10 @@ class Transaction(Generic[T]):
             await core.remote.call_oneway(address, command, END_TIMEOUT_MS)
         except SaturnError as problem:
             logger.warning(
-                "end of transaction not delivered, the broker will ask id=%s error=%s", self.message_id, problem
+                "end of transaction not sent, the broker will check id=%s error=%s", self.message_id, problem
             )
 
-    def _told(self, state: TransactionState, address: str) -> None:
+    def _run_hooks(self, state: TransactionState, address: str) -> None:
         """Run the `ended` hooks."""
         if not self._hooks:
             return

@@ -150,7 +150,7 @@ def pull_result(
         next_offset, low, high = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
         suggested = int(ext.get("suggestWhichBrokerId") or 0)
     except (KeyError, ValueError) as error:
-        raise HeaderError(f"pull answer of {queue.broker_name} lacks a usable {error}") from error
+        raise HeaderError(f"pull answer of {queue.broker_name} has no usable {error}") from error
     body = answer.body or b"" if status is PullStatus.FOUND else b""
     return PullResult(status, next_offset, low, high, body, queue, suggested, tags, namespace)
 

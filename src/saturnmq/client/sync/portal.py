@@ -21,12 +21,12 @@ from saturnmq.client.sync.loop_thread import LoopThread
 
 R = TypeVar("R")
 C = TypeVar("C")
-LAST_WORDS_S: Final = 2.0
+FLUSH_S: Final = 2.0
 CANCEL_SECONDS: Final = 5.0
 _NAME: Final = "saturnmq-sync"
 
 
-class Talkative(Protocol):
+class Flushable(Protocol):
     """A client with data to flush when the process exits."""
 
     async def last_words(self) -> None: ...
@@ -37,7 +37,7 @@ class Portal:
 
     def __init__(self) -> None:
         self._thread = LoopThread(_NAME)
-        self._last_words: set[Talkative] = set()  # clients started and not stopped
+        self._to_flush: set[Flushable] = set()  # clients started and not stopped
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The running background loop; starts its thread on the first call."""
@@ -92,31 +92,31 @@ class Portal:
             for task in asyncio.all_tasks(self._thread.running):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # the task continues in the parent
         self._thread = LoopThread(_NAME)
-        self._last_words = set()
+        self._to_flush = set()
 
-    def flush_at_exit(self, one: Talkative) -> None:
+    def flush_at_exit(self, one: Flushable) -> None:
         """Register a client to be flushed at process exit if it has not been stopped by then (TR-07)."""
-        self._last_words.add(one)
+        self._to_flush.add(one)
 
-    def forget_at_exit(self, one: Talkative) -> None:
+    def forget_at_exit(self, one: Flushable) -> None:
         """Unregister a client that was stopped, and so has flushed everything."""
-        self._last_words.discard(one)
+        self._to_flush.discard(one)
 
-    def started(self) -> set[Talkative]:
+    def started(self) -> set[Flushable]:
         """Clients that were started and not stopped."""
-        return set(self._last_words)
+        return set(self._to_flush)
 
     def close(self) -> None:
         """Stop the loop and its thread; objects created from it are unusable afterwards."""
         loop = self._thread.running
         if loop is not None:
-            end = asyncio.run_coroutine_threadsafe(self._end(list(self._last_words)), loop)
-            concurrent.futures.wait([end], timeout=LAST_WORDS_S)
+            end = asyncio.run_coroutine_threadsafe(self._end(list(self._to_flush)), loop)
+            concurrent.futures.wait([end], timeout=FLUSH_S)
             self._thread.stop()
 
-    async def _end(self, speakers: list[Talkative]) -> None:
+    async def _end(self, clients: list[Flushable]) -> None:
         """Flush the registered clients, then cancel all remaining tasks."""
-        await asyncio.gather(*(one.last_words() for one in speakers), return_exceptions=True)
+        await asyncio.gather(*(one.last_words() for one in clients), return_exceptions=True)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

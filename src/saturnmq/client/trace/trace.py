@@ -289,7 +289,7 @@ class Tracing:
                 self._senders[group] = known
             return known
 
-    def hurry(self) -> None:
+    def begin_shutdown(self) -> None:
         """Begin shutdown: from now on all tracers together have FLUSH_S to flush."""
         if self._left_s is None:
             self._left_s = FLUSH_S
@@ -306,7 +306,7 @@ class Tracing:
 
     async def close(self) -> None:
         """Flush all tracers and close the connections."""
-        self.hurry()
+        self.begin_shutdown()
         await asyncio.gather(*(tracer.close() for tracer in list(self._tracers)))
         async with self._starting:
             if self._own is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from saturnmq import Client
 from saturnmq.client.connection import core
-from saturnmq.client.connection.route_suspicion import Doubts, casts_doubt
+from saturnmq.client.connection.route_suspicion import RouteSuspicion, is_no_master
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
@@ -118,13 +118,13 @@ def test_failing_sends_find_a_master_that_is_registered_late(run: Run, cluster: 
 @pytest.mark.spec("HB-01", "TX-09", "DL-C05")
 @pytest.mark.parametrize("busy", [False, True])
 def test_new_master_gets_a_heartbeat_at_once(run: Run, cluster: Any, busy: bool) -> None:
-    """The new master needs the producer groups for transaction checks, even if an earlier heartbeat waits for a silent broker."""
+    """The new master needs the producer groups for transaction checks, even if an earlier heartbeat is unanswered."""
 
     async def work() -> None:
-        silent = asyncio.Event()
+        answer = asyncio.Event()
 
         async def no_answer(_: Command) -> None:
-            await silent.wait()
+            await answer.wait()
 
         async with (
             cluster(brokers=2) as c,
@@ -140,7 +140,7 @@ def test_new_master_gets_a_heartbeat_at_once(run: Run, cluster: Any, busy: bool)
                 c.add("T", led_by(new.address))
                 await client._core.routes.refresh("T")
                 (beat, *_) = await new.wait_for(RequestCode.HEART_BEAT)
-                silent.set()
+                answer.set()
             groups = {data.group_name for data in HeartbeatData.decode(beat.body).producer_data_set}
             assert "p" in groups
 
@@ -149,7 +149,7 @@ def test_new_master_gets_a_heartbeat_at_once(run: Run, cluster: Any, busy: bool)
 
 @pytest.mark.spec("HB-01", "TX-09")
 def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(core, "HEARTBEAT_RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         async with (
@@ -159,7 +159,7 @@ def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, mon
             (broker,) = c.brokers.values()
             async with client.producer("p") as producer:
                 await producer.send("T", b"1")
-                told = len(await broker.wait_for(RequestCode.HEART_BEAT))
+                sent = len(await broker.wait_for(RequestCode.HEART_BEAT))
                 port = int(broker.address.rpartition(":")[2])
                 await broker.stop()
                 with pytest.raises(SaturnError):
@@ -167,7 +167,7 @@ def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, mon
                 again = type(broker)(broker.name)
                 await again.start(port)
                 try:
-                    assert (await again.wait_for(RequestCode.HEART_BEAT)) and told > 0
+                    assert (await again.wait_for(RequestCode.HEART_BEAT)) and sent > 0
                     await producer.send("T", b"3")
                     assert len(again.of(RequestCode.HEART_BEAT)) == 1, (
                         "once it knows, the next one comes when it is due"
@@ -179,7 +179,7 @@ def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, mon
 
 
 @pytest.mark.spec("PR-11", "API-25", "DL-C05")
-def test_pending_call_fails_once_its_silent_broker_has_a_successor(run: Run, cluster: Any) -> None:
+def test_pending_call_fails_once_its_unresponsive_broker_has_a_successor(run: Run, cluster: Any) -> None:
     """A frozen master accepts connections and answers nothing: one timed-out call detects it, other pending calls are failed."""
 
     async def work() -> None:
@@ -211,7 +211,7 @@ class Routes:
     def __init__(self) -> None:
         self.asked: list[tuple[str, float]] = []
 
-    def naming(self, address: str) -> list[str]:
+    def topics_at(self, address: str) -> list[str]:
         return {"a": ["T", "U"], "b": ["V"]}.get(address, [])
 
     async def refresh(self, topic: str) -> None:
@@ -230,23 +230,23 @@ def test_route_suspicions_are_coalesced_and_the_last_one_is_kept(run: Run) -> No
             tasks.append(asyncio.get_running_loop().create_task(what, name=name))
             return tasks[-1]
 
-        doubts = Doubts(routes, spawn, replaced.append, pause_seconds=pause)  # type: ignore[arg-type]
-        doubts.tell("nobody's")
+        suspicion = RouteSuspicion(routes, spawn, replaced.append, pause_seconds=pause)  # type: ignore[arg-type]
+        suspicion.report("unknown")
         assert not tasks
         for _ in range(100):
-            doubts.tell("a")
+            suspicion.report("a")
         await asyncio.sleep(0)
         while len(routes.asked) < 2:
             await asyncio.sleep(0)
         for _ in range(100):
-            doubts.tell("b")
-            doubts.tell("a")
+            suspicion.report("b")
+            suspicion.report("a")
             await asyncio.sleep(0)
         assert len(tasks) == 1
         await asyncio.gather(*tasks)
         assert [topic for topic, _ in routes.asked] == ["T", "U", "V", "T", "U"]
         assert routes.asked[2][1] - routes.asked[1][1] >= pause
-        doubts.tell("b")
+        suspicion.report("b")
         await asyncio.gather(*tasks)
         assert len(tasks) == 2 and routes.asked[-1][0] == "V" and not replaced
 
@@ -257,4 +257,4 @@ def test_route_suspicions_are_coalesced_and_the_last_one_is_kept(run: Run) -> No
 def test_pull_without_matching_message_is_no_route_suspicion() -> None:
     pull = Command(RequestCode.PULL_MESSAGE, ext={"queueOffset": "7"})
     for code, after, expected in ((20, "7", True), (20, "8", False), (19, "7", False), (0, "7", False), (14, "", True)):
-        assert casts_doubt(pull, pull.reply(code, ext={"nextBeginOffset": after})) is expected
+        assert is_no_master(pull, pull.reply(code, ext={"nextBeginOffset": after})) is expected
