@@ -504,7 +504,7 @@ def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) ->
             await group.namesrv.stop()  # so that no NameServer reports the leader
             back = await group.start("n2")
             core = group.member("n2").node
-            await group.until(lambda: core._transfers._told, "nobody asks it to lead")
+            await group.until(lambda: core._transfers._alarmed, "nobody asks it to lead")
             assert part(back).copy.count == 0 and not ledger(back).serving
             assert core.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
             await group.until(lambda: part(back)._following, "it does not follow")

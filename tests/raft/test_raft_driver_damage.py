@@ -72,7 +72,7 @@ def test_leader_with_damaged_entry_steps_down_without_pushing_it(tmp_path: Path,
             else:
                 file, place = leader.files.index.files[0], entry.index * 32
                 file.map[place : place + 1] = b"\1"
-                found = f"{file.path}, byte {place}: the index lost entry {entry.index}"
+                found = f"{file.path}, byte {place}: entry {entry.index} is missing from the index"
             leader.node._state.log._cache.clear()  # as after a restart, or after 4096 more entries
             await made.start("n2")  # its log is empty
             await made.until(lambda: leader.status().failed, "the damage is not seen")

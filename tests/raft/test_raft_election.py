@@ -312,7 +312,7 @@ def test_votes_after_higher_term_was_seen_elect_no_leader() -> None:
     bench.vote_answer(sends[1], V.ACCEPT)
     assert bench.state.role is Role.CANDIDATE
     (warning,) = bench.of(Alarm)
-    assert "votes of term 2 come too late" in warning.text
+    assert "late votes ignored vote_term=2" in warning.text
     bench.tick()
     assert bench.state.term == 3
 
@@ -363,7 +363,7 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
     assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
     bench.follow("n1")
     assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
-    assert bench.node._heartbeats.heard_ms == bench.now_ms
+    assert bench.node._heartbeats.received_ms == bench.now_ms
     assert bench.state.transferee is None
     assert bench.of(RoleChanged)[-1] == RoleChanged(Role.FOLLOWER, bench.state.term, "n1")
 

@@ -88,7 +88,7 @@ def test_verify_is_read_only_and_reports_every_problem(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text("committedIndex=99\nendIndex=99\n")
     (tmp_path / "currterm").write_text("voteLeader=\ncurrTerm=0\n")
     assert verify(tmp_path).problems == [
-        "the index does not know entry 3",
+        "the index has no unit for entry 3",
         "currterm is 0, the last entry is of term 1",
         "committed up to 99, the log ends at 22",
     ]

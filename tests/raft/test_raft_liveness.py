@@ -163,7 +163,7 @@ def test_heartbeat_checks_in_order(leader: str, term: int, expected: Code) -> No
     assert answer.term == (5 if expected == Code.EXPIRED_TERM else -1)
     if expected == Code.SUCCESS:
         assert answer == HeartBeatResponse()
-    assert (bench.node._heartbeats.heard_ms == bench.now_ms) == (expected == Code.SUCCESS)
+    assert (bench.node._heartbeats.received_ms == bench.now_ms) == (expected == Code.SUCCESS)
     if expected == Code.TERM_NOT_READY:
         assert bench.state.role is Role.CANDIDATE
         bench.tick()

@@ -88,7 +88,7 @@ class Other:
     def __init__(self, *, plain: bool) -> None:
         self.bodies: list[bytes] = []
         self.ext: list[dict[str, str]] = []
-        self._ours = Peers({}, NetSettings(), self._asked)
+        self._ours = Peers({}, NetSettings(), self._probed)
         self._server = self._ours._server if plain else RemotingServer(self._handle, settings=NetSettings())
         if plain:
             handle = self._server.handler
@@ -100,7 +100,7 @@ class Other:
 
             self._server.handler = seen  # type: ignore[assignment]
 
-    def _asked(self, request: Request, answer: Callable[[Response], None]) -> None:
+    def _probed(self, request: Request, answer: Callable[[Response], None]) -> None:
         assert isinstance(request, PushRequest)
         index = request.entries[0].index if request.entries else None
         answer(PushResponse(code=Code.SUCCESS, index=index, count=max(len(request.entries), 1), end_index=7))

@@ -247,7 +247,7 @@ def damage_is_served(patch: Patch) -> None:
 
 def a_full_leader_commits_nothing_later(patch: Patch) -> None:
     """A leader elected with a full disk has no entry of its term, and appends no no-op when there is space again."""
-    patch.setattr(leader.Leader, "has_room", lambda self: None)
+    patch.setattr(leader.Leader, "space_freed", lambda self: None)
 
 
 def a_full_follower_writes(patch: Patch) -> None:
@@ -315,7 +315,7 @@ def run_one(seed: int) -> None:
         cluster.crash_after_cut = 0.0
         cluster.run(faulty_ms=30_000, calm_ms=15_000, load_every_ms=700, fault_every_ms=1500)
     elif kind == 4:  # damaged and full disks
-        cluster.mix = ("damage", "damage", "crash", "crash leader", "isolate leader", "heal", "no room", "partition")
+        cluster.mix = ("damage", "damage", "crash", "crash leader", "isolate leader", "heal", "full disk", "partition")
         cluster.run(faulty_ms=30_000, calm_ms=15_000, fault_every_ms=1200)
     else:  # truncations undone by a crash
         cluster.harsh("isolate leader", "one way", "heal")

@@ -123,7 +123,7 @@ class RaftMember:
         self._peers = Peers(
             settings.peers,
             net,
-            self._asked,
+            self._receive,
             body_is_good=lambda body: body_is_good(memoryview(body)),
             allowed=settings.allowed_addresses,
         )
@@ -173,7 +173,7 @@ class RaftMember:
             stamp=self._stamp,
             noop=self._noop,
         )
-        self._scrub.mend_first(self._damage_mark.damaged(self.files))
+        self._scrub.repair_first(self._damage_mark.damaged(self.files))
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
@@ -278,12 +278,12 @@ class RaftMember:
     async def transfer(self, transferee: str) -> TransferResponse:
         """Transfer the leadership to a member (DL-L01)."""
         request = self._transfer_request(transferee)
-        response = await self._ask_core(lambda now, token, node: node.request(now, token, request))
+        response = await self._request_core(lambda now, token, node: node.request(now, token, request))
         assert isinstance(response, TransferResponse)
         return response
 
     def _hand_over(self, transferee: str) -> None:
-        self._asked(self._transfer_request(transferee), lambda response: None)
+        self._receive(self._transfer_request(transferee), lambda response: None)
 
     def _transfer_request(self, transferee: str) -> TransferRequest:
         name, term = self.settings.self_id, self._node().term
@@ -316,11 +316,11 @@ class RaftMember:
         assert self.node is not None, "open() comes first"
         return self.node
 
-    async def _ask_core(self, ask: Callable[[int, int, Node], list[Action]]) -> Response:
+    async def _request_core(self, step: Callable[[int, int, Node], list[Action]]) -> Response:
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         token = self._answer_with(lambda response: None if future.done() else future.set_result(response))
         node = self._node()
-        self._feed(lambda: ask(self._clock_ms(), token, node))
+        self._feed(lambda: step(self._clock_ms(), token, node))
         return await future
 
     def _answer_with(self, answer: Callable[[Response], None]) -> int:
@@ -328,7 +328,7 @@ class RaftMember:
         self._answers[self._token] = answer
         return self._token
 
-    def _asked(self, request: Request, answer: Callable[[Response], None]) -> None:
+    def _receive(self, request: Request, answer: Callable[[Response], None]) -> None:
         token, node = self._answer_with(answer), self._node()
         self._feed(lambda: node.request(self._clock_ms(), token, request))
 
@@ -344,15 +344,15 @@ class RaftMember:
 
     def _ticked(self) -> list[Action]:
         node, now_ms = self._node(), self._clock_ms()
-        if self._scrub.keeps_from_standing(now_ms, node):
+        if self._scrub.postpones_election(now_ms, node):
             node.postpone_election(now_ms + 1)
         return node.tick(now_ms)
 
-    def _feed(self, given: Input) -> None:
+    def _feed(self, step: Input) -> None:
         """Handle an input now, or after the queued ones."""
         if self._stopped:
             return
-        self._inputs.append(given)
+        self._inputs.append(step)
         self._ticker.wake()
         if not self._running and self._blocked is None:
             self._run()
@@ -372,16 +372,16 @@ class RaftMember:
         finally:
             self._running = False
 
-    def _decide(self, given: Input) -> list[Action]:
+    def _decide(self, step: Input) -> list[Action]:
         """Feed an input to the core. If it raises (damage on disk, a broken invariant), this member fails until a restart."""
         try:
-            return given()
+            return step()
         except Exception as error:
             self._core_failed(error)
             return []
 
     def _core_failed(self, error: Exception) -> None:
-        log.exception("member=%s the core failed", self.settings.self_id)
+        log.exception("core failed member=%s", self.settings.self_id)
         if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
             self._damage_mark.leave(self.files.damaged)
         if self._node().failed is None:
@@ -423,16 +423,16 @@ class RaftMember:
             return self._cut(action)
         elif isinstance(action, RoleChanged):
             facts = action.role.value, action.term, action.leader_id, self.settings.self_id
-            log.info("role=%s term=%s leader=%s member=%s", *facts)
+            log.info("role changed role=%s term=%s leader=%s member=%s", *facts)
             self.listener.role_changed(action.role, action.term, action.leader_id)
         elif isinstance(action, Alarm):
-            log.warning("member=%s %s", self.settings.self_id, action.text)
+            log.warning("%s member=%s", action.text, self.settings.self_id)
         return None
 
     def _failed(self, error: BaseException) -> None:
         """Drop the remaining actions and report the storage failure to the core (DL-X15)."""
         if isinstance(error, InvariantBroken):
-            log.error("member=%s broken invariant", self.settings.self_id, exc_info=error)
+            log.error("invariant broken member=%s", self.settings.self_id, exc_info=error)
         node = self._node()
         void = [action for action in self._actions if isinstance(action, Reply)]
         self._actions.clear()
@@ -477,7 +477,7 @@ class RaftMember:
             took_ms = self._clock_ms() - began_ms
             self._rest_until_ms = self._clock_ms() + min(max(SYNC_REST * took_ms, SYNC_REST_MS[0]), SYNC_REST_MS[-1])
             if took_ms > SLOW_SYNC_MS:
-                log.warning("member=%s sync took %s ms", self.settings.self_id, took_ms)
+                log.warning("slow sync member=%s elapsed_ms=%s", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
             why = f"sync failed: {error}"
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
@@ -499,7 +499,7 @@ class RaftMember:
             await wait_until(self._work_in_ms(next_checkpoint_ms), self._work)
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
             self._work.clear()
-            self._make_room()
+            self._check_space()
             if self._blocked is None and self._node().failed is None:
                 self._scrub.step(self._clock_ms(), self._node())
             quiet = self._sync is None and self._blocked is None
@@ -517,7 +517,7 @@ class RaftMember:
                 try:
                     await self._in_thread(self._write_checkpoint)
                 except SaturnError as error:
-                    log.warning("checkpoint not written: %s", error)
+                    log.warning("checkpoint not written member=%s error=%s", self.settings.self_id, error)
 
     def _work_in_ms(self, checkpoint_ms: int) -> int:
         """ms until housekeeping is due if the log does not change; 0 while work is pending or the disk is full."""
@@ -529,7 +529,7 @@ class RaftMember:
             due_ms = min(due_ms, self._next_clean_ms, self._scrub.due_ms)
         return due_ms - self._clock_ms()
 
-    def _make_room(self) -> None:
+    def _check_space(self) -> None:
         """Run retention and preallocate the next file; without space for it appends are refused until there is (DL-S10)."""
         node, now_ms = self._node(), self._clock_ms()
         if self._blocked is not None or node.failed is not None:
@@ -541,7 +541,7 @@ class RaftMember:
             try:
                 used = member_ratio(self.files.folder, self.files.data.folders, self.settings.read_only_folders)
             except OSError as error:
-                log.warning("member=%s how full its disks are cannot be read: %s", self.settings.self_id, error)
+                log.warning("disk usage unknown member=%s error=%s", self.settings.self_id, error)
             else:
                 self.clean(used, time.time(), time.localtime().tm_hour)
         try:
@@ -550,13 +550,13 @@ class RaftMember:
         except DiskFull as error:
             full = True
             if not node.is_disk_full:
-                log.error("member=%s disk is full, appends are refused: %s", self.settings.self_id, error)
+                log.error("disk full, appends refused member=%s error=%s", self.settings.self_id, error)
         except (SaturnError, OSError) as error:
             why = str(error)
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
             return
         if full != node.is_disk_full:
-            log.warning("member=%s disk_full=%s", self.settings.self_id, full)
+            log.warning("disk state changed member=%s full=%s", self.settings.self_id, full)
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
     def _may_grow(self, folder: Path) -> bool:

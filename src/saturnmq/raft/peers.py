@@ -45,13 +45,13 @@ log = logging.getLogger(__name__)
 
 _OFFERED = {OFFER: str(FORM)}
 Answer = Callable[[Response], None]
-Ask = Callable[[Request, Answer], None]
+Receive = Callable[[Request, Answer], None]
 
 
 class Peers:
     """Server and clients of one member.
 
-    ask(request, answer) is called for each request received; answer is to be called once, at once or later.
+    receive(request, answer) is called for each request received; answer is to be called once, at once or later.
     body_is_good: entries whose body fails this check are refused, whether a leader or a client sent them (DL-X17, DUR-08).
     allowed: addresses that may send votes, heartbeats and pushes; empty: all.
     """
@@ -60,14 +60,14 @@ class Peers:
         self,
         addresses: Mapping[str, str],
         net: NetSettings,
-        ask: Ask,
+        receive: Receive,
         *,
         body_is_good: Callable[[bytes], bool] = bool,
         allowed: frozenset[str] = frozenset(),
     ) -> None:
         self._allowed = allowed
         self._addresses = dict(addresses)
-        self._ask = ask
+        self._receive = receive
         self._body_is_good = body_is_good
         self._server = RemotingServer(self._handle, settings=net)
         self._client = RemotingClient(settings=net)
@@ -106,7 +106,7 @@ class Peers:
         if self._allowed and isinstance(request, VoteRequest | HeartBeatRequest | PushRequest):
             address = connection.remote_address.rpartition(":")[0].strip("[]")
             if address not in self._allowed:
-                log.warning("peer=%s is not among dledger.allowedAddresses", connection.remote_address)
+                log.warning("request refused reason=not_in_dledger.allowedAddresses peer=%s", connection.remote_address)
                 return command.reply(
                     ResponseCode.SYSTEM_ERROR, f"{address} is not among dledger.allowedAddresses (DL-X17)"
                 )
@@ -125,7 +125,7 @@ class Peers:
         if isinstance(request, PushRequest) and (refusal := self._damaged(request)) is not None:
             answer(refusal)
         else:
-            self._ask(request, answer)
+            self._receive(request, answer)
         return None
 
     def _damaged(self, push: PushRequest) -> PushResponse | None:
@@ -133,7 +133,7 @@ class Peers:
         for entry in push.entries:
             if not self._body_is_good(entry.body):
                 log.warning(
-                    "entry=%s pos=%s pushed by leader=%s is damaged: refused", entry.index, entry.pos, push.leader_id
+                    "damaged entry refused index=%s position=%s leader=%s", entry.index, entry.pos, push.leader_id
                 )
                 return PushResponse(
                     group=push.group,
@@ -194,13 +194,13 @@ class Peers:
 
     def _failed(self, peer: str, error: SaturnError) -> None:
         self._plain.discard(peer)
-        log.debug("peer=%s call failed: %s", peer, error)
+        log.debug("call failed peer=%s error=%s", peer, error)
 
     def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
         """Decode a reply and note whether the peer supports the binary form. Raises BodyError."""
         if reply.code != RESPONSE_HEADER_CODE:
             self._plain.discard(peer)
-            log.debug("peer=%s code=%s refused the call: %s", peer, reply.code, reply.remark)
+            log.debug("call refused peer=%s code=%s remark=%s", peer, reply.code, reply.remark)
             return None
         if is_plain(command.body):
             return decode_answer(reply.body or b"")

@@ -45,12 +45,12 @@ def parse_peers(text: str) -> dict[str, str]:
         if not name or not dash or not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{part!r} must be id-host:port, for instance n0-127.0.0.1:40911")
         if name in peers:
-            raise ValueError(f"id {name!r} stands there twice")
+            raise ValueError(f"id {name!r} is listed twice")
         if address in peers.values():
-            raise ValueError(f"address {address} stands there twice")
+            raise ValueError(f"address {address} is listed twice")
         peers[name] = address
     if not peers:
-        raise ValueError("no member is named")
+        raise ValueError("no members are listed")
     return peers
 
 

@@ -44,7 +44,7 @@ class GroupTool:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, name: str, request: Request, timeout_ms: int = ASK_TIMEOUT_MS) -> Response:
+    async def _call(self, name: str, request: Request, timeout_ms: int = ASK_TIMEOUT_MS) -> Response:
         command = Command(code_of(request), body=encode(request))
         reply = await self._client.invoke(self.peers[name], command, timeout_ms)
         return decode_response(code_of(request), reply.body)
@@ -54,17 +54,17 @@ class GroupTool:
 
         async def one(name: str) -> str:
             try:
-                said = await self._ask(name, MetadataRequest(group=self.group, remote_id=name))
+                reported = await self._call(name, MetadataRequest(group=self.group, remote_id=name))
             except SaturnError as error:
                 return f"no answer: {error.message}"
-            return (said.leader_id or "") if isinstance(said, MetadataResponse) else "no answer"
+            return (reported.leader_id or "") if isinstance(reported, MetadataResponse) else "no answer"
 
         names = list(self.peers)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def leader(self) -> str | None:
         """The member that reports itself as leader."""
-        return next((name for name, said in (await self.leaders()).items() if name == said), None)
+        return next((name for name, reported in (await self.leaders()).items() if name == reported), None)
 
     async def term(self, leader: str) -> int:
         """The leader's term; -1 if unknown.
@@ -73,8 +73,8 @@ class GroupTool:
         """
         sender = next(name for name in self.peers if name != leader)
         request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=-1)
-        said = await self._ask(leader, request)
-        return said.term if isinstance(said, HeartBeatResponse) else -1
+        reported = await self._call(leader, request)
+        return reported.term if isinstance(reported, HeartBeatResponse) else -1
 
     async def transfer(self, to: str) -> Code:
         """Transfer the leadership to a member. Returns 200, or the code of the refusal. Raises SaturnError."""
@@ -87,10 +87,10 @@ class GroupTool:
         request = TransferRequest(
             group=self.group, remote_id=leader, transfer_id=leader, transferee_id=to, term=term
         )  # fmt: skip
-        return Code((await self._ask(leader, request, TRANSFER_TIMEOUT_MS)).code)
+        return Code((await self._call(leader, request, TRANSFER_TIMEOUT_MS)).code)
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
@@ -100,15 +100,15 @@ async def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.verb == "transfer":
             code = await tool.transfer(arguments.to)
-            say(f"transfer to {arguments.to}: {code.value} {code.name}")
+            write_line(f"transfer to {arguments.to}: {code.value} {code.name}")
             return 0 if code is Code.SUCCESS else 1
-        said = await tool.leaders()
-        for name, named in said.items():
-            say(f"{name} {tool.peers[name]} leader={named or 'none'}")
+        reported = await tool.leaders()
+        for name, named in reported.items():
+            write_line(f"{name} {tool.peers[name]} leader={named or 'none'}")
         leader = await tool.leader()
         if leader is not None and len(tool.peers) > 1:
-            say(f"leader={leader} term={await tool.term(leader)}")
-        return 0 if leader is not None and set(said.values()) == {leader} else 1
+            write_line(f"leader={leader} term={await tool.term(leader)}")
+        return 0 if leader is not None and set(reported.values()) == {leader} else 1
     finally:
         await tool.close()
 

@@ -31,12 +31,12 @@ from saturnmq.raft.core.settings import CoreSettings
 
 __all__ = ["Cluster", "Ledger", "Member", "Observer", "Violation"]
 
-NO_ROOM_MS_MAX: Final = 15_000
+FULL_DISK_MS_MAX: Final = 15_000
 FLIPS: Final = (Flip.BODY, Flip.BODY, Flip.UNIT_GONE, Flip.UNIT_WRONG)
 
 ALL_FAULTS = (
     "crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
-    "transfer, isolate", "lossy", "trim", "crash all", "skew", "slow disk", "no room", "damage",
+    "transfer, isolate", "lossy", "trim", "crash all", "skew", "slow disk", "full disk", "damage",
 )  # fmt: skip
 
 
@@ -214,9 +214,9 @@ class Cluster:
             before = member.now_ms
             member.clock_rate = rng.choice((0.9, 1.0, 1.1))
             member.clock_offset_ms += int(before - member.now_ms) + rng.choice((0, 0, 100))
-        elif fault == "no room":
-            member.room = False
-            self.events.after(rng.random() * NO_ROOM_MS_MAX, lambda: setattr(member, "room", True))
+        elif fault == "full disk":
+            member.has_space = False
+            self.events.after(rng.random() * FULL_DISK_MS_MAX, lambda: setattr(member, "has_space", True))
         elif fault == "damage":
             self.damage(member)
         else:
@@ -347,7 +347,7 @@ class Cluster:
         check(len(leaders) == 1, f"leaders: {leaders}")
         for member in self.members.values():
             assert member.node is not None
-            check(not member.node.pending_proposals, f"{member.name}: a caller was forgotten")
+            check(not member.node.pending_proposals, f"{member.name}: a caller was evicted")
 
 
 def vote_request(candidate: str, to: str, **fields: int) -> VoteRequest:

@@ -108,14 +108,19 @@ class Observer:
         earlier = self.leaders.setdefault(action.term, who)
         self.check(earlier == who, f"term {action.term} is led by {earlier} and {who}")
         log, node = member.log.live, member.node
-        self.check(node is None or not node.recovering, f"{member.name} leads, and lacks what it held before (DUR-10)")
+        self.check(
+            node is None or not node.recovering,
+            f"{member.name} leads without entries that it acknowledged before (DUR-10)",
+        )
         for index in range(max(log.begin, 0), self.top + 1):
-            self.check(log.entry(index) == self.truth.get(index), f"leader {member.name} lacks committed entry {index}")
+            self.check(
+                log.entry(index) == self.truth.get(index), f"committed entry {index} is missing on leader {member.name}"
+            )
 
     def appended(self, member: Member) -> None:
         """A member that was notified of a full disk appends no entries (DUR-15)."""
         node = member.node
-        self.check(node is None or not node.is_disk_full, f"{member.name} appends, and has no room")
+        self.check(node is None or not node.is_disk_full, f"{member.name} appends, with a full disk")
 
     def cut(self, member: Member, action: CutLog) -> None:
         self.cluster.seen["restart" if action.restart else "truncate"] += 1

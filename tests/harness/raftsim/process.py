@@ -53,7 +53,7 @@ class Member:
         self.hard = HardState()
         self.checkpoint = -1
         self.rots = False  # its disk loses synced entries at crashes; at most one member of a group
-        self.room = True  # whether its disk has space for another file
+        self.has_space = True  # whether its disk has space for another file
         self.flips: dict[int, Flip] = {}  # damaged entries that still exist, by index
         self.known_bad: set[int] = set()  # those that were read
         self.lost_to = -1  # last index that was lost to damage
@@ -148,8 +148,8 @@ class Member:
         if self.frozen:
             return
         node = self.node
-        if node.is_disk_full is self.room and node.failed is None and self._waits is None:
-            full = not self.room
+        if node.is_disk_full is self.has_space and node.failed is None and self._waits is None:
+            full = not self.has_space
             self.cluster.seen["full"] += full
             self.feed(lambda node: node.disk_full(self.now_ms, full))
         if node.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
@@ -352,7 +352,7 @@ class Member:
 
     def disk_is_well(self) -> None:
         """Restore disk space and complete every hanging operation."""
-        self.room = True
+        self.has_space = True
         for ends in (self._waits, self._sync_ends):
             if ends is not None:
                 ends()
@@ -365,8 +365,8 @@ class Member:
         self.cluster.seen["flip"] += 1
         if self.node is not None:
             log = self.node._state.log
-            for forgotten in [known for known in log._cache if known <= index]:
-                log._forget(forgotten)
+            for evicted in [known for known in log._cache if known <= index]:
+                log._evict(evicted)
 
     def _flips_within(self, first: int, last: int) -> None:
         """Forget flips outside of first..last: those entries no longer exist."""

@@ -207,12 +207,12 @@ class Search:
         yield self._trying, World(forms, after, truth, led, crashes, turns)
 
     def _on_the_way(self, net: Net, outcome: Outcome) -> Net:
-        if not outcome.sent and not outcome.forgot:
+        if not outcome.sent and not outcome.restarted:
             return net
         sent = [(self._lane_number(lane), self._message_number(message)) for lane, message in outcome.sent]
         taken = {lane for lane, _ in sent}
         kept = [pair for pair in net if pair[0] not in taken]
-        if outcome.forgot:  # answers to calls made before the crash are dropped
+        if outcome.restarted:  # answers to calls made before the crash are dropped
             kept = [
                 (lane, message)
                 for lane, message in kept
@@ -232,7 +232,7 @@ class Search:
                 _, term, log = promise
                 self._must(led.setdefault(term, member) == member, f"n{led[term]} and n{member} lead term {term}")
                 self._must(
-                    log[: len(truth)] == tuple(truth), f"n{member} leads term {term} and lacks what is committed"
+                    log[: len(truth)] == tuple(truth), f"n{member} leads term {term} without all committed entries"
                 )
                 self.found.leaders.add(term)
             elif promise[0] == "commits":
@@ -274,11 +274,11 @@ class Search:
 
 def _story(error: BaseException, path: Path | None) -> str:
     """The violation, and the events that lead to it, one per line."""
-    told = []
+    events = []
     while path is not None:
         who, what, *rest = path[0]
         lane = next((f"{one.kind} of n{one.sender} to n{one.receiver}" for one in rest if isinstance(one, Lane)), "")
         about = [] if isinstance(rest[-1:], Lane) else rest[-1:]
-        told.append(" ".join(filter(None, [who, what, lane, *(repr(one) for one in about)])))
+        events.append(" ".join(filter(None, [who, what, lane, *(repr(one) for one in about)])))
         path = path[1]
-    return "\n".join([str(error), "by these events:", *reversed(told)])
+    return "\n".join([str(error), "by these events:", *reversed(events)])

@@ -77,10 +77,10 @@ _KNOWN: Final = tuple(
         "known_max_term out parts calls next_call",
         "_reader _file_bytes begin end end_term end_pos next_index epoch durable _cache _cache_bytes _fresh",
         "state next_vote_ms raise_now last_result round spent_term",
-        "state elector sent_ms heard_ms round live acked_ms stepped_down_ms",
-        "state verified _told _appends _unsynced",
+        "state elector sent_ms received_ms round live acked_ms stepped_down_ms",
+        "state verified _reported_end _appends _unsynced",
         "state stamp noop peers proposals",
-        "state elector heartbeats leader giving taking _checked_ms",
+        "state elector heartbeats leader outgoing incoming _checked_ms",
     )
 )
 
@@ -140,13 +140,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a step. forgot: the member restarted. promises: facts that are checked against the other members."""
+    """Result of a step. restarted: the member restarted. promises: facts that are checked against the other members."""
 
     member: int
     form: Form
     sent: tuple[tuple[Lane, Any], ...]
     promises: tuple[tuple[Any, ...], ...]
-    forgot: bool = False
+    restarted: bool = False
 
 
 def first_form() -> Form:
@@ -376,12 +376,12 @@ class _Run:
             elector.round = Tally(term, len(state.peers), deadline_ms)
             elector.round.known_max_term, elector.round.answers = known, dict(answers)
         beats = node._heartbeats
-        beats.sent_ms, beats.heard_ms, beats.stepped_down_ms, beats.round, acked = core[3]
+        beats.sent_ms, beats.received_ms, beats.stepped_down_ms, beats.round, acked = core[3]
         beats.acked_ms, beats.live = dict(acked), {}
         if core[3][3] is not None:
             beats.round = Round(*core[3][3])
         follower = node._follower
-        follower.verified, follower._told, appends, unsynced = core[4]
+        follower.verified, follower._reported_end, appends, unsynced = core[4]
         follower._appends = {first: Waiting(*waiting) for first, *waiting in appends}
         follower._unsynced = deque(Unsynced(*held) for held in unsynced)
         peers, proposals = core[5]
@@ -392,7 +392,7 @@ class _Run:
             progress.pending = {first: Pushed(last, sent_ms) for first, last, sent_ms in pending}
             node._leader.peers[progress.peer] = progress
         node._leader.proposals = deque(Proposal(at, 0, NOW + 10**9, answer) for at, answer in proposals)
-        node._transfers.giving = node._transfers.taking = node._transfers._checked_ms = None
+        node._transfers.outgoing = node._transfers.incoming = node._transfers._checked_ms = None
         state.calls, self.calls = {}, {}
         for call, (lane, whose) in enumerate(core[6], 1):
             state.calls[call] = self._callback(*whose)
@@ -432,7 +432,7 @@ class _Run:
             self.syncing = (int(self.syncing[0] == epoch), *self.syncing[1:])
         if self.sync_wanted is not None:
             self.sync_wanted = (int(self.sync_wanted[0] == epoch), self.sync_wanted[1])
-        told = follower._told
+        reported = follower._reported_end
         tally, beat = elector.round, beats.round
         return (
             (state.term, state.voted_for, state.role, state.leader_id, state.committed, state.known_max_term),
@@ -448,7 +448,7 @@ class _Run:
             ),
             (
                 since(beats.sent_ms) if beats.sent_ms >= 0 else -1,
-                lately(beats.heard_ms),
+                lately(beats.received_ms),
                 lately(beats.stepped_down_ms),
                 (beat.term, since(beat.sent_ms), beat.answered, beat.success, beat.not_ready, beat.inconsistent)
                 if beat is not None
@@ -459,7 +459,7 @@ class _Run:
             ),
             (
                 follower.verified,
-                (1, told[1]) if told is not None and told[0] == epoch else None,
+                (1, reported[1]) if reported is not None and reported[0] == epoch else None,
                 tuple((first, w.token, w.request, since(w.since_ms)) for first, w in follower._appends.items()),
                 tuple((held.index, held.token, held.response) for held in follower._unsynced),
             ),
@@ -517,7 +517,7 @@ def _shift(node: Node, ms: int) -> None:
         elector.round.deadline_ms -= ms
     if beats.sent_ms >= 0:
         beats.sent_ms -= ms
-    beats.heard_ms -= ms
+    beats.received_ms -= ms
     beats.stepped_down_ms -= ms
     beats.acked_ms = {peer: at_ms - ms for peer, at_ms in beats.acked_ms.items()}
     if beats.round is not None:

@@ -66,7 +66,7 @@ class Elector:
         if state.recovering:
             self.next_vote_ms = self._jitter()
             return
-        self._ask()
+        self._request_votes()
 
     def due_ms(self) -> int:
         """Deadline of the current round of votes, or start of the next one."""
@@ -85,7 +85,7 @@ class Elector:
             low, high = settings.take_vote_interval_min_ms, settings.take_vote_interval_max_ms
         return self.state.now_ms + low + self.state.chance(high - low)
 
-    def _ask(self) -> None:
+    def _request_votes(self) -> None:
         """Start a round of votes; the member's own vote comes first, by the same rules as any other (DL-E08)."""
         state = self.state
         wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
@@ -139,7 +139,7 @@ class Elector:
             if state.term == tally.term and state.role is Role.CANDIDATE and not self.raise_now:
                 state.become_leader()
             else:
-                state.alarm(f"votes of term {tally.term} come too late: role={state.role.value} term={state.term}")
+                state.alarm(f"late votes ignored vote_term={tally.term} role={state.role.value} term={state.term}")
 
     def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
         """Answer a vote request; a granted vote is persisted before the response is sent (DL-E16..DL-E19)."""

@@ -44,7 +44,7 @@ class Follower:
     def __init__(self, state: State) -> None:
         self.state = state
         self.verified = -1
-        self._told: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
+        self._reported_end: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
         self._appends: dict[int, Waiting] = {}
         self._unsynced: deque[Unsynced] = deque()
 
@@ -55,7 +55,7 @@ class Follower:
     def role_changed(self) -> None:
         """Term or leader changed: nothing is verified any longer, and all waiting pushes are refused."""
         self.verified = -1
-        self._told = None
+        self._reported_end = None
         self.clear(Code.NOT_FOLLOWER)
         while self._unsynced:
             held = self._unsynced.popleft()
@@ -135,7 +135,7 @@ class Follower:
             self._answer(token, request, Code.PUSH_REQUEST_IS_FULL)
         else:
             self._appends[first] = Waiting(token, request, state.now_ms)
-            self._take()
+            self._append_waiting()
 
     def _known(self, token: int, request: PushRequest) -> None:
         """Answer a push whose entries all lie within the log: success if they are verified and equal (DL-F10)."""
@@ -146,7 +146,7 @@ class Follower:
         else:
             self._answer(token, request, Code.INCONSISTENT_STATE)
 
-    def _take(self) -> None:
+    def _append_waiting(self) -> None:
         """Append waiting requests in log order, whatever their order of arrival (DL-F04)."""
         log = self.state.log
         while self._appends:
@@ -195,12 +195,12 @@ class Follower:
     def _commit(self, request: PushRequest) -> None:
         state = self.state
         state.commit(min(request.commit_index, self.verified))
-        if state.recovering and self._is_whole(request.commit_index):
+        if state.recovering and self._is_recovered(request.commit_index):
             state.recover_to = -1
-            state.alarm(f"what damage took is here again, up to {self.verified}")
+            state.alarm(f"missing entries recovered end={self.verified}")
 
-    def _is_whole(self, commit_index: int) -> bool:
-        """Whether all acknowledged entries are here again.
+    def _is_recovered(self, commit_index: int) -> bool:
+        """Whether the log holds all acknowledged entries again.
 
         True when the log is verified up to what this member had before the damage, or up to a committed entry of the current
         term, before which the leader's log holds every committed entry.
@@ -213,7 +213,7 @@ class Follower:
     def _compare(self, token: int, request: PushRequest) -> None:
         """Compare the sent entry with the stored one, in everything but the CRC fields (DL-F07)."""
         log, entry = self.state.log, request.entries[0]
-        self._told = log.epoch, log.end
+        self._reported_end = log.epoch, log.end
         if log.entry(entry.index) != entry:
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
@@ -227,14 +227,16 @@ class Follower:
         if keep and entry.index < self.verified:
             self._answer_durable(token, request, entry.index)  # delayed duplicate: the entries after it are verified
             return
-        first_gone = entry.index + 1 if keep else entry.index
+        first_removed = entry.index + 1 if keep else entry.index
         overlap = entry.index <= log.next_index
-        if not overlap and self._told != (log.epoch, log.end):
+        if not overlap and self._reported_end != (log.epoch, log.end):
             # It would drop the whole log, so the leader must have seen the current end in a COMPARE response.
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
-        if overlap and first_gone <= min(state.committed, log.end):
-            state.alarm(f"{request.leader_id} wants to cut at {first_gone}, committed up to {state.committed}: refused")
+        if overlap and first_removed <= min(state.committed, log.end):
+            state.alarm(
+                f"truncation refused leader={request.leader_id} index={first_removed} committed={state.committed}"
+            )
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
         if not keep and (entry.term > state.term or state.disk_full):
@@ -242,7 +244,7 @@ class Follower:
             return
         if keep:
             if log.end > entry.index:
-                self._cut(first_gone, entry.end_pos)
+                self._cut(first_removed, entry.end_pos)
         else:
             self._replace(entry)
         self.verified = entry.index

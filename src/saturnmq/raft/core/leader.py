@@ -62,7 +62,7 @@ class Leader:
             self.peers = {peer: Progress(peer) for peer in state.others}
             self._append_noop()
 
-    def has_room(self) -> None:
+    def space_freed(self) -> None:
         """The disk has space again: a leader elected while it was full appends its no-op entry now (DL-X04, DUR-15)."""
         if self.state.role is Role.LEADER and self.state.log.end_term < self.state.term:
             self._append_noop()
@@ -174,7 +174,7 @@ class Leader:
     def _push_due_ms(self, progress: Progress) -> int:
         """When `push` has work for this peer if no response arrives and nothing is appended."""
         settings, log = self.state.settings, self.state.log
-        if log.empty or progress.asking:
+        if log.empty or progress.probing:
             return NEVER
         due_ms = -1
         if progress.state is PeerState.APPEND and progress.pending:
@@ -192,12 +192,12 @@ class Leader:
     def push(self, progress: Progress) -> None:
         """Send the requests that this peer can accept now."""
         state = self.state
-        if state.log.empty or progress.asking or state.now_ms < progress.pause_until_ms:
+        if state.log.empty or progress.probing or state.now_ms < progress.pause_until_ms:
             return  # nothing is sent from an empty log (DL-P05)
         if progress.state is PeerState.COMPARE:
             self._compare(progress)
         elif progress.state is PeerState.TRUNCATE:
-            self._ask(progress, PushKind.TRUNCATE, progress.truncate_at)
+            self._probe(progress, PushKind.TRUNCATE, progress.truncate_at)
         else:
             self._appends(progress)
 
@@ -206,23 +206,23 @@ class Leader:
         search = progress.search
         if search is None or not log.begin <= search.at <= log.end:
             search = progress.search = Search(-1, log.end, log.end)
-        self._ask(progress, PushKind.COMPARE, search.at)
+        self._probe(progress, PushKind.COMPARE, search.at)
 
-    def _ask(self, progress: Progress, kind: PushKind, index: int) -> None:
+    def _probe(self, progress: Progress, kind: PushKind, index: int) -> None:
         """Send a COMPARE or TRUNCATE; nothing else is sent to the peer until its response (DL-P04)."""
         entry = self.state.log.entry(index)
         if entry is None:
             self._lost(progress)
             return
-        progress.asking = True
+        progress.probing = True
         request = self._request(progress, kind, (entry,))
         term = self.state.term
-        self.state.send(progress.peer, request, partial(self._asked, progress, term, kind, index))
+        self.state.send(progress.peer, request, partial(self._probed, progress, term, kind, index))
 
-    def _asked(self, progress: Progress, term: int, kind: PushKind, index: int, response: Response | None) -> None:
+    def _probed(self, progress: Progress, term: int, kind: PushKind, index: int, response: Response | None) -> None:
         if not self._is_current(progress, term):
             return
-        progress.asking = False
+        progress.probing = False
         search, begin = progress.search, self.state.log.begin
         code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
         if isinstance(response, PushResponse) and self.state.settings.batch_push_auto:

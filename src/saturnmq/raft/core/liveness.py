@@ -31,12 +31,12 @@ class Round:
 
 @dataclass(slots=True)
 class Heartbeats:
-    """live: whether the last heartbeat to each peer was answered (DL-H04). heard_ms: last heartbeat of the leader (DL-H08)."""
+    """live: whether the last heartbeat to each peer was answered (DL-H04). received_ms: last heartbeat of the leader (DL-H08)."""
 
     state: State
     elector: Elector
     sent_ms: int = -1
-    heard_ms: int = -1
+    received_ms: int = -1
     round: Round | None = None
     live: dict[str, bool] = field(default_factory=dict)
     acked_ms: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Heartbeats:
             self.live = {}
             self.acked_ms = dict.fromkeys(self.state.others, now_ms)
         elif self.state.role is Role.FOLLOWER:
-            self.heard_ms = now_ms
+            self.received_ms = now_ms
 
     @property
     def quorum_seen_ms(self) -> int:
@@ -73,14 +73,14 @@ class Heartbeats:
                 self.sent_ms < 0 or state.now_ms - self.sent_ms > state.settings.heartbeat_interval_ms
             ):
                 self._beat()
-        elif state.role is Role.FOLLOWER and state.now_ms - self.heard_ms > state.settings.election_timeout_ms:
+        elif state.role is Role.FOLLOWER and state.now_ms - self.received_ms > state.settings.election_timeout_ms:
             state.become_candidate(state.term)  # the term stays the same (DL-H07)
 
     def due_ms(self) -> int:
         """A leader's next heartbeat or the end of its lease; a follower's election timeout."""
         state = self.state
         if state.role is Role.FOLLOWER:
-            return self.heard_ms + state.settings.election_timeout_ms + 1
+            return self.received_ms + state.settings.election_timeout_ms + 1
         if state.role is not Role.LEADER:
             return NEVER
         beat_ms = self.sent_ms + state.settings.heartbeat_interval_ms + 1 if self.sent_ms >= 0 else state.now_ms
@@ -91,7 +91,8 @@ class Heartbeats:
         state = self.state
         if state.now_ms < self.lease_ends_ms:
             return True
-        state.alarm(f"no quorum answered for {state.now_ms - self.quorum_seen_ms} ms, leadership is given up")
+        elapsed_ms = state.now_ms - self.quorum_seen_ms
+        state.alarm(f"leader stepped down reason=lease_expired term={state.term} elapsed_ms={elapsed_ms}")
         state.become_candidate(state.term)
         return False
 
@@ -144,10 +145,10 @@ class Heartbeats:
         if state.now_ms - self.stepped_down_ms < state.settings.election_timeout_ms:
             return
         self.stepped_down_ms = state.now_ms
-        state.alarm(f"a member is in term {term}, leadership of term {state.term} is given up")
+        state.alarm(f"leader stepped down reason=higher_term term={state.term} seen_term={term}")
         self.elector.see_higher_term(term)
 
-    def heard(self, request: HeartBeatRequest) -> HeartBeatResponse:
+    def receive(self, request: HeartBeatRequest) -> HeartBeatResponse:
         """Answer a leader's heartbeat (DL-H05, DL-H06). A success response has no fields but the code."""
         state = self.state
         if request.leader_id not in state.peers:
@@ -162,7 +163,7 @@ class Heartbeats:
         if state.leader_id is None:
             state.become_follower(request.leader_id)
         elif state.leader_id != request.leader_id:
-            state.alarm(f"{request.leader_id} says it leads term {state.term}, {state.leader_id} does")
+            state.alarm(f"second leader rejected term={state.term} leader={state.leader_id} sender={request.leader_id}")
             return HeartBeatResponse(code=Code.INCONSISTENT_LEADER)
-        self.heard_ms = state.now_ms
+        self.received_ms = state.now_ms
         return HeartBeatResponse()

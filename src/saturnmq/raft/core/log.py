@@ -91,8 +91,8 @@ class Log:
         last = self.entry(index - 1)
         invariant(last is not None, f"cut at {index} of a log {self.begin}..{self.end}")
         assert last is not None
-        for gone in range(index, self.end + 1):
-            self._forget(gone)
+        for removed in range(index, self.end + 1):
+            self._evict(removed)
         self.end = index - 1
         self.next_index = index
         self.end_term = last.term
@@ -121,16 +121,16 @@ class Log:
             oldest = self.end - len(cache) + 1
             if oldest >= self._fresh:
                 break
-            self._forget(oldest)
+            self._evict(oldest)
 
     def trimmed(self, begin: int) -> None:
         """Retention deleted the entries before begin (DL-S12)."""
         if begin > self.begin >= 0:
-            for gone in [index for index in self._cache if index < begin]:
-                self._forget(gone)
+            for removed in [index for index in self._cache if index < begin]:
+                self._evict(removed)
             self.begin = begin
 
-    def _forget(self, index: int) -> None:
-        gone = self._cache.pop(index, None)
-        if gone is not None:
-            self._cache_bytes -= gone.size
+    def _evict(self, index: int) -> None:
+        entry = self._cache.pop(index, None)
+        if entry is not None:
+            self._cache_bytes -= entry.size

@@ -92,7 +92,7 @@ class Node:
         if synced_index > log.end:
             self._state.recover_to = synced_index
             self._state.alarm(
-                f"the log ends at {log.end}, it was synced up to {synced_index}: no votes until that is here again"
+                f"acknowledged entries missing, no votes until recovered end={log.end} synced={synced_index}"
             )
         if log.end_term > hard_state.term:  # the term file is older than the log (DL-X01)
             self._state.term, self._state.voted_for = log.end_term, None
@@ -316,7 +316,7 @@ class Node:
         state = self._state
         if state.failed is None:
             state.failed = why
-            state.alarm(f"storage failed, this member gives up: {why}")
+            state.alarm(f"storage failed term={state.term} error={why}")
             self._elector.round = None
             state.become_candidate(state.term)
         return self._leave()
@@ -326,7 +326,7 @@ class Node:
         self._enter(now_ms)
         self._state.disk_full = full
         if not full:
-            self._leader.has_room()
+            self._leader.space_freed()
             self._proposed()
         return self._leave()
 
@@ -353,7 +353,7 @@ class Node:
         elif isinstance(request, VoteRequest):
             state.reply(token, self._elector.vote(request))
         elif isinstance(request, HeartBeatRequest):
-            state.reply(token, self._heartbeats.heard(request))
+            state.reply(token, self._heartbeats.receive(request))
         elif isinstance(request, AppendRequest):
             self._check_lease()
             self._leader.propose(token, [request.body or b""])

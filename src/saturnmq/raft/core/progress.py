@@ -107,7 +107,7 @@ class Progress:
     truncate_at: int = -1
     next_index: int = -1
     reads_batches: bool = False  # known from a response with a count (DL-X14)
-    asking: bool = False  # a COMPARE or TRUNCATE is in flight
+    probing: bool = False  # a COMPARE or TRUNCATE is in flight
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)
     last_push_ms: int = -1

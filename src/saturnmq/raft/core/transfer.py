@@ -24,7 +24,7 @@ REFUSED_CHECKS_MAX: int = 16
 
 
 @dataclass(slots=True)
-class Giving:
+class Outgoing:
     """A transfer on the leader's side. sent: the transferee holds the whole log and was asked to take the leadership."""
 
     token: int
@@ -35,7 +35,7 @@ class Giving:
 
 
 @dataclass(slots=True)
-class Taking:
+class Incoming:
     """A transfer on the transferee's side: waits for the entries, then for the election in the term `target`."""
 
     token: int
@@ -52,25 +52,25 @@ class Transfers:
         self.elector = elector
         self.heartbeats = heartbeats
         self.leader = leader
-        self.giving: Giving | None = None
-        self.taking: Taking | None = None
+        self.outgoing: Outgoing | None = None
+        self.incoming: Incoming | None = None
         self._checked_ms: int | None = None
         self._refused = 0  # consecutive transfers to preferred leaders that were refused in this term
-        self._told = False
+        self._alarmed = False
 
     def role_changed(self) -> None:
         """Fail a transfer that was not sent yet; a sent one is completed by the transferee's response (DL-L06)."""
-        self._refused, self._told = 0, False
-        if self.giving is not None and not self.giving.sent:
-            self._end(self.giving, Code.NOT_LEADER)
+        self._refused, self._alarmed = 0, False
+        if self.outgoing is not None and not self.outgoing.sent:
+            self._end(self.outgoing, Code.NOT_LEADER)
 
     def request(self, token: int, request: TransferRequest) -> None:
         if request.transferee_id == request.transfer_id:
             self._reply(token, Code.UNEXPECTED_ARGUMENT)
         elif request.transfer_id == self.state.self_id:
-            self._give(token, request)
+            self._start_transfer(token, request)
         elif request.transferee_id == self.state.self_id:
-            self._take(token, request)
+            self._accept_transfer(token, request)
         else:
             self._reply(token, Code.UNEXPECTED_ARGUMENT)  # this member is neither leader nor transferee (DL-L07)
 
@@ -88,20 +88,20 @@ class Transfers:
         if self._checked_ms is None:
             return self.state.now_ms
         due_ms = self._checked_ms + self.state.settings.preferred_check_ms * self._checks_passed_over
-        if self.giving is not None and not self.giving.sent:
-            due_ms = min(due_ms, self.giving.deadline_ms)
-        return due_ms if self.taking is None else min(due_ms, self.taking.deadline_ms)
+        if self.outgoing is not None and not self.outgoing.sent:
+            due_ms = min(due_ms, self.outgoing.deadline_ms)
+        return due_ms if self.incoming is None else min(due_ms, self.incoming.deadline_ms)
 
     def progress(self) -> None:
         """Advance pending transfers as far as the log and the role allow."""
-        if self.giving is not None and not self.giving.sent:
-            self._hand_over(self.giving)
-        if self.taking is not None:
-            self._settle(self.taking)
+        if self.outgoing is not None and not self.outgoing.sent:
+            self._hand_over(self.outgoing)
+        if self.incoming is not None:
+            self._settle(self.incoming)
 
     # the leader's side
 
-    def _give(self, token: int, request: TransferRequest) -> None:
+    def _start_transfer(self, token: int, request: TransferRequest) -> None:
         """Check the request in DLedger's order (DL-L01, DL-L02), then refuse appends until the transfer ends."""
         state, transferee = self.state, request.transferee_id
         if transferee is None or transferee not in state.peers:
@@ -112,48 +112,48 @@ class Transfers:
             self._reply(token, Code.NOT_LEADER)
         elif self._lag(transferee) >= state.settings.transfer_lag_max:
             self._reply(token, Code.FALL_BEHIND_TOO_MUCH)
-        elif state.transferee is not None or self.giving is not None:
+        elif state.transferee is not None or self.outgoing is not None:
             self._reply(token, Code.LEADER_TRANSFERRING)
         else:
             state.transferee = transferee
-            self.giving = Giving(token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms)
-            self._hand_over(self.giving)
+            self.outgoing = Outgoing(token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms)
+            self._hand_over(self.outgoing)
 
     def _lag(self, peer: str) -> int:
         return self.state.log.end - self.leader.peers[peer].watermark
 
-    def _hand_over(self, giving: Giving) -> None:
+    def _hand_over(self, outgoing: Outgoing) -> None:
         """Ask the transferee once it holds the whole log, so that it wins the election (DL-L03, DL-X22)."""
         state = self.state
-        if self._lag(giving.transferee) > 0:
-            if state.now_ms >= giving.deadline_ms:
-                self._end(giving, Code.FALL_BEHIND_TOO_MUCH)
+        if self._lag(outgoing.transferee) > 0:
+            if state.now_ms >= outgoing.deadline_ms:
+                self._end(outgoing, Code.FALL_BEHIND_TOO_MUCH)
             return
-        giving.sent = True
+        outgoing.sent = True
         request = TransferRequest(
             group=state.group,
             term=state.term,
             local_id=state.self_id,
-            remote_id=giving.transferee,
+            remote_id=outgoing.transferee,
             leader_id=state.self_id,
             transfer_id=state.self_id,
-            transferee_id=giving.transferee,
+            transferee_id=outgoing.transferee,
             take_leadership_ledger_index=state.log.end,
         )
-        state.send(giving.transferee, request, partial(self._given, giving))
+        state.send(outgoing.transferee, request, partial(self._transfer_answered, outgoing))
 
-    def _given(self, giving: Giving, response: Response | None) -> None:
-        self._end(giving, Code.NETWORK_ERROR if response is None else response.code)
+    def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
+        self._end(outgoing, Code.NETWORK_ERROR if response is None else response.code)
 
-    def _end(self, giving: Giving, code: int) -> None:
+    def _end(self, outgoing: Outgoing, code: int) -> None:
         """End the transfer with code; if the term is unchanged, appends are accepted again (DL-L06)."""
-        if self.giving is giving:
-            self.giving = None
-        if self.state.term == giving.term:
+        if self.outgoing is outgoing:
+            self.outgoing = None
+        if self.state.term == outgoing.term:
             self.state.transferee = None
-            if giving.token == OWN and code == Code.TAKE_LEADERSHIP_FAILED:
+            if outgoing.token == OWN and code == Code.TAKE_LEADERSHIP_FAILED:
                 self._refused += 1
-        self._reply(giving.token, code)
+        self._reply(outgoing.token, code)
 
     @property
     def _checks_passed_over(self) -> int:
@@ -170,23 +170,23 @@ class Transfers:
         nearest = min(able, key=self._lag)
         if self._lag(nearest) < state.settings.transfer_lag_max:
             request = TransferRequest(transfer_id=state.self_id, transferee_id=nearest, term=state.term)
-            self._give(OWN, request)
+            self._start_transfer(OWN, request)
 
     # the transferee's side
 
-    def _take(self, token: int, request: TransferRequest) -> None:
+    def _accept_transfer(self, token: int, request: TransferRequest) -> None:
         state = self.state
         if request.transfer_id != state.leader_id:
             self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
-        elif self.taking is not None:
+        elif self.incoming is not None:
             self._reply(token, Code.REPEATED_REQUEST)
         elif state.failed is not None or state.recovering:
             self._reply(token, Code.DISK_ERROR)
         elif self._comes_too_early(request):
             self._reply(token, Code.TAKE_LEADERSHIP_FAILED)
         else:
-            self.taking = Taking(token, request, state.now_ms + state.settings.transfer_wait_ms)
-            self._settle(self.taking)
+            self.incoming = Incoming(token, request, state.now_ms + state.settings.transfer_wait_ms)
+            self._settle(self.incoming)
 
     def _comes_too_early(self, request: TransferRequest) -> bool:
         """Whether to refuse a transfer by preference because this member would bring back old offsets and topics (DL-X18).
@@ -197,39 +197,39 @@ class Transfers:
         state, wanted = self.state, self.state.settings.preferred_leaders
         if not state.outdated or state.self_id not in wanted or request.transfer_id in wanted:
             return False
-        if not self._told:
-            self._told = True
-            state.alarm("offsets and topics of the leader are not copied yet: the leadership is not taken before")
+        if not self._alarmed:
+            self._alarmed = True
+            state.alarm("leadership transfer refused reason=offsets_and_topics_not_copied")
         return True
 
-    def _settle(self, taking: Taking) -> None:
+    def _settle(self, incoming: Incoming) -> None:
         """Start the election once the entries are here, or report its outcome (DL-L04, DL-L05)."""
         state = self.state
-        if taking.target < 0:
-            if state.log.end >= taking.request.take_leadership_ledger_index:
-                self._stand(taking)
-            elif state.now_ms >= taking.deadline_ms:
-                self._taken(taking, Code.TAKE_LEADERSHIP_FAILED)
-        elif state.term > taking.target:
-            self._taken(taking, Code.EXPIRED_TERM)
-        elif state.role is Role.LEADER and state.term == taking.target:
-            self._taken(taking, Code.SUCCESS)
-        elif state.role is Role.FOLLOWER or state.now_ms >= taking.deadline_ms:
-            self._taken(taking, Code.TAKE_LEADERSHIP_FAILED)
+        if incoming.target < 0:
+            if state.log.end >= incoming.request.take_leadership_ledger_index:
+                self._campaign(incoming)
+            elif state.now_ms >= incoming.deadline_ms:
+                self._finish_incoming(incoming, Code.TAKE_LEADERSHIP_FAILED)
+        elif state.term > incoming.target:
+            self._finish_incoming(incoming, Code.EXPIRED_TERM)
+        elif state.role is Role.LEADER and state.term == incoming.target:
+            self._finish_incoming(incoming, Code.SUCCESS)
+        elif state.role is Role.FOLLOWER or state.now_ms >= incoming.deadline_ms:
+            self._finish_incoming(incoming, Code.TAKE_LEADERSHIP_FAILED)
 
-    def _stand(self, taking: Taking) -> None:
+    def _campaign(self, incoming: Incoming) -> None:
         state = self.state
-        if state.term != taking.request.term or state.role is not Role.FOLLOWER:
-            self._taken(taking, Code.INCONSISTENT_TERM)
+        if state.term != incoming.request.term or state.role is not Role.FOLLOWER:
+            self._finish_incoming(incoming, Code.INCONSISTENT_TERM)
             return
-        taking.target = state.term + 1
-        taking.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
-        state.term_to_take = taking.target
-        self.elector.see_higher_term(taking.target)
+        incoming.target = state.term + 1
+        incoming.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
+        state.term_to_take = incoming.target
+        self.elector.see_higher_term(incoming.target)
 
-    def _taken(self, taking: Taking, code: Code) -> None:
-        self.taking = None
-        self._reply(taking.token, code)
+    def _finish_incoming(self, incoming: Incoming, code: Code) -> None:
+        self.incoming = None
+        self._reply(incoming.token, code)
 
     def _reply(self, token: int, code: int) -> None:
         if token != OWN:

@@ -119,7 +119,7 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
             report.end_index, report.last_term, report.end_pos = header.index, header.term, header.pos + header.size
             raw = index.at(header.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
             if raw is None or not matches(header, IndexUnit(*INDEX_UNIT.unpack(raw))):
-                report.problems.append(f"the index does not know entry {header.index}")
+                report.problems.append(f"the index has no unit for entry {header.index}")
             if not body_is_good(memoryview(body)):
                 report.problems.append(f"the body of entry {header.index} is damaged")
     finally:

@@ -37,13 +37,13 @@ class DamageMark:
                 index = int(self._path.read_bytes())
                 files.entry(index)
             except CorruptRecord as error:
-                log.warning("entry %s is to be mended before this member stands: %s", index, error.message)
+                log.warning("damaged entry to repair before an election index=%s error=%s", index, error.message)
                 return index
             except ValueError:
-                log.warning("%s cannot be read and is removed", self._path)
+                log.warning("unreadable damage marker deleted path=%s", self._path)
             self._disk.unlink(self._path)
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("%s: %s", self._path, error)
+            log.warning("damage marker not removed path=%s error=%s", self._path, error)
         return -1

@@ -32,8 +32,8 @@ from saturnmq.raft.ledger.layout import (
     read_entry,
     read_header,
 )
+from saturnmq.raft.ledger.partial_files import remove_partial_data, remove_partial_index
 from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
-from saturnmq.raft.ledger.unborn_files import drop_unborn_data, drop_unborn_index
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
 
@@ -118,9 +118,9 @@ class LedgerFiles:
 
         Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..DL-S07).
         """
-        drop_unborn_index(self.index, self.disk)
+        remove_partial_index(self.index, self.disk)
         self.index.load()
-        drop_unborn_data(self.data, self.index, self.disk)
+        remove_partial_data(self.data, self.index, self.disk)
         self.data.load()
         made = self.recovered = plan(
             Facts(
@@ -199,11 +199,11 @@ class LedgerFiles:
     def _entry(self, index: int) -> Entry:
         unit = self._unit(index)
         if unit is None:
-            raise CorruptRecord(f"{self._unit_place(index)}: the index lost entry {index}")
+            raise CorruptRecord(f"{self._unit_place(index)}: entry {index} is missing from the index")
         file = self.data.find(unit.pos)
         if file is None:
             raise CorruptRecord(
-                f"{self._unit_place(index)}: entry {index} lies at {unit.pos}, says the index; no file is there"
+                f"{self._unit_place(index)}: the index places entry {index} at {unit.pos}, where there is no file"
             )
         at = unit.pos - file.start
         try:
@@ -212,7 +212,7 @@ class LedgerFiles:
             raise CorruptRecord(f"{file.path}, byte {at}, should hold entry {index}: {error.message}") from error
         if (entry.index, entry.pos) != (index, unit.pos):
             raise CorruptRecord(
-                f"{file.path}, byte {at}: the index says that entry {index} lies at {unit.pos}, there is {entry.index}"
+                f"{file.path}, byte {at}: the index places entry {index} at {unit.pos}, where entry {entry.index} is"
             )
         if not self._good(entry.body):
             raise CorruptRecord(

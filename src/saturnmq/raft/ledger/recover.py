@@ -112,5 +112,5 @@ def _check_loss(facts: Facts, made: Plan) -> None:
     if len(dropped) > 1:
         raise CorruptRecord(
             f"the ledger is damaged at {made.end_pos} ({made.stopped_by}), with whole files behind it, from {dropped[0]} on. "
-            "Restore the file from another member, or move the ledger away and let it be copied anew."
+            "Restore the file from another member, or move the ledger away, so that the leader sends it again."
         )

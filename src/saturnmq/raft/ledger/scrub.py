@@ -29,7 +29,7 @@ STEP_BYTES_MIN: Final = 8192
 FIRST_PASS_AFTER_MS: Final = 60_000  # recovery has just checked the last files
 NEXT_PASS_AFTER_MS: Final = 3_600_000
 TRY_AGAIN_MS: Final = 1_000
-LEADERLESS_MAX: Final = 10  # election timeouts without a leader after which a damaged member stands for election anyway
+LEADERLESS_MAX: Final = 10  # election timeouts without a leader after which a damaged member runs for election anyway
 DAY_MS: Final = 86_400_000
 
 Send = Callable[[str, Request, int, Callable[[Response | None], None]], None]
@@ -49,29 +49,29 @@ class Scrub:
         self.next_ms = now_ms + FIRST_PASS_AFTER_MS
         self.passes = 0
         self.repaired = 0
-        self._mends = -1  # index of the entry that made this member fail before its last start; -1: none
+        self._first_repair = -1  # index of the entry that made this member fail before its last start; -1: none
         self._leaderless_since_ms = -1
         self._settings = settings
         self._files = files
         self._send = send
         self._hand_over = hand_over
         self._index = -1
-        self._asked = -1  # index of the entry requested from the leader; -1: none
-        self._told = -1
+        self._requested = -1  # index of the entry requested from the leader; -1: none
+        self._reported = -1
         self._tries = 0
 
-    def mend_first(self, index: int) -> None:
+    def repair_first(self, index: int) -> None:
         """Begin at once, with this entry; -1: nothing to repair."""
         if index >= 0:
-            self._mends = self._index = index
+            self._first_repair = self._index = index
             self.next_ms = 0
 
-    def keeps_from_standing(self, now_ms: int, node: Node) -> bool:
-        """Whether this member should not stand for election: as leader it would read the damaged entry and fail again.
+    def postpones_election(self, now_ms: int, node: Node) -> bool:
+        """Whether this member should not run for election: as leader it would read the damaged entry and fail again.
 
         Limited by LEADERLESS_MAX, because no member could be elected if a majority is damaged.
         """
-        if self._mends < 0 or len(node.peers) == 1:
+        if self._first_repair < 0 or len(node.peers) == 1:
             return False
         if node.leader_id is not None or self._leaderless_since_ms < 0:
             self._leaderless_since_ms = now_ms
@@ -80,17 +80,17 @@ class Scrub:
     @property
     def due_ms(self) -> int:
         """When the next `step` is due, in ms; NEVER if scrubbing is off."""
-        return NEVER if self._settings.scrub_days <= 0 and self._mends < 0 else self.next_ms
+        return NEVER if self._settings.scrub_days <= 0 and self._first_repair < 0 else self.next_ms
 
     def step(self, now_ms: int, node: Node) -> None:
         """Check a few committed entries if a step is due. Call it often, on the event loop, but not during a truncation."""
-        if now_ms < self.next_ms or self._asked >= 0 or (self._settings.scrub_days <= 0 and self._mends < 0):
+        if now_ms < self.next_ms or self._requested >= 0 or (self._settings.scrub_days <= 0 and self._first_repair < 0):
             return
         self.next_ms = now_ms + STEP_MS
         files, last = self._files, min(node.committed, self._files.end_index)
-        if not files.begin_index <= self._mends <= files.end_index:
-            self._mends = -1  # deleted in the meantime
-        if self._mends > last:
+        if not files.begin_index <= self._first_repair <= files.end_index:
+            self._first_repair = -1  # deleted in the meantime
+        if self._first_repair > last:
             return  # not known to be committed yet; the leader will report it soon
         self._index = max(self._index, files.begin_index, 0)
         span_bytes = files.end_pos - files.begin_pos
@@ -104,8 +104,8 @@ class Scrub:
             assert entry is not None, "it lies within begin..end"
             left_bytes -= entry.size
             self._index += 1
-            if self._mends >= 0:
-                self._mends, self._index, self.next_ms = -1, -1, now_ms + FIRST_PASS_AFTER_MS
+            if self._first_repair >= 0:
+                self._first_repair, self._index, self.next_ms = -1, -1, now_ms + FIRST_PASS_AFTER_MS
                 return
         if self._index > last:
             self._index = -1
@@ -116,11 +116,11 @@ class Scrub:
         """Start the repair of the current entry and stay at it until it is repaired; without peers, skip it."""
         self.next_ms = now_ms + TRY_AGAIN_MS
         index = self._index
-        if self._told != index:
-            self._told = index
-            log.error("member=%s entry=%s %s", self._settings.self_id, index, error.message)
+        if self._reported != index:
+            self._reported = index
+            log.error("damaged entry found member=%s index=%s error=%s", self._settings.self_id, index, error.message)
         if len(node.peers) == 1:
-            self._go_on()
+            self._skip()
         elif node.role is Role.LEADER:
             held = sorted(
                 peer for peer, mark in node.watermarks().items() if peer != node.self_id and mark >= node.committed
@@ -136,11 +136,11 @@ class Scrub:
                 leader_id=node.leader_id,
                 begin_index=index,
             )
-            self._asked = index
+            self._requested = index
             self._send(node.leader_id, request, self._settings.rpc_timeout_ms, self._answered)
 
     def _answered(self, response: Response | None) -> None:
-        index, self._asked = self._asked, -1
+        index, self._requested = self._requested, -1
         if not isinstance(response, GetResponse) or response.code != Code.SUCCESS:
             return
         for entry in response.entries:
@@ -150,13 +150,17 @@ class Scrub:
     def _repair(self, entry: Entry) -> None:
         if self._files.repair(entry):
             self.repaired += 1
-            self._told, self.next_ms = -1, 0
-            log.warning("member=%s entry=%s repaired from the leader's copy", self._settings.self_id, entry.index)
+            self._reported, self.next_ms = -1, 0
+            log.warning("damaged entry repaired member=%s index=%s", self._settings.self_id, entry.index)
         else:
-            log.error("member=%s entry=%s the leader's copy does not fit here", self._settings.self_id, entry.index)
-            self._go_on()
+            log.error(
+                "damaged entry not repaired, the leader's copy does not fit member=%s index=%s",
+                self._settings.self_id,
+                entry.index,
+            )
+            self._skip()
 
-    def _go_on(self) -> None:
+    def _skip(self) -> None:
         """Skip an entry that cannot be repaired now; the next pass tries again."""
         self._index += 1
-        self._told = self._mends = -1
+        self._reported = self._first_repair = -1

@@ -26,7 +26,7 @@ def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -
     if pos % file_bytes + header.size + BLANK_BYTES_MIN > file_bytes:
         return f"size {header.size} does not fit its file"
     if header.pos != pos:
-        return f"it says it lies at {header.pos}"
+        return f"its position field is {header.pos}"
     if header.index < 0 or header.term < 0:
         return f"index {header.index}, term {header.term}"
     if before is not None and header.index != before.index + 1:

@@ -22,21 +22,21 @@ log = logging.getLogger(__name__)
 _CHUNK_BYTES: Final = 1_048_576
 
 
-def drop_unborn_index(index: MappedFiles, disk: Disk) -> None:
+def remove_partial_index(index: MappedFiles, disk: Disk) -> None:
     """Remove such an index file, before `index.load`. Its units, if it had any, are rebuilt from the data files."""
-    path = _unborn(index)
+    path = _partial(index)
     if path is not None:
         _drop(path, disk)
 
 
-def drop_unborn_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
+def remove_partial_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
     """Remove such a data file, unless the (loaded) index has an entry in it: then the file is damaged and stays."""
-    path = _unborn(data)
+    path = _partial(data)
     if path is not None and _indexed_to(index) <= int(path.name):
         _drop(path, disk)
 
 
-def _unborn(files: MappedFiles) -> Path | None:
+def _partial(files: MappedFiles) -> Path | None:
     paths: Sequence[Path] = [path for folder in files.folders for path in numbered_files(folder)]
     last = max(paths, key=lambda path: path.name, default=None)
     return last if last is not None and last.stat().st_size < files.size_bytes and is_zero(last) else None
@@ -56,6 +56,6 @@ def _indexed_to(index: MappedFiles) -> int:
 
 
 def _drop(path: Path, disk: Disk) -> None:
-    log.warning("%s was never allocated and is empty: deleted", path)
+    log.warning("partial file deleted path=%s", path)
     disk.unlink(path)
     disk.sync_folder(path.parent)
