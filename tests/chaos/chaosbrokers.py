@@ -6,7 +6,9 @@ Requirements: CHA-01, CHA-04, CHA-05, CHA-06, CHA-08.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +35,8 @@ SEND_SECONDS = 1.5
 DELAY_MS = 995  # delay of the first level, less the loss by rounding to milliseconds
 COMMIT, ROLLBACK = "commit", "rollback"
 SETTLE_SECONDS = 8.0  # time for delayed messages to arrive and for unfinished transactions to be checked
-CONSUMER_SECONDS = 30.0  # lifetime of a subscribed client, which then closes (CHA-04)
+CONSUMER = Path(__file__).resolve().parent / "chaosconsumer.py"
+CONSUMER_SECONDS = 30.0  # until the process of a subscribed client is killed (CHA-04)
 SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "g",
@@ -239,29 +242,36 @@ class BrokerGroup(Group):
         return int(result.next_offset)
 
     async def subscribed(self) -> None:
-        """Consume as a member of a group; the member leaves after CONSUMER_SECONDS and another one joins."""
+        """Consume as a member of a group; after CONSUMER_SECONDS its process is killed, and another one joins."""
         number = 0
         while self.loading:
             number += 1
-            async with Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS) as client:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CONSUMER_SECONDS):
-                        await self._consume(client, f"member{number}")
+            with (self.folder / f"member{number}.log").open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, str(CONSUMER), self.at, TOPIC, "subscribed", stdout=asyncio.subprocess.PIPE, stderr=log
+                )  # fmt: skip
+            assert process.stdout is not None
+            listening = asyncio.create_task(self._record(process.stdout, f"member{number}"))
+            end_ms = self.now() + CONSUMER_SECONDS * 1000
+            try:
+                while self.loading and self.now() < end_ms:
+                    assert process.returncode is None, f"the subscribed client ended by itself; see {log.name}"
+                    await pause(0.1)
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                await listening
+                transport: Any = process._transport  # type: ignore[attr-defined]
+                transport.close()
 
-    async def _consume(self, client: Client, process: str) -> None:
-        async with client.consumer("subscribed", start="first") as inbox:
-            with suppress(SaturnError):
-                await inbox.subscribe(TOPIC)
-            while self.loading:
-                try:
-                    message = await inbox.recv(timeout=0.5)
-                except (TimeoutError, SaturnError):
-                    continue
-                now, found = self.now(), [[message.offset, *unpack(message.value.decode())]]
-                more = {"group": "subscribed", "queue": name_of(message.queue), "mode": "subscribed", "messages": found}
-                self.history.add("poll", process, now, now, **more)
-                with suppress(SaturnError):
-                    await message.ack()
+    async def _record(self, stdout: asyncio.StreamReader, process: str) -> None:
+        """Add what a subscribed client prints to the history."""
+        while (line := await stdout.readline()).endswith(b"\n"):
+            broker, queue_id, offset, body = json.loads(line)
+            now, queue = self.now(), MessageQueue(TOPIC, broker, queue_id)
+            more = {"group": "subscribed", "queue": name_of(queue), "mode": "subscribed"}
+            self.history.add("poll", process, now, now, **more, messages=[[offset, *unpack(body)]])
 
     async def routes(self) -> None:
         """Record repeatedly how many brokers a NameServer names as master."""
