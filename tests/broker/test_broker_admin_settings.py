@@ -26,6 +26,7 @@ def test_read_only_commit_log_paths_are_rejected() -> None:
     ("settings", "name", "usual", "other"),
     [
         (BrokerSettings, "waitTimeMillsInSendQueue", "200", "500"),
+        (BrokerSettings, "brokerFastFailureEnable", "true", "false"),
         (StoreSettings, "osPageCacheBusyTimeOutMills", "1000", "2000"),
     ],
 )

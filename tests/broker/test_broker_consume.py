@@ -571,10 +571,10 @@ def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
             back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
             clock.ms += 9999
-            w.broker.master.delay.turn()
+            w.broker.master.delay.deliver_due()
             assert await w.messages("%RETRY%G") == []
             clock.ms += 1
-            w.broker.master.delay.turn()
+            w.broker.master.delay.deliver_due()
             (retry,) = await w.messages("%RETRY%G")
             assert (retry.body, retry.reconsume_times) == (b"again", 1)
             assert (retry.properties["RETRY_TOPIC"], retry.properties["DELAY"]) == ("T", "3")

@@ -35,6 +35,7 @@ from saturnmq.protocol.bodies import (
     ResetOffsetBody,
     SubscriptionData,
     SubscriptionGroupConfig,
+    TopicConfig,
     TopicRouteData,
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
@@ -236,6 +237,26 @@ def test_broker_consume_stats_cover_all_groups() -> None:
             assert table["G"][0].offset_table[QUEUE].consumer_offset == 1
             ordered = ConsumeStatsList.decode((await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True)).body)
             assert ordered.total_diff == 0 and not any(s for e in ordered.consume_stats_list for s in e.values())
+
+    run(work)
+
+
+@pytest.mark.spec("RT-05")
+def test_broker_consume_stats_list_every_write_queue() -> None:
+    """They listed the read queues, so that a topic whose read queues were reduced showed too small a lag."""
+
+    async def work() -> None:
+        async with wire() as w:
+            w.broker.topics.set(TopicConfig("T", read_queue_nums=1, write_queue_nums=3))
+            await w.send(e=2)
+            w.broker.groups.find("G")
+            w.broker.offsets.set("T", "G", 0, 0)
+            answer = await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)
+            found = ConsumeStatsList.decode(answer.body)
+            (stats,) = next(entry["G"] for entry in found.consume_stats_list if "G" in entry)
+            assert {queue.queue_id for queue in stats.offset_table} == {0, 1, 2} and found.total_diff == 1
+            one = ConsumeStats.decode((await w.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topic="T")).body)
+            assert {queue.queue_id for queue in one.offset_table} == {0}  # code 208: read queues, as in 4.9.7
 
     run(work)
 

@@ -28,7 +28,7 @@ MAX = 18
 def later(w: Wire, clock: Clock, ms: int) -> int:
     """Advance the clock and run one delivery round."""
     clock.ms += ms
-    return w.broker.master.delay.turn()
+    return w.broker.master.delay.deliver_due()
 
 
 # ---- storage of delayed messages
@@ -397,16 +397,16 @@ def test_rejected_delivery_is_retried_in_order(tmp_path: Path, monkeypatch: pyte
             put = b.store.put
             with monkeypatch.context() as patch:
                 patch.setattr(b.store, "put", lambda message: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
-                assert b.service.turn() == delay.RETRY_MS
-                assert b.service.turn() == delay.RETRY_MS  # backing off, nothing is tried
+                assert b.service.deliver_due() == delay.RETRY_MS
+                assert b.service.deliver_due() == delay.RETRY_MS  # backing off, nothing is tried
                 b.clock.ms += delay.RETRY_MS
-                assert b.service.turn() == 2 * delay.RETRY_MS
+                assert b.service.deliver_due() == 2 * delay.RETRY_MS
             assert b.store.put == put and b.service.offsets()[1] == 0
             b.clock.ms += 2 * delay.RETRY_MS
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"a", b"b"]
             b.clock.ms += 5000
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"a", b"b", b"other level"]
 
     run(work)
@@ -428,13 +428,13 @@ def test_unexpected_failure_pauses_only_its_level(tmp_path: Path, monkeypatch: p
 
             with monkeypatch.context() as patch:
                 patch.setattr(b.store, "read_record", fail)
-                assert 0 < b.service.turn() <= delay.PAUSE_MS
+                assert 0 < b.service.deliver_due() <= delay.PAUSE_MS
                 assert b.bodies() == [b"good"]
             b.clock.ms += delay.PAUSE_MS - 1
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"good"]
             b.clock.ms += 1
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"good", b"bad"]
 
     run(work)
@@ -454,7 +454,7 @@ def test_undeliverable_message_is_skipped_and_logged(
             b.add(1, b"good")
             b.clock.ms += 1000
             with caplog.at_level(logging.ERROR):
-                b.service.turn()
+                b.service.deliver_due()
             assert b.bodies() == [b"good"] and "skipped" in caplog.text
 
     run(work)
@@ -479,7 +479,7 @@ def test_damaged_or_missing_record_is_skipped(
 
             monkeypatch.setattr(b.store, "read_record", damaged)
             with caplog.at_level(logging.ERROR):
-                b.service.turn()
+                b.service.deliver_due()
             monkeypatch.undo()
             assert b.bodies() == [b"good"] and caplog.text.count("skipped") == 2
 
@@ -494,10 +494,10 @@ def test_delivery_round_is_bounded_and_keeps_order(tmp_path: Path) -> None:
                 b.add(1 + number % 2, str(number).encode())
             b.clock.ms += 5000
             counts = [0]
-            while b.service.turn() == 0:
+            while b.service.deliver_due() == 0:
                 counts.append(len(b.bodies()))
-                assert counts[-1] - counts[-2] <= delay.TURN_COUNT
-            assert len(counts) >= 300 // delay.TURN_COUNT
+                assert counts[-1] - counts[-2] <= delay.BATCH_COUNT
+            assert len(counts) >= 300 // delay.BATCH_COUNT
             numbers = [int(body) for body in b.bodies()]
             assert sorted(numbers) == list(range(300))
             assert [n for n in numbers if n % 2 == 0] == list(range(0, 300, 2))
@@ -513,20 +513,20 @@ def test_clock_set_back_neither_stalls_nor_advances_delivery(
         async with Bench(tmp_path) as b:
             b.add(3, b"hour ahead")
             b.clock.ms -= 3_600_000
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"hour ahead"]
         async with Bench(tmp_path / "two") as b:
             b.add(3, b"slightly ahead")
             b.clock.ms -= 500
-            assert b.service.turn() <= 1000
+            assert b.service.deliver_due() <= 1000
             assert b.bodies() == []
             b.clock.ms += 10_500
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"slightly ahead"]
         async with Bench(tmp_path / "three") as b:
             b.add(18, b"forward")
             b.clock.ms += 3 * 3_600_000
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"forward"]
 
     run(work)
@@ -541,7 +541,7 @@ def test_delay_progress_outside_queue_is_corrected(tmp_path: Path, saved: int) -
         async with Bench(tmp_path) as b:
             b.add(1, b"a")
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
             assert b.service.offsets() == {1: 1, 40: 7}
             assert b.bodies() == ([b"a"] if saved < 0 else [])
 
@@ -556,7 +556,7 @@ def test_delay_progress_is_written_after_delivered_messages(tmp_path: Path, monk
         async with Bench(tmp_path) as b:
             b.add(1, b"a")
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
             end = b.store.log.end
             flushed_then = []
             write = b.file.write
@@ -572,7 +572,7 @@ def test_delay_progress_is_written_after_delivered_messages(tmp_path: Path, monk
             assert len(flushed_then) == 1  # nothing changed, nothing written
             b.add(1, b"b")
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
 
             def failing(position: int, timeout_ms: int, callback: Any) -> None:
                 callback(PutStatus.UNKNOWN_ERROR, "")
@@ -593,19 +593,19 @@ def test_lost_delay_progress_repeats_but_skips_nothing(tmp_path: Path) -> None:
         async with Bench(tmp_path) as b:
             b.add(1, b"a")
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
             await b.service.save()
             old = b.file.path.read_bytes()
             b.add(1, b"b")
             b.add(3, b"c")
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
         b.file.path.write_bytes(old)
         again = Bench(tmp_path)
         again.clock.ms = b.clock.ms
         async with again:
             again.clock.ms += 10_000
-            again.service.turn()
+            again.service.deliver_due()
             assert again.bodies() == [b"a", b"b", b"b", b"c"]
 
     run(work)
@@ -620,7 +620,7 @@ def test_delay_levels_are_configurable(tmp_path: Path) -> None:
             assert (topic, queue) == (SCHEDULE_TOPIC, 1)
             b.add(1, b"a")
             b.clock.ms += 2000
-            b.service.turn()
+            b.service.deliver_due()
             assert b.bodies() == [b"a"]
 
     run(work)
@@ -632,13 +632,13 @@ def test_due_time_is_read_from_queue_extension(tmp_path: Path) -> None:
         async with Bench(tmp_path, queue_extension_enable=True) as b:
             b.add(2, b"a")
             b.clock.ms += 4999
-            assert b.service.turn() == 1 and b.bodies() == []
+            assert b.service.deliver_due() == 1 and b.bodies() == []
         again = Bench(tmp_path)  # extension disabled: computed from the record
         again.clock.ms = b.clock.ms
         async with again:
-            assert again.service.turn() == 1 and again.bodies() == []
+            assert again.service.deliver_due() == 1 and again.bodies() == []
             again.clock.ms += 1
-            again.service.turn()
+            again.service.deliver_due()
             assert again.bodies() == [b"a"]
 
     run(work)
@@ -649,10 +649,10 @@ def test_sync_flush_message_is_delivered_once_visible(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as b:
             result = b.add(1, b"a")
-            b.service.turn()
+            b.service.deliver_due()
             assert await b.store.wait_confirmed(result) is PutStatus.PUT_OK
             b.clock.ms += 1000
-            b.service.turn()
+            b.service.deliver_due()
             await b.service.save()  # waits for the flush
             assert b.bodies() == [b"a"]
 

@@ -371,20 +371,20 @@ def test_delay_and_transaction_services_wait_for_role(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             lonely = await group.start("n0")
-            assert lonely.master.delay._turns._task is None
+            assert lonely.master.delay._task._task is None
             assert lonely.master.transactions._task is None
             assert lonely.dledger is not None and lonely.dledger.copy._task is None
             assert lonely.registrar.registered == 0
             await group.start("n1")
             master = await group.master()
             await group.until(lambda: master.master.transactions._task is not None, "no transaction check")
-            assert master.master.delay._turns._task is not None
+            assert master.master.delay._task._task is not None
             assert master.dledger is not None and master.dledger.copy._task is None
             for follower in group.followers():
                 dledger = follower.dledger
                 assert dledger is not None
                 await group.until(lambda dledger=dledger: dledger.copy._task is not None, "a follower copies nothing")
-                assert follower.master.delay._turns._task is None
+                assert follower.master.delay._task._task is None
                 assert follower.master.transactions._task is None
 
     run(work)

@@ -268,7 +268,7 @@ def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> No
             async with asyncio.timeout(15):  # less than the 20 s requested
                 assert (await held).code == ResponseCode.PULL_NOT_FOUND
             await group.until(lambda: part(first).broker_id > 0, "it does not follow")
-            assert first.master.delay._turns._task is None and first.master.transactions._task is None
+            assert first.master.delay._task._task is None and first.master.transactions._task is None
             assert part(first).copy._task is not None
 
     run(work)

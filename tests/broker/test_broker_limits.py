@@ -63,9 +63,7 @@ def test_auto_created_topics_are_limited_per_hour() -> None:
 @pytest.mark.spec("LIM-13")
 def test_topics_are_limited_in_total() -> None:
     async def work() -> None:
-        async with wire() as w:
-            present = len(w.broker.topics.table)
-        async with wire(topics_max=present + 1) as w:
+        async with wire(topics_max=1) as w:  # topics of the broker itself do not count
             assert (await w.send("A")).code == 0
             assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
             assert (await w.heartbeat("G", "A")).code == 0  # the group may consume, but gets no retry topic
@@ -83,6 +81,20 @@ def test_topics_are_limited_in_total() -> None:
             half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
             assert half.code == 0  # topics that the broker itself needs are not limited
             assert w.broker.refusals.counts == {"topics": 1, "group_topics": 2}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_internal_topics_do_not_use_up_the_limit() -> None:
+    """The half topic, created by the first transaction, took the place of a topic of the users."""
+
+    async def work() -> None:
+        async with wire(topics_max=2) as w:
+            assert (await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})).code == 0
+            assert "RMQ_SYS_TRANS_HALF_TOPIC" in w.broker.topics.table
+            assert (await w.send("B")).code == 0
+            assert (await w.send("C")).code == ResponseCode.TOPIC_NOT_EXIST
 
     run(work)
 

@@ -62,7 +62,7 @@ class Bench:
         """Advance the clock and run until nothing is due; returns ms until the next run."""
         self.clock.ms += ms
         for _ in range(100_000):
-            wait_ms = self.service.turn()
+            wait_ms = self.service.deliver_due()
             if wait_ms > 0:
                 return wait_ms
         raise AssertionError("it never rests")
@@ -123,18 +123,18 @@ def test_timed_message_is_delivered_at_its_millisecond() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
             service = w.broker.master.timer
-            while service.turn() == 0:
+            while service.deliver_due() == 0:
                 pass
             answer = await w.send(properties={"TIMER_DELAY_MS": "1234", "TAGS": "t"}, queue=2, h=7)
             assert (answer.code, answer.ext["queueId"]) == (0, "2")
             clock.ms += 1233
-            assert 0 < service.turn() <= 1000
+            assert 0 < service.deliver_due() <= 1000
             assert await w.messages(queue=2) == []
             pull = asyncio.create_task(w.pull(queue=2, suspend_ms=10_000))
             clock.ms += 1
             service.wake()
             while not (await w.messages(queue=2)):
-                service.turn()
+                service.deliver_due()
             (message,) = await w.messages(queue=2)
             pull.cancel()
             await asyncio.gather(pull, return_exceptions=True)
@@ -176,7 +176,7 @@ def test_message_sent_back_with_exact_delay() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
             service = w.broker.master.timer
-            while service.turn() == 0:
+            while service.deliver_due() == 0:
                 pass
             await w.send_batch([BatchItem(b"x", b"RAW\x01\xff\x02TIMER_DELAY_MS\x010")], queue=0)
             (message,) = await w.messages()
@@ -186,10 +186,10 @@ def test_message_sent_back_with_exact_delay() -> None:
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, delayMs="7000", **back)).code == 0
             assert await w.messages(SCHEDULE_TOPIC, 2) == []
             clock.ms += 6999
-            service.turn()
+            service.deliver_due()
             assert await w.messages("%RETRY%G") == []
             clock.ms += 1
-            while service.turn() == 0:
+            while service.deliver_due() == 0:
                 pass
             (again,) = await w.messages("%RETRY%G")
             assert (again.reconsume_times, again.store_timestamp_ms) == (1, clock.ms)
@@ -344,9 +344,9 @@ def test_memory_holds_current_hour_and_iterations_are_bounded(tmp_path: Path) ->
             assert b.service.in_memory < 700
             last = 0
             b.clock.ms += 2000
-            while b.service.turn() == 0:
+            while b.service.deliver_due() == 0:
                 count = b.store.max_offset("T", 3)
-                assert count - last <= timer.TURN_COUNT
+                assert count - last <= timer.BATCH_COUNT
                 last = count
             assert b.store.max_offset("T", 3) == 300
             for _ in range(10):
@@ -386,11 +386,11 @@ def test_rejected_timer_delivery_is_retried(tmp_path: Path, monkeypatch: pytest.
             b.clock.ms += 300
             with monkeypatch.context() as patch:
                 patch.setattr(b.store, "put", lambda *_: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
-                assert [b.service.turn() for _ in range(2)] == [timer.RETRY_MS, timer.RETRY_MS]
+                assert [b.service.deliver_due() for _ in range(2)] == [timer.RETRY_MS, timer.RETRY_MS]
                 b.clock.ms += timer.RETRY_MS
-                assert b.service.turn() == 2 * timer.RETRY_MS
+                assert b.service.deliver_due() == 2 * timer.RETRY_MS
                 b.clock.ms -= 3_600_000  # a clock set back does not extend the back-off
-            assert b.service.turn() <= 1000
+            assert b.service.deliver_due() <= 1000
             b.clock.ms += 3_600_000 + 2 * timer.RETRY_MS
             b.run()
             assert b.bodies() == [b"a", b"b"]
@@ -436,7 +436,7 @@ def test_failed_timer_read_is_repeated(tmp_path: Path, monkeypatch: pytest.Monke
                     raise OSError("disk")
 
                 patch.setattr(type(b.store.queues.get_or_make(TIMER_TOPIC, 0)), "units", failing)
-                assert b.service.turn() > 0
+                assert b.service.deliver_due() > 0
             b.run(7_200_000)
             assert b.bodies() == [b"a"]
 

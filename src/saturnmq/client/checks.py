@@ -5,7 +5,6 @@ Requirements: PR-04, PR-09, SND-04, SND-05, SPR-08.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,9 +18,9 @@ from saturnmq.protocol.codes import (
     RESERVED_PROPERTIES,
 )
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR, PROPERTIES_BYTES_MAX
+from saturnmq.protocol.names import LEGAL_NAME, PATTERN
 
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what Java's String.trim removes; other Unicode blanks are text
-_NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
 
 
 def group_problem(group: str, default: str) -> str | None:
@@ -30,7 +29,7 @@ def group_problem(group: str, default: str) -> str | None:
         return "group is blank, must be 1..255 characters of %|a-zA-Z0-9_-"
     if len(group) > GROUP_LENGTH_MAX:
         return f"group has {len(group)} characters, must be 1..{GROUP_LENGTH_MAX}"
-    if not _NAME.match(group):
+    if not LEGAL_NAME.fullmatch(group):
         return f"group {group!r:.80} contains illegal characters, allowing only %|a-zA-Z0-9_-"
     if group == default:
         return f"group {group} is reserved, choose another name"
@@ -49,10 +48,8 @@ def check_topic(topic: str, *, sending: bool = True) -> None:
     """Raise MessageRefused for an invalid topic name; with sending, also for topics that clients must not send to (PR-09)."""
     if not isinstance(topic, str) or not topic.strip():
         raise MessageRefused("The specified topic is blank.")
-    if not _NAME.match(topic):
-        raise MessageRefused(
-            f"The specified topic {topic!r:.150} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-        )
+    if not LEGAL_NAME.fullmatch(topic):
+        raise MessageRefused(f"The specified topic {topic!r:.150} contains illegal characters, allowing only {PATTERN}")
     if len(topic) > NAME_LENGTH_MAX:
         raise MessageRefused(f"The specified topic is longer than topic max length {NAME_LENGTH_MAX}: {len(topic)}.")
     if sending and topic in FORBIDDEN_SEND_TOPICS:

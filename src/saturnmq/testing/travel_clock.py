@@ -116,8 +116,8 @@ class Traveller:
         async with asyncio.timeout(SETTLE_SECONDS_MAX):
             while True:
                 now = clock.now_ms()
-                more = master.delay.turn() == 0
-                more = (master.timer.turn() == 0) or more
+                more = master.delay.deliver_due() == 0
+                more = (master.timer.deliver_due() == 0) or more
                 if not more and self._refused():
                     return
                 if not more and self._delays_due(0) > now and self._timers_due(0) > now:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
-from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.requests.context import AdminContext, ProgressContext, RuntimeContext
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
@@ -37,6 +37,7 @@ from saturnmq.protocol.codes import (
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.names import group_problem, topic_problem
 
 _QUEUES_MAX = 65_536
 
@@ -206,6 +207,16 @@ def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, 
     return request.reply(body=TopicStatsTable(table).encode())
 
 
+def read_width(config: TopicConfig) -> int:
+    """Number of read queues."""
+    return config.read_queue_nums
+
+
+def write_width(config: TopicConfig) -> int:
+    """Number of write queues."""
+    return config.write_queue_nums
+
+
 def consume_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
     """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
@@ -213,8 +224,13 @@ def consume_stats(ctx: ProgressContext, connection: Connection, request: Command
     return request.reply(body=consume_stats_of(ctx, group, topics).encode())
 
 
-def consume_stats_of(ctx: ProgressContext, group: str, topics: list[str]) -> ConsumeStats:
-    """A group's progress in the queues of these topics; topics that an online group does not subscribe any more are omitted."""
+def consume_stats_of(
+    ctx: ProgressContext, group: str, topics: list[str], width: Callable[[TopicConfig], int] = read_width
+) -> ConsumeStats:
+    """A group's progress in these topics; topics that an online group does not subscribe any more are omitted.
+
+    width: number of queues that are listed.
+    """
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
     for topic in topics:
@@ -222,7 +238,7 @@ def consume_stats_of(ctx: ProgressContext, group: str, topics: list[str]) -> Con
         subscribed = live is None or not live.subscriptions or topic in live.subscriptions
         if config is None or not subscribed:
             continue
-        for queue_id in range(config.read_queue_nums):
+        for queue_id in range(width(config)):
             queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
             high = max(ctx.store.max_offset(topic, queue_id), 0)
             consumed = max(ctx.offsets.get(topic, group, queue_id) or 0, 0)

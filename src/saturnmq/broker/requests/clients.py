@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 
-from saturnmq.broker.names import group_problem
 from saturnmq.broker.requests.context import ClientContext
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.broker.state.clients import ClientInfo
@@ -30,6 +29,7 @@ from saturnmq.protocol.codes import RETRY_PREFIX, TIMER_FIELD, Language, Respons
 from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.names import group_problem
 
 
 def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:

@@ -5,13 +5,13 @@ Requirements: OF-04, OF-05.
 
 from __future__ import annotations
 
-from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.requests.context import OffsetContext
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.names import group_problem, topic_problem
 
 
 def query(ctx: OffsetContext, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:

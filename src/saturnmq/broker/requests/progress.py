@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.names import group_problem
-from saturnmq.broker.requests.admin import consume_stats_of
+from saturnmq.broker.requests.admin import consume_stats_of, write_width
 from saturnmq.broker.requests.context import ProgressContext
 from saturnmq.broker.state.filters import wanted_by_tags
 from saturnmq.filter import is_tag_kind
@@ -28,6 +27,7 @@ from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.names import group_problem
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ async def clone(ctx: ProgressContext, connection: Connection, request: Command, 
 def all_consume_stats(
     ctx: ProgressContext, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
 ) -> Command:
-    """Serve GET_BROKER_CONSUME_STATS (317): progress of every group by topic; with isOrder for ordered topics only."""
+    """Serve GET_BROKER_CONSUME_STATS (317): progress of every group in write queues; with isOrder for ordered topics only."""
     result = ConsumeStatsList(broker_addr=ctx.identity.address)
     for group in ctx.groups.table:
         found = []
@@ -164,7 +164,7 @@ def all_consume_stats(
             config = ctx.topics.get(topic)
             if config is None or (header.is_order and not config.order):
                 continue
-            stats = consume_stats_of(ctx, group, [topic])
+            stats = consume_stats_of(ctx, group, [topic], write_width)
             if stats.offset_table:
                 result.total_diff += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
                 found.append(stats)

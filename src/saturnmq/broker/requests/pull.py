@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64, int64_or
 from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
@@ -21,6 +20,7 @@ from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.names import group_problem, topic_problem
 from saturnmq.store import GetResult, GetStatus
 
 _READ: Final = int(Perm.READ)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
@@ -37,6 +36,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import Host, Message, decode_batch
+from saturnmq.protocol.names import topic_problem
 from saturnmq.protocol.properties import find, take, with_property, without
 from saturnmq.store import PutResult, PutStatus
 

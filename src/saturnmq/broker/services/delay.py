@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.broker.services.periodic import Turns
+from saturnmq.broker.services.periodic import RepeatedTask
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
@@ -30,8 +30,8 @@ from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 
 log = logging.getLogger(__name__)
 
-TURN_COUNT: Final = 64  # messages delivered per event-loop iteration
-TURN_BYTES: Final = 1 << 20
+BATCH_COUNT: Final = 64  # messages delivered per event-loop iteration
+BATCH_BYTES: Final = 1 << 20
 IDLE_MS: Final = 1000  # at most the shortest level, so a new message need not wake the task
 SHORTEST_WAIT_MS: Final = 100
 RETRY_MS: Final = 100  # back-off after a rejected put, doubled each time
@@ -127,7 +127,7 @@ class _Budget:
     __slots__ = ("bytes", "count")
 
     def __init__(self) -> None:
-        self.count, self.bytes = TURN_COUNT, TURN_BYTES
+        self.count, self.bytes = BATCH_COUNT, BATCH_BYTES
 
     @property
     def spent(self) -> bool:
@@ -147,7 +147,7 @@ class DelayService:
         self._stats = stats
         self._clock_ms = clock_ms
         self._dirty = False
-        self._turns = Turns(self.turn)
+        self._task = RepeatedTask(self.deliver_due)
         self._saving = asyncio.Lock()
         self._first = 0  # index of the level that the next iteration begins with
         self._unknown: dict[int, int] = {}  # progress of levels that are not configured any more
@@ -165,11 +165,11 @@ class DelayService:
 
     def start(self) -> None:
         """Start delivering; the store must be open for writes."""
-        self._turns.start()
+        self._task.start()
 
     async def abort(self) -> None:
         """Stop delivering without saving the progress."""
-        await self._turns.stop()
+        await self._task.stop()
 
     async def stop(self) -> None:
         """Stop delivering and save the progress."""
@@ -188,11 +188,11 @@ class DelayService:
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""
-        self._turns.wake()
+        self._task.wake()
 
     # ---- delivery
 
-    def turn(self) -> int:
+    def deliver_due(self) -> int:
         """Deliver a bounded number of due messages.
 
         Returns ms until the next call is needed; 0 if more messages are due.
@@ -209,7 +209,7 @@ class DelayService:
                 wait_ms = min(wait_ms, resting)
                 continue
             try:
-                wait_ms = min(wait_ms, self._turn_of(level, now, budget))
+                wait_ms = min(wait_ms, self._deliver_level(level, now, budget))
             except Exception:
                 log.exception(
                     "delay level=%s offset=%s failed, tried again in %s ms", level.number, level.offset, PAUSE_MS
@@ -217,15 +217,15 @@ class DelayService:
                 level.rest(now, PAUSE_MS, PAUSE_MS)
         return wait_ms
 
-    def _turn_of(self, level: Level, now_ms: int, budget: _Budget) -> int:
-        """Deliver due messages of one level; returns as `turn`."""
+    def _deliver_level(self, level: Level, now_ms: int, budget: _Budget) -> int:
+        """Deliver due messages of one level; returns as `deliver_due`."""
         queue = self._store.queues.get((SCHEDULE_TOPIC, level.number - 1))
         if queue is None:
             return self._idle_ms
         self._correct(level, queue)
         while level.offset < queue.max_offset:
             start = level.offset
-            for offset, (physical, size, due_ms) in queue.units(start, TURN_COUNT):
+            for offset, (physical, size, due_ms) in queue.units(start, BATCH_COUNT):
                 if budget.spent:
                     return 0
                 if size != FILLER_SIZE:

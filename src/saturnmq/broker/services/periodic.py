@@ -1,4 +1,4 @@
-"""A task that does a bounded amount of work per event-loop iteration and sleeps until there is more to do."""
+"""Background work of a service: a sleep that can be ended early, and a task that does a bounded amount of work per call."""
 
 from __future__ import annotations
 
@@ -7,15 +7,35 @@ import contextlib
 from collections.abc import Callable
 
 
-class Turns:
-    """Calls `turn` repeatedly; it returns the ms until it wants to be called again.
+class Alarm:
+    """A sleep that `ring` ends early; a ring outside a sleep ends the next sleep at once."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """End the sleep now."""
+        self._event.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until the time is over or `ring` is called."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._event.clear()
+
+
+class RepeatedTask:
+    """Calls `work` repeatedly; it returns the ms until it wants to be called again.
 
     0 means at once, after other tasks have run.
     """
 
-    def __init__(self, turn: Callable[[], int]) -> None:
-        self._turn = turn
-        self._wake = asyncio.Event()
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work = work
+        self._alarm = Alarm()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -24,23 +44,20 @@ class Turns:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Cancel the task; a call of `turn` is never interrupted."""
+        """Cancel the task; a call of `work` is never interrupted."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Call `turn` now."""
-        self._wake.set()
+        """Call `work` now."""
+        self._alarm.ring()
 
     async def _run(self) -> None:
         while True:
-            wait_ms = self._turn()
+            wait_ms = self._work()
             if wait_ms <= 0:
                 await asyncio.sleep(0)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._wake.wait()
-            self._wake.clear()
+            else:
+                await self._alarm.sleep(wait_ms / 1000)

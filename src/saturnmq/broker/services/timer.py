@@ -23,8 +23,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from saturnmq.broker.services.delay import FLUSH_WAIT_MS, PAUSE_MS, TURN_BYTES, TURN_COUNT, restored
-from saturnmq.broker.services.periodic import Turns
+from saturnmq.broker.services.delay import BATCH_BYTES, BATCH_COUNT, FLUSH_WAIT_MS, PAUSE_MS, restored
+from saturnmq.broker.services.periodic import RepeatedTask
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import MessageError, StoreError, response_error
@@ -88,7 +88,7 @@ class TimerService:
         self._file = file
         self._stats = stats
         self._clock_ms = clock_ms
-        self._turns = Turns(self.turn)
+        self._task = RepeatedTask(self.deliver_due)
         self._active: list[tuple[int, int, int]] = []  # heap of (wake time, physical offset, size)
         self._seconds: dict[int, array[int]] = {}  # the same for later seconds, flat, by second
         self._order: list[int] = []  # heap of the keys of _seconds
@@ -115,11 +115,11 @@ class TimerService:
 
     def start(self) -> None:
         """Start delivering; the store must be open for writes."""
-        self._turns.start()
+        self._task.start()
 
     async def abort(self) -> None:
         """Stop delivering without saving the progress."""
-        await self._turns.stop()
+        await self._task.stop()
 
     async def stop(self) -> None:
         """Stop delivering and save the progress."""
@@ -138,7 +138,7 @@ class TimerService:
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""
-        self._turns.wake()
+        self._task.wake()
 
     @property
     def in_memory(self) -> int:
@@ -169,7 +169,7 @@ class TimerService:
         if result.status is PutStatus.PUT_OK and at_ms < self._loaded_until_ms:
             self._keep(at_ms, message.physical_offset, result.size)
             if at_ms < self._sleeps_until_ms:
-                self._turns.wake()
+                self._task.wake()
         return result
 
     def _keep(self, at_ms: int, physical: int, size: int) -> None:
@@ -234,7 +234,7 @@ class TimerService:
 
     # ---- delivery
 
-    def turn(self) -> int:
+    def deliver_due(self) -> int:
         """Deliver a bounded number of due messages.
 
         Returns ms until the next call is needed; 0: at once.
@@ -258,7 +258,7 @@ class TimerService:
             return self._rests_until_ms - now_ms
         self._activate(now_ms)
         active = self._active
-        count, size = TURN_COUNT, TURN_BYTES
+        count, size = BATCH_COUNT, BATCH_BYTES
         while active and active[0][0] <= now_ms:
             if count <= 0 or size <= 0:
                 return 0

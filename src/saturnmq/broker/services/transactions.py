@@ -9,7 +9,6 @@ Requirements: TX-03..TX-10.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from typing import Final
 
 from saturnmq.broker.services.delay import FLUSH_WAIT_MS, restored
 from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
+from saturnmq.broker.services.periodic import Alarm
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
@@ -123,7 +123,7 @@ class Transactions:
         self._next: tuple[int, int, int] | None = None
         self._written = b""
         self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
+        self._alarm = Alarm()
         self._ids: UniqueIds | None = None
 
     # ---- lifecycle
@@ -161,7 +161,7 @@ class Transactions:
 
     def wake(self) -> None:
         """Run the next round now, after the clock was set."""
-        self._wake.set()
+        self._alarm.ring()
 
     async def _run(self) -> None:
         while not self.ready:
@@ -171,10 +171,7 @@ class Transactions:
                 log.exception("half messages cannot be read, trying again in %s s", _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
         while True:
-            self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_ms / 1000):
-                    await self._wake.wait()
+            await self._alarm.sleep(self._interval_ms / 1000)
             try:
                 await self.round()
             except Exception:

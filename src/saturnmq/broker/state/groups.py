@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.broker.names import group_problem
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from saturnmq.protocol.names import group_problem
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable
 
 from saturnmq.broker.events import Event
-from saturnmq.broker.names import topic_problem
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
@@ -20,6 +19,7 @@ from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import Perm, ResponseCode
 from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.names import topic_problem
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Topics:
             return None
         if not pattern.perm & Perm.INHERIT:
             return None
-        problem = self._by_sends.add(len(self.table), topic)
+        problem = self._by_sends.add(self._present(), topic)
         if problem is not None:
             raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
         width = max(min(queues, pattern.write_queue_nums), 1)  # with 0 queues no message could ever be sent to it
@@ -147,6 +147,10 @@ class Topics:
         made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
         self.set(made)
         return made
+
+    def _present(self) -> int:
+        """Number of topics that count towards topicsMax: all but those of the broker itself."""
+        return len(self.table) - sum(name in self.table for name in self.system)
 
     def ensure(self, topic: str, queues: int) -> TopicConfig:
         """Return the topic, created with this many queues and read-write permission if it does not exist.
@@ -165,7 +169,7 @@ class Topics:
     def ensure_for_group(self, topic: str, queues: int) -> TopicConfig:
         """As `ensure`, for a group's retry or dead-letter topic. Raises ResponseError also if the quota is used up (LIM-13)."""
         if topic not in self.table:
-            problem = topic_problem(topic) or self._by_groups.add(len(self.table), topic)
+            problem = topic_problem(topic) or self._by_groups.add(self._present(), topic)
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
         return self.ensure(topic, queues)

@@ -1,4 +1,4 @@
-"""Validation of topic and group names, before they are used as a table key or in a path.
+"""Validation of topic and group names, before they are used as a table key or in a path, in the wording of a broker.
 
 Requirements: SND-04, SND-05, PR-09.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from saturnmq.protocol.codes import NAME_LENGTH_MAX
+from saturnmq.protocol.codes import GROUP_LENGTH_MAX, NAME_LENGTH_MAX
 
-_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")  # matched in full
 PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
 
 
@@ -18,7 +18,7 @@ def topic_problem(topic: str) -> str | None:
     """Why a topic name is invalid, in Apache RocketMQ's wording; None if it is valid."""
     if not topic or topic.isspace():
         return "The specified topic is blank."
-    if _LEGAL.fullmatch(topic) is None:
+    if LEGAL_NAME.fullmatch(topic) is None:
         return f"The specified topic contains illegal characters, allowing only {PATTERN}"
     if len(topic) > NAME_LENGTH_MAX:
         return "The specified topic is longer than topic max length."
@@ -29,8 +29,8 @@ def group_problem(group: str) -> str | None:
     """Why a consumer group name is invalid, or None. The limit is 255 characters."""
     if not group or group.isspace():
         return "the specified group is blank"
-    if _LEGAL.fullmatch(group) is None:
+    if LEGAL_NAME.fullmatch(group) is None:
         return f"the specified group contains illegal characters, allowing only {PATTERN}"
-    if len(group) > 255:
-        return "the specified group is longer than group max length 255."
+    if len(group) > GROUP_LENGTH_MAX:
+        return f"the specified group is longer than group max length {GROUP_LENGTH_MAX}."
     return None
