@@ -1,6 +1,6 @@
 """Background tasks that cannot fail in silence.
 
-asyncio reports an exception of a task that no other task awaits only when the task is garbage-collected, and then only in the log. A
+asyncio reports an exception of a task that no other task awaits only when the task is garbage-collected, and only in the log. A
 server whose maintenance, flush or election task has ended that way goes on answering. `supervised` tasks report at once.
 """
 
