@@ -18,7 +18,7 @@ from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_records
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import StoreProfile, StoreSettings
 from waiting import until
 
@@ -36,9 +36,9 @@ TIMERS: dict[str, Any] = {
 }
 
 
-def ledger(broker: Broker) -> LedgerStore:
-    assert isinstance(broker.store, LedgerStore)
-    return broker.store
+def ledger(broker: Broker) -> GroupMember:
+    assert broker.dledger is not None
+    return broker.dledger.group
 
 
 class LedgerGroup:
@@ -168,7 +168,7 @@ class LedgerGroup:
 
 async def expire(broker: Broker, done: Callable[[], bool]) -> None:
     """Clean the broker's store until done() holds; a DLedger member deletes files asynchronously."""
-    store = ledger(broker)
+    store = broker.store
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             await store.write_all()

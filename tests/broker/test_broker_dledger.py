@@ -22,7 +22,8 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_batch, encode_properties
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
@@ -54,34 +55,35 @@ class Alone:
 
     def __init__(self, folder: Path, **store: Any) -> None:
         settings, raft = one_settings(folder, **store)
-        self.store = LedgerStore(settings, raft, NetSettings())
+        self.group = GroupMember(settings, raft, NetSettings())
+        self.store = self.group.store
 
-    async def __aenter__(self) -> LedgerStore:
-        store = self.store
+    async def __aenter__(self) -> MessageStore:
+        store, group = self.store, self.group
         elected = asyncio.Event()
-        store.on_role = elected.set
+        group.on_role = elected.set
         store.open()
         await store.start()
-        await store.take_part()
+        await group.take_part()
         await elected.wait()
-        while not store.caught_up:
+        while not group.caught_up:
             await asyncio.sleep(0.005)  # poll
-        assert store.leads
-        store.begin_serving()
+        assert group.leads
+        group.begin_serving()
         return store
 
     async def __aexit__(self, *_: object) -> None:
         await self.store.stop()
 
 
-async def put(store: LedgerStore, *bodies: bytes, topic: str = "T") -> None:
+async def put(store: MessageStore, *bodies: bytes, topic: str = "T") -> None:
     for body in bodies:
         assert await store.wait_confirmed(store.put(message(body, topic))) is PutStatus.PUT_OK
     while store.dispatched < store.log.end:
         await asyncio.sleep(0)  # the event loop dispatches
 
 
-def bodies_of(store: LedgerStore, topic: str = "T", queue: int = 0) -> list[bytes]:
+def bodies_of(store: MessageStore, topic: str = "T", queue: int = 0) -> list[bytes]:
     found = []
     for offset in range(store.min_offset(topic, queue), store.max_offset(topic, queue)):
         record = store.read_record(store.physical_offset(topic, queue, offset))
@@ -130,7 +132,7 @@ def test_ledger_replaces_commit_log_and_no_role_means_no_registration(tmp_path: 
             await lonely.registrar.register()
             assert lonely.dledger is not None and lonely.dledger.broker_id == -1
             assert lonely.registrar.registered == 0
-            assert type(lonely.store) is LedgerStore and not (tmp_path / "n0" / "commitlog").exists()
+            assert type(lonely.store.log) is RaftLog and not (tmp_path / "n0" / "commitlog").exists()
             host, _, port = lonely.advertised_address.rpartition(":")
             with socket.socket() as probe:  # haListenPort
                 assert probe.connect_ex((host, int(port) + 1)) != 0
@@ -200,7 +202,7 @@ def test_ledger_rejection_is_retryable_busy(code: int, tmp_path: Path) -> None:
 def test_append_response_code_maps_to_put_status(code: int, status: str, tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
-            member = store.member
+            member = store.log.member
             assert member is not None
             offer = member.offer
             member.offer = lambda bodies, answered: offer(  # type: ignore[method-assign]
@@ -225,7 +227,7 @@ def test_queue_offsets_advance_on_append_except_for_half_messages(tmp_path: Path
             assert last.queue_offset == 7
             assert await store.wait_confirmed(last) is PutStatus.PUT_OK
             assert store.max_offset("T", 0) == 8
-            files = store._member().files
+            files = store.log.member.files
             entries = [entry for index in range(files.end_index + 1) if (entry := files.entry(index)) is not None]
             for entry, offset in zip(entries, [0, 1, 2, 3, 4, 5, 6, 0, 0, 7], strict=True):
                 body = entry.body  # one whole message
@@ -261,7 +263,7 @@ def test_batch_is_one_entry_per_message_and_is_validated(tmp_path: Path) -> None
             delayed = BatchItem(b"x", encode_properties({"DELAY": "3"}))
             assert (await batch([delayed])).code == 13
             assert (await batch([BatchItem(b"x")], flag=int(SysFlag.PREPARED))).code == 13
-            store = ledger(master)
+            store = master.store
             assert store.put_batch([message(properties_raw=b"A\x01" + b"x" * 32766)]).status in (
                 PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.MESSAGE_ILLEGAL,
             )  # fmt: skip
@@ -293,7 +295,8 @@ def test_message_longer_than_entry_limit_is_error(tmp_path: Path) -> None:
 @pytest.mark.spec("DL-B09", "DL-B10", "DL-X17")
 def test_log_ends_at_committed_position(tmp_path: Path) -> None:
     async def work() -> None:
-        async with Alone(tmp_path) as store:
+        alone = Alone(tmp_path)
+        async with alone as store:
             assert (store.min_physical_offset, store.max_physical_offset) == (0, 0)
             await put(store, b"one")
             end = store.max_physical_offset
@@ -301,7 +304,7 @@ def test_log_ends_at_committed_position(tmp_path: Path) -> None:
             result = store.put(message(b"two"))
             assert store.max_physical_offset == end < store.log.end
             assert store.read_record(result.physical_offset) is None  # not readable before it is committed
-            assert not store.dispatch_some(9) and store.max_offset("T", 0) == 1
+            assert not alone.group.dispatch.dispatch_some(9) and store.max_offset("T", 0) == 1
             await store.wait_confirmed(result)
             assert store.max_physical_offset == store.log.end
             assert store.max_offset("T", 0) == 2
@@ -314,7 +317,7 @@ def test_entry_without_message_is_logged_and_skipped(tmp_path: Path, caplog: pyt
     async def work() -> None:
         async with Alone(tmp_path) as store:
             await put(store, b"before")
-            member = store.member
+            member = store.log.member
             assert member is not None
             with caplog.at_level(logging.ERROR):
                 assert (await member.append([b"no message" * 20])).code == Code.SUCCESS
@@ -352,12 +355,12 @@ def test_committed_entries_are_dispatched_before_joining_group(tmp_path: Path) -
             await put(store, b"1", b"2", b"3")
         shutil.rmtree(tmp_path / "consumequeue")
         settings, raft = one_settings(tmp_path)
-        store = LedgerStore(settings, raft, NetSettings())
+        store = GroupMember(settings, raft, NetSettings()).store
         store.open()
         await store.start()
         try:
             assert bodies_of(store) == [b"1", b"2", b"3"]
-            assert store.member is not None and store.member.address == ("", 0)  # it does not listen yet
+            assert store.log.member is not None and store.log.member.address == ("", 0)  # it does not listen yet
             assert not store.writable
             assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
         finally:
@@ -428,13 +431,13 @@ def test_configured_role_is_ignored_and_earliest_time_reported(tmp_path: Path) -
 @pytest.mark.spec("DL-S09", "DL-S10")
 def test_ledger_retention_uses_commit_log_keys(tmp_path: Path) -> None:
     settings, raft = one_settings(tmp_path)
-    found = LedgerStore(settings, raft, NetSettings()).retention()
+    found = GroupMember(settings, raft, NetSettings()).retention()
     assert (found.delete_hours, found.reserved_hours, found.force_enabled) == ((4,), 73, True)
     assert (found.check_ratio, found.clean_ratio, found.full_ratio) == pytest.approx((0.75, 0.85, 0.90))
     settings, raft = one_settings(
         tmp_path, delete_when="05;17", file_reserved_hours=1, clean_forcibly=False, disk_percent=60
     )
-    found = LedgerStore(settings, raft, NetSettings()).retention()
+    found = GroupMember(settings, raft, NetSettings()).retention()
     assert (found.delete_hours, found.reserved_hours, found.force_enabled, found.check_ratio) == (
         (5, 17),
         2,
@@ -447,7 +450,7 @@ def test_ledger_retention_uses_commit_log_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_only_sync_flush_acknowledges_after_sync(flush: FlushDiskType, tmp_path: Path) -> None:
     settings, raft = one_settings(tmp_path, flush_disk_type=flush)
-    member = LedgerStore(settings, raft, NetSettings()).make_member(0)
+    member = GroupMember(settings, raft, NetSettings()).make_member(0)
     assert member._core.sync_before_ack is (flush is FlushDiskType.SYNC_FLUSH)
 
 

@@ -22,17 +22,18 @@ from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import HEADER
 from saturnmq.raft.ledger.message_entries import stamp_message
 from saturnmq.replication.dledger import dispatch as dledger_dispatch
-from saturnmq.replication.dledger import store as dledger_store
-from saturnmq.replication.dledger.log import LedgerLog
-from saturnmq.replication.dledger.store import LedgerStore
-from saturnmq.store import PutStatus, StoreProfile, StoreSettings
+from saturnmq.replication.dledger import log as dledger_log
+from saturnmq.replication.dledger.dispatch import GroupDispatch
+from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.queue.queues import QueueTable
 
 Told = list[tuple[bytes, PutStatus, str]]
 
 
-async def given(store: LedgerStore, *messages: Message) -> Told:
+async def given(store: MessageStore, *messages: Message) -> Told:
     """Statuses of messages put in one event-loop iteration, in the order they were reported."""
     told: Told = []
 
@@ -87,12 +88,12 @@ def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
         async with Alone(tmp_path) as store:
             told: Told = []
             store.put_soon(message(b"x"), lambda status, reason: told.append((b"x", status, reason)))
-            store.serving = False
+            store.log.serving = False
             answer = store.put(message(b"y"))
             assert told == [(b"x", answer.status, answer.reason)]
             assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
-            store.serving = True
-            member = store.member
+            store.log.serving = True
+            member = store.log.member
             assert member is not None and member.node is not None
             member.node.disk_full(member.node.now_ms, True)
             told.clear()
@@ -116,8 +117,8 @@ def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeyp
                     raise RuntimeError("no such thing")
                 return real(one)
 
-            real = dledger_store.encode_record
-            monkeypatch.setattr(dledger_store, "encode_record", encode)
+            real = dledger_log.encode_record
+            monkeypatch.setattr(dledger_log, "encode_record", encode)
             told = await given(store, message(b"a"), message(b"b"), message(b"c"))
             by_body = {body: (status, reason) for body, status, reason in told}
             assert by_body == {
@@ -140,11 +141,11 @@ def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> Non
                 raise RuntimeError("gone")
 
             for serving in (True, False):
-                store.serving = serving
+                store.log.serving = serving
                 store.put_soon(message(b"a"), fails)
                 store.put_soon(message(b"b"), lambda status, reason: told.append(status))
                 store.put(message(b"c"))
-                store.serving = True
+                store.log.serving = True
                 await put(store, b"d")
             assert told == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
 
@@ -157,7 +158,7 @@ def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -> None
 
     async def work() -> None:
         async with Alone(tmp_path) as store:
-            member = store.member
+            member = store.log.member
             assert member is not None
             real, sizes = member.offer, []
 
@@ -183,10 +184,10 @@ def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: py
                 await group.send(body)
             master = await group.master()
             store = master.store
-            assert isinstance(store, LedgerStore) and store.member is not None
+            assert store.log.member is not None
             for name in group.names:
                 if name != group.name_of(master):
-                    store.member.readdress(name, "127.0.0.1:1")
+                    store.log.member.readdress(name, "127.0.0.1:1")
             before, failed = master.stats.put_messages, master.stats.put_failed
             monkeypatch.setattr(send, "send", None)  # disables the reference implementation
             answer = await group.send_to(master, b"lost")
@@ -227,20 +228,21 @@ def any_message(rng: random.Random, number: int) -> Message:
 def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, bytes], list[Any], set[Any]]:
     """Queue files, index files and callbacks after a ledger is dispatched again, `step` entries at a time."""
     settings, raft = one_settings(folder)
-    store = LedgerStore(settings, raft, NetSettings(), clock_ms=lambda: 1_700_000_000_000)
+    group = GroupMember(settings, raft, NetSettings(), clock_ms=lambda: 1_700_000_000_000)
+    store = group.store
     store.open()
     appended: list[Any] = []
     foreign: set[Any] = set()
     store.on_append = lambda *call: appended.append(call)
-    store.on_foreign = lambda *call: foreign.add(call)
+    group.dispatch.on_foreign = lambda *call: foreign.add(call)
     store.queues.clear()
-    assert store.index is not None and store.member is not None
+    assert store.index is not None and store.log.member is not None
     store.index.clear()
-    store.dispatched = store.member.files.begin_pos
-    store.log.committed_pos = store.member.files.end_pos
-    while store.dispatch_some(step):
+    store.dispatched = store.log.member.files.begin_pos
+    store.log.committed_pos = store.log.member.files.end_pos
+    while group.dispatch.dispatch_some(step):
         pass
-    assert store.dispatched == store.member.files.end_pos
+    assert store.dispatched == store.log.member.files.end_pos
     assert store.index_queue is not None and store.index_queue.put_in()
     queues = {f"{topic} {queue_id}": bytes(queue._tail) for (topic, queue_id), queue in store.queues.by_key.items()}
     index = {str(number): path.read_bytes() for number, path in enumerate(store.index.paths)}
@@ -264,15 +266,17 @@ def test_batched_dispatch_equals_single_dispatch(seed: int, tmp_path: Path, monk
     many = dispatched(tmp_path / "made", 200)
     calls: list[int] = []
 
-    def plain(store: LedgerStore, count_max: int) -> int:
-        calls.append(dledger_dispatch.dispatch_plain(store, count_max))
+    real = dledger_dispatch.dispatch_plain
+
+    def plain(dispatch: GroupDispatch, count_max: int) -> int:
+        calls.append(real(dispatch, count_max))
         return calls[-1]
 
-    monkeypatch.setattr(dledger_store, "dispatch_plain", plain)
+    monkeypatch.setattr(dledger_dispatch, "dispatch_plain", plain)
     shutil.copytree(tmp_path / "single", tmp_path / "counted")
     assert dispatched(tmp_path / "counted", 7) == many
     assert sum(calls) > 600 and max(calls) <= 7
-    monkeypatch.setattr(dledger_store, "dispatch_plain", lambda store, count_max: 0)
+    monkeypatch.setattr(dledger_dispatch, "dispatch_plain", lambda dispatch, count_max: 0)
     single = dispatched(tmp_path / "single", 200)
     assert single[0] == many[0] and len(many[0]) > 9
     assert single[1] == many[1] and many[1]
@@ -295,21 +299,22 @@ class Waiting:
         return len(self.records) < 40
 
 
-class Bare(LedgerStore):
+class Bare(MessageStore):
     """The parts of a store that dispatch needs; all calls are recorded."""
 
-    def __init__(self, folder: Path, log: LedgerLog) -> None:
+    def __init__(self, folder: Path, log: RaftLog) -> None:
         assert log.ledger is not None
         self.settings = StoreSettings(store_path_root_dir=str(folder), profile=StoreProfile.SMALL)
         self.queues = QueueTable(folder / "queues", 6000, Disk(), folder / "left.json", lambda: 0, None)
-        self.log, self._pending, self.index, self.index_queue = log, deque(), None, Waiting()  # type: ignore[assignment]
-        self._begins_at = self.dispatched = log.ledger.begin_pos
+        self.log, self.unconfirmed, self.index, self.index_queue = log, deque(), None, Waiting()  # type: ignore[assignment]
+        self.dispatched = log.ledger.begin_pos
         self.refusal, self.last_store_ms, self.failure, self.bit_map = "", 0, None, None
         self.calls: list[Any] = []
         self.foreign: set[Any] = set()
         self.stops: list[str] = []
         self.on_append = lambda *call: self.calls.append(call)
-        self.on_foreign = lambda *call: self.foreign.add(call)
+        self.group = GroupDispatch(log, self)
+        self.group.on_foreign = lambda *call: self.foreign.add(call)
 
     def stop_writing(self, error: Exception) -> None:
         self.stops.append(str(error))
@@ -318,7 +323,7 @@ class Bare(LedgerStore):
         error = None
         try:
             for _ in range(5000):
-                if not self.dispatch_some(step):
+                if not self.group.dispatch_some(step):
                     break
             else:
                 error = "endless"
@@ -371,24 +376,24 @@ def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
 def test_batched_dispatch_of_odd_entries_equals_single_dispatch(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = 0
+    plain, real = 0, dledger_dispatch.dispatch_plain
     for seed in range(first, first + 20):
         rng, folder = random.Random(seed), tmp_path / str(seed)
         files = LedgerFiles(folder / "ledger", file_bytes=8192, index_file_units=256)
         files.open()
         made = odd_ledger(files, rng)
-        log = LedgerLog([folder / "log"], 8192, Disk())
+        log = RaftLog([folder / "log"], 8192, Disk())
         log.attach(files, 0, files.end_pos if rng.random() < 0.5 else rng.choice(made).end_pos)
-        monkeypatch.setattr(dledger_store, "dispatch_plain", lambda store, count_max: 0)
+        monkeypatch.setattr(dledger_dispatch, "dispatch_plain", lambda dispatch, count_max: 0)
         single = Bare(folder / "single", log).found(1)
 
-        def many(store: LedgerStore, count_max: int) -> int:
+        def many(dispatch: GroupDispatch, count_max: int) -> int:
             nonlocal plain
-            count = dledger_dispatch.dispatch_plain(store, count_max)
+            count = real(dispatch, count_max)
             plain += count
             return count
 
-        monkeypatch.setattr(dledger_store, "dispatch_plain", many)
+        monkeypatch.setattr(dledger_dispatch, "dispatch_plain", many)
         assert Bare(folder / "many", log).found(200) == single, f"seed {seed}"
         files.close()
     assert plain > 50
@@ -402,7 +407,7 @@ def test_damaged_length_stops_dispatch_without_looping(tmp_path: Path, size: int
     made = odd_ledger(files, random.Random(1))
     at = made[2].pos
     files.data.files[0].map[at : at + 48] = HEADER.pack(1, size, 2, 1, at, 0, 0, 0, body_len)
-    log = LedgerLog([tmp_path / "log"], 8192, Disk())
+    log = RaftLog([tmp_path / "log"], 8192, Disk())
     log.attach(files, 0, files.end_pos)
     with pytest.raises(CorruptRecord, match=f"no entry at {at} of the ledger: magic 1, size {size}"):
         log.body_at(at)
@@ -421,12 +426,12 @@ def test_batched_dispatch_calls_listeners(tmp_path: Path) -> None:
         made.append(Entry(index, 1, end, stamp_message(record, end)))
         end = made[-1].end_pos
     files.append(made)
-    log = LedgerLog([tmp_path / "log"], 65_536, Disk())
+    log = RaftLog([tmp_path / "log"], 65_536, Disk())
     log.attach(files, 0, made[9].end_pos)
     store = Bare(tmp_path / "store", log)
-    assert not store.dispatch_some(100)
+    assert not store.group.dispatch_some(100)
     store.foreign.clear()
     log.committed_pos = end
-    assert dledger_dispatch.dispatch_plain(store, 100) == 50
+    assert dledger_dispatch.dispatch_plain(store.group, 100) == 50
     assert store.foreign == {("T", 0)} and store.refusal == "full" and store.calls[-1][:3] == ("T", 0, 60)
     files.close()

@@ -22,7 +22,7 @@ from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code, TransferResponse
 from saturnmq.raft.ledger.files import LedgerFiles
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, StoreFailureAction
 
 
@@ -263,12 +263,12 @@ def test_unsynced_entries_of_failed_sync_are_cut_at_next_start(tmp_path: Path) -
             await group.stop(name)
             ledger_folder = tmp_path / name / f"dledger-{name}"
             assert (ledger_folder / "sync-failed.json").exists()
-            store = LedgerStore(group.store(name), group.raft_settings(name), NetSettings())
+            store = GroupMember(group.store(name), group.raft_settings(name), NetSettings()).store
             store.open()
-            assert store.member is not None and store.member.node is not None
-            status = store.member.status()
+            assert store.log.member is not None and store.log.member.node is not None
+            status = store.log.member.status()
             assert status.end_index == status.durable_index == gone.durable_index
-            assert not store.member.node.recovering  # it never acknowledged more
+            assert not store.log.member.node.recovering  # it never acknowledged more
             assert not list(tmp_path.rglob("*-failed.json"))
             await store.stop()
             await group.start(name)
@@ -294,11 +294,11 @@ def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path
             await group.until(lambda: member.status().failed, "works")
             assert node.end_index > node.synced_index
             await group.stop(lost)
-            opened = LedgerStore(group.store(lost), group.raft_settings(lost), NetSettings())
+            opened = GroupMember(group.store(lost), group.raft_settings(lost), NetSettings()).store
             opened.open()
-            assert opened.member is not None and opened.member.node is not None
-            assert opened.member.status().end_index == node.synced_index
-            assert opened.member.node.recover_to == node.end_index
+            assert opened.log.member is not None and opened.log.member.node is not None
+            assert opened.log.member.status().end_index == node.synced_index
+            assert opened.log.member.node.recover_to == node.end_index
             opened.close_files()  # killed
             await group.start(lost)
             await group.same("T", 0, [b"1", b"2", b"3", b"4"])
@@ -338,9 +338,9 @@ def another(group: LedgerGroup, first: Broker) -> bool:
 
 async def poke(broker: Broker) -> None:
     """Append something to sync."""
-    store = ledger(broker)
-    if store.member is not None and store.serving:
-        await store.member.append([b"x" * 200])
+    store = broker.store
+    if store.log.member is not None and store.log.serving:
+        await store.log.member.append([b"x" * 200])
 
 
 @pytest.mark.spec("DL-B02", "DL-S03")

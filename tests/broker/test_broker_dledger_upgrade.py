@@ -17,7 +17,7 @@ from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group
 from saturnmq.broker import Broker
 from saturnmq.net import NetSettings
 from saturnmq.protocol.message import Host, Message, encode_properties
-from saturnmq.replication.dledger.log import LedgerLog
+from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.store.files.disk import Disk
 
 OLD = [b"old %d " % number + b"." * 9000 for number in range(60)]  # more than two files
@@ -118,7 +118,7 @@ def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) -> Non
             await plain(group, "n0", OLD[:3])
             for _ in range(2):  # sealed, nothing appended
                 await group.start("n0")
-                store = ledger(await group.master())
+                store = (await group.master()).store
                 assert store.log.divided == store.max_physical_offset == FILE_BYTES  # nothing is committed
                 assert store.min_physical_offset == 0
                 await group.stop("n0")
@@ -141,9 +141,9 @@ def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
             bodies = [b"%d" % number + b"x" * 40_000 for number in range(10)]
             for body in bodies:
                 await group.send(body)
-            store = ledger(await group.master())
+            store = (await group.master()).store
             await group.until(lambda: store.max_offset("T", 0) == 70, "not dispatched")
-            member = store.member
+            member = store.log.member
             assert member is not None
             assert member.retention.reserved_hours == 87_600 and not member.retention.force_enabled
             folder = tmp_path / "n0"
@@ -192,7 +192,7 @@ def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: pytest.
 @pytest.mark.spec("DL-X20", "DL-U01")
 @pytest.mark.parametrize("left", [0, 3, 7, 8, 100])
 def test_end_of_old_log_is_filled_as_far_as_possible(left: int, tmp_path: Path) -> None:
-    log = LedgerLog([tmp_path], 4096, Disk())
+    log = RaftLog([tmp_path], 4096, Disk())
     (tmp_path / f"{0:020d}").write_bytes(b"\1" * 4096)
     log.load()
     log.end = 4096 - left

@@ -82,7 +82,7 @@ def test_cleaning_keeps_system_queues(tmp_path: Path) -> None:
             for _ in range(4):
                 store.put(Message("T", b"x" * 3000, b"", 0, 0, 0, 0, host, host))
             await store.write_all()
-            store.log.drop_first()
+            await store.log.truncate_front("a test")
             assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
             assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "T"}
 
@@ -98,7 +98,7 @@ def test_cleaning_on_demand(tmp_path: Path) -> None:
                 await w.send("T", b"x" * 1500)
             store = w.broker.store
             await store.write_all()
-            store.log.drop_first()
+            await store.log.truncate_front("a test")
             assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
             assert {topic for topic, _ in store.topic_queues()} == {"T"}
             store.put_batch([])  # an empty batch is harmless

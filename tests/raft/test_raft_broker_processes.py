@@ -21,7 +21,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.ledger.check import verify
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import StoreProfile, StoreSettings
 
 pytestmark = pytest.mark.realtime
@@ -109,7 +109,7 @@ class Processes:
         small = StoreSettings(
             store_path_root_dir=str(self.folder / name), profile=StoreProfile.SMALL, commit_log_file_bytes=1_048_576
         )
-        store = LedgerStore(small, raft, NetSettings())
+        store = GroupMember(small, raft, NetSettings()).store
         store.open()
         try:
             found = {}

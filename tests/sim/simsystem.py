@@ -48,7 +48,6 @@ from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
 from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
-from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files import lock_file
 
@@ -236,7 +235,7 @@ class System:
             return self.members[0]
         found, best = None, -1
         for member in self.members:
-            node = member.broker.store.member.node if member.up and member.broker is not None else None
+            node = member.broker.store.log.member.node if member.up and member.broker is not None else None
             if node is not None and node.is_leader and node.term > best:
                 found, best = member, node.term
         return found
@@ -305,7 +304,7 @@ class System:
         leader = self.leader
         if leader is None or leader.broker is None or leader is member or leader.process is None:
             return
-        raft = leader.broker.store.member
+        raft = leader.broker.store.log.member
 
         async def hand_over() -> None:
             answer = await raft.transfer(member.name)
@@ -546,7 +545,7 @@ class System:
             leader = self.leader
             if leader is None or leader.broker is None:
                 continue
-            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.member.node.term
+            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.log.member.node.term
             if now != known:
                 self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
                 self.seen["switch"] += known is not None
@@ -601,7 +600,7 @@ class System:
     def log_ends(self) -> set[tuple[int, int] | None]:
         """The distinct (end index, committed index) of the members' ledgers, without scripted peers; None for a missing broker."""
         members = [one for one in self.members if one.original is None]
-        nodes = [one.broker.store.member.node if one.broker is not None else None for one in members]
+        nodes = [one.broker.store.log.member.node if one.broker is not None else None for one in members]
         return {None if node is None else (node.end_index, node.committed) for node in nodes}
 
     async def marker(self) -> None:
@@ -636,7 +635,7 @@ class System:
             assert not differ, f"members hold different queues: {differ}"
         for member in self.members:
             if member.original is not None:
-                self.check_original(member.original, stores[0].member.files)
+                self.check_original(member.original, stores[0].log.member.files)
         folders = [one.folder / f"dledger-{one.name}" for one in self.members if one.original is None]
         difference = compare(folders)
         assert difference is None, str(difference)
@@ -726,8 +725,8 @@ def plant(defect: str) -> None:
     elif defect == "answered before it is committed":
         leader.quorum_index = max
     elif defect == "followers write other units":
-        right = LedgerStore.code_of
-        LedgerStore.code_of = lambda store, message: right(store, message) + (not store.serving)
+        right = MessageStore.code_of
+        MessageStore.code_of = lambda store, message: right(store, message) + (not store.log.serving)
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

@@ -37,7 +37,7 @@ def test_offset_lookup_after_first_file_is_deleted(tmp_path: Path) -> None:
     assert (store.min_physical_offset, store.max_physical_offset) == (-1, 0)
     results = [store.put(message(b"%d" % n * 900)) for n in range(9)]
     assert [result.physical_offset // CL for result in results] == [0] * 4 + [1] * 4 + [2]
-    store.log.drop_first()
+    asyncio.run(store.log.truncate_front("a test"))
     end = results[-1].end_offset
     assert (store.min_physical_offset, store.max_physical_offset) == (CL, end)
     for result in results[4:]:
@@ -180,7 +180,7 @@ def test_slice_outlives_deleted_file(tmp_path: Path) -> None:
     kept = bytes(view)
     assert len(view) == size and decode_record(kept).body == b"0" * 900
     first = store.log.files[0].path
-    store.log.drop_first()
+    asyncio.run(store.log.truncate_front("a test"))
     assert not first.exists() and bytes(view) == kept
     assert store.get("T", 0, 4, 1).count == 1
     view.release()

@@ -98,7 +98,7 @@ def test_expired_units_are_excluded_from_min_offset_and_time_search(tmp_path: Pa
         store.put(message(b"%02d" % n * 450))
         now[0] += 1000
     asyncio.run(store.write_all())
-    store.log.drop_first()
+    asyncio.run(store.log.truncate_front("a test"))
     queue = store.queues.by_key["T", 0]
     assert store.min_offset("T", 0) == 0
     queue.correct_min_offset(store.log.first_position)

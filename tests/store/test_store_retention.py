@@ -77,7 +77,7 @@ def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when="")
         order: list[str] = []
-        first, follow = store._upkeep._delete_first, store._upkeep._delete_behind
+        first, follow = store.log.truncate_front, store._upkeep._delete_behind
 
         async def delete_first(reason: str) -> None:
             order.append("log")
@@ -87,7 +87,7 @@ def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
             order.append("queues")
             await follow()
 
-        store._upkeep._delete_first = delete_first  # type: ignore[method-assign]
+        store.log.truncate_front = delete_first  # type: ignore[method-assign]
         store._upkeep._delete_behind = delete_behind  # type: ignore[method-assign]
         store.delete_expired_files()
         await store._upkeep.clean()

@@ -66,7 +66,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.message import Host
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 
 log = logging.getLogger(__name__)
@@ -118,13 +118,13 @@ class Broker:
         self._advertised_host = ""
         self.failed = asyncio.Event()  # disk failure with storeFailureAction=exit; the owner then stops the broker
 
-        ledger = LedgerStore(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
-        self.store = ledger or MessageStore(store, clock_ms=clock_ms)
+        group = GroupMember(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
+        self.store = group.store if group is not None else MessageStore(store, clock_ms=clock_ms)
         self.store.on_failure = self._store_failed
-        self.role: Role = FixedRole() if ledger is None else LedgerRole(ledger)
+        self.role: Role = FixedRole() if group is None else LedgerRole(group)
         self._make_state()
-        self._make_services(tls, DelayService if ledger is None else LedgerDelay)
-        self._make_requests(tls, ledger)
+        self._make_services(tls, DelayService if group is None else LedgerDelay)
+        self._make_requests(tls, group)
 
     def _make_state(self) -> None:
         settings, clock_ms = self.settings, self._clock_ms
@@ -165,15 +165,15 @@ class Broker:
             broker_id=lambda: settings.broker_id if self.dledger is None else self.dledger.broker_id,
         )
 
-    def _make_requests(self, tls: TlsSettings | None, ledger: LedgerStore | None) -> None:
+    def _make_requests(self, tls: TlsSettings | None, group: GroupMember | None) -> None:
         runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.load, self.refusals, self.master,
                                  self._config_text)  # fmt: skip
         self._pull_context = self._make_pull_context()
         self._routes = bind([runtime, self._pull_context, *self._make_contexts()])
         self._fast_routes = {code: route for code, route in self._routes.items() if code in FAST_CODES}
-        self.dledger = self._make_dledger(ledger, runtime, tls) if ledger is not None else None
+        self.dledger = self._make_dledger(group, runtime, tls) if group is not None else None
         handler, fast_handler = self.handle, self._handle_fast
-        if ledger is not None:
+        if group is not None:
             handler, fast_handler = self._handle_member, self._handle_member_fast
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
@@ -233,7 +233,7 @@ class Broker:
         yield AdminContext(store, topics, groups, offsets, self.registrar)
         yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity)
 
-    def _make_dledger(self, ledger: LedgerStore, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
+    def _make_dledger(self, group: GroupMember, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
         copy = LeaderCopy(
             self.registrar,
             self.topics,
@@ -247,7 +247,7 @@ class Broker:
             tls,
         )
         return DLedger(
-            ledger,
+            group,
             runtime,
             self.long_polling,
             self.registrar,

@@ -31,7 +31,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.settings import broker_id
-from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store.files.mapped_file import numbered_files
 
 log = logging.getLogger(__name__)
@@ -66,14 +66,14 @@ class LedgerDelay(DelayService):
 class LedgerRole:
     """Role of a group member, as its store sees it."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_group",)
 
-    def __init__(self, store: LedgerStore) -> None:
-        self._store = store
+    def __init__(self, group: GroupMember) -> None:
+        self._group = group
 
     @property
     def slave(self) -> bool:
-        return not self._store.leads
+        return not self._group.leads
 
 
 class DLedger:
@@ -84,7 +84,7 @@ class DLedger:
 
     def __init__(
         self,
-        store: LedgerStore,
+        group: GroupMember,
         runtime: RuntimeContext,
         long_polling: LongPolling,
         registrar: Registrar,
@@ -93,7 +93,7 @@ class DLedger:
         start_services: Callable[[], None],
         stop_services: Callable[[], Awaitable[None]],
     ) -> None:
-        self._store = store
+        self.group = group
         self._runtime = runtime
         self._long_polling = long_polling
         self._registrar = registrar
@@ -106,8 +106,8 @@ class DLedger:
         self._following = False  # copies in progress come from the leader that this member currently follows
         self._asked_last = asyncio.Event()  # a member copied the offsets since this broker stopped leading
         self.broker_id = NO_ROLE
-        store.on_role = self._role_changed
-        store.on_foreign = copy.came
+        group.on_role = self._role_changed
+        group.dispatch.on_foreign = copy.came
         copy.copied.subscribe(self._copied)
 
     # ---- lifecycle
@@ -116,7 +116,7 @@ class DLedger:
         """Join the group; services and registration start with the first role (DL-B14, DL-X19). Raises StartError."""
         self._set_outdated(True)
         self._task = asyncio.get_running_loop().create_task(self._run())
-        await self._store.take_part()
+        await self.group.take_part()
 
     async def stop(self) -> None:
         """Transfer leadership if a follower can take it, then stop following role changes."""
@@ -126,7 +126,7 @@ class DLedger:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._task = self._register_soon = None
-        self._store.on_role = None
+        self.group.on_role = None
         await self.copy.close()
 
     async def _hand_over(self) -> None:
@@ -135,7 +135,7 @@ class DLedger:
         Followers are tried by watermark, highest first. A follower refuses if it has not yet copied the state outside the log
         (DL-X18); then the next is tried. After a success, waits until a member has copied the consumer offsets from here.
         """
-        member = self._store.member
+        member = self.group.member
         if member is None or self._task is None or not member.leads:
             return
         status = member.status()
@@ -156,7 +156,7 @@ class DLedger:
     # ---- roles
 
     def _role_changed(self) -> None:
-        member = self._store.member
+        member = self.group.member
         if member is not None:
             status = member.status()
             self._following = False
@@ -165,8 +165,8 @@ class DLedger:
 
     def _set_outdated(self, outdated: bool) -> None:
         """Set whether the copied state may be outdated; the core then refuses a transfer by preference (DL-X18)."""
-        if self._store.member is not None and self._store.member.node is not None:
-            self._store.member.node.set_outdated(outdated)
+        if self.group.member is not None and self.group.member.node is not None:
+            self.group.member.node.set_outdated(outdated)
 
     def _copied(self, _address: str) -> None:
         if self._following:
@@ -183,12 +183,12 @@ class DLedger:
                     await self._follow()
             except Exception:
                 log.exception("change of role to %s in term %s failed, tried again", role.value, term)
-                self._store.serving = False
+                self.group.stop_serving()
                 await asyncio.sleep(RETRY_SECONDS)
                 self._events.put_nowait((role, term))
 
     def _is_leader(self, term: int) -> bool:
-        member = self._store.member
+        member = self.group.member
         if member is None:
             return False
         status = member.status()
@@ -196,20 +196,20 @@ class DLedger:
 
     async def _lead(self, term: int) -> None:
         """Start serving once the whole log is committed and dispatched (DL-C03, DL-C05)."""
-        if self._store.serving:
+        if self.group.serving:
             return
-        while not self._store.caught_up:
+        while not self.group.caught_up:
             if not self._is_leader(term):
                 return
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
         await self.copy.copy_last(self._silent, self._patience_ms)
-        if not self._is_leader(term) or not self._store.caught_up:
+        if not self._is_leader(term) or not self.group.caught_up:
             if self._is_leader(term):
                 self._events.put_nowait((Role.LEADER, term))
             return
         self.copy.make_topics()
-        self._store.begin_serving()
+        self.group.begin_serving()
         self._start_services()
         self.broker_id = MASTER_ID
         log.info("this broker is the master now term=%s", term)
@@ -217,20 +217,20 @@ class DLedger:
 
     def _silent(self) -> int:
         """Members that did not answer the last heartbeat of this leader, or were not sent one yet."""
-        node = self._store.member.node if self._store.member is not None else None
+        node = self.group.member.node if self.group.member is not None else None
         return 0 if node is None else len(node.unanswered_peers())
 
     @property
     def _patience_ms(self) -> int:
         """How long a new leader waits to copy from members that have not answered yet, ms: half a heartbeat interval."""
-        node = self._store.member.node if self._store.member is not None else None
+        node = self.group.member.node if self.group.member is not None else None
         return 0 if node is None else node.settings.heartbeat_interval_ms // 2
 
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
         self._asked_last.clear()
         before = self.broker_id
-        self.broker_id = broker_id(self._store.raft.self_id)
+        self.broker_id = broker_id(self.group.raft.self_id)
         await self._stop_services()
         self._long_polling.wake_all()
         if before != self.broker_id:
@@ -265,7 +265,7 @@ class DLedger:
             return self._delay_progress(request)
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             return self._runtime_info(connection, request)
-        if self._store.serving and self._store.leads:
+        if self.group.serving and self.group.leads:
             return None
         if code in LEADER_ONLY:
             return self._refusal(request)
@@ -277,9 +277,9 @@ class DLedger:
 
     def _refusal(self, request: Command) -> Command:
         """Reject with a code that makes clients look for another broker (DL-B06)."""
-        member = self._store.member
+        member = self.group.member
         leader = member.status().leader_id if member is not None else None
-        text = f"this broker does not lead its group {self._store.raft.group}, the leader is {leader or 'not known'}"
+        text = f"this broker does not lead its group {self.group.raft.group}, the leader is {leader or 'not known'}"
         if request.code == RequestCode.END_TRANSACTION:
             return request.reply(ResponseCode.SLAVE_NOT_AVAILABLE, text)
         return request.reply(
@@ -301,12 +301,12 @@ class DLedger:
 
     def figures(self) -> dict[str, str]:
         """Group state as rows of the runtime information: role, term, leader, log indexes, watermark of each member."""
-        if self._store.member is None:
+        if self.group.member is None:
             return {}
-        status = self._store.member.status()
+        status = self.group.member.status()
         rows = {
             "dledgerRole": status.role.value,
-            "dledgerServing": str(self._store.serving).lower(),
+            "dledgerServing": str(self.group.serving).lower(),
             "dledgerTerm": str(status.term),
             "dledgerLeaderId": status.leader_id or "",
             "dledgerBeginIndex": str(status.begin_index),

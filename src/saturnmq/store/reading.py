@@ -198,10 +198,11 @@ def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]
 
 def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
     """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""
-    head = store.log.unpack_at(_PLACE, physical)
-    return (
-        (head[0], head[2], head[3]) if head is not None and head[1] == MESSAGE_MAGIC and head[4] == physical else None
-    )
+    start, end, piece = store.log.piece_at(physical)
+    if physical + _PLACE.size > end:
+        return None
+    size, magic, queue_id, queue_offset, its_offset = _PLACE.unpack_from(piece, physical - start)
+    return (size, queue_id, queue_offset) if magic == MESSAGE_MAGIC and its_offset == physical else None
 
 
 def _no_record(queue_id: int, queue_offset: int, physical: int, size: int) -> CorruptRecord:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
@@ -35,10 +35,11 @@ from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex
-from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
-from saturnmq.store.log.log import Confirmed
+from saturnmq.store.log.commit_log import CommitLog
+from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position
 from saturnmq.store.maintenance.maintenance import Upkeep
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
+from saturnmq.store.proposals import ProposalBatch
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
 from saturnmq.store.recovery import opening
@@ -54,6 +55,10 @@ _ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn o
 _PREPARED: Final = int(SysFlag.PREPARED)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _NOT_IN_QUEUE: Final = (_PREPARED, _ROLLBACK)
+
+
+Recover: TypeAlias = Callable[["MessageStore", Callable[[int, int], None] | None], None]
+"""Loads and recovers a store; see `recovery.opening.open_store`."""
 
 
 def wall_clock_ms() -> int:
@@ -72,11 +77,16 @@ class MessageStore:
       None means no bits. Must be set before `open`.
     """
 
-    quorum = False  # whether every put waits for replicas, even if its sender does not wait
-
     def __init__(
-        self, settings: StoreSettings, *, clock_ms: Callable[[], int] = wall_clock_ms, disk: Disk | None = None
+        self,
+        settings: StoreSettings,
+        *,
+        log: Log | None = None,
+        recover: Recover | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk | None = None,
     ) -> None:
+        """log: where records are kept, a commit log by default. recover: loads the store over that log."""
         self.settings = settings
         self.on_append: Callable[[str, int, int, int], None] | None = None
         self.on_failure: Callable[[SaturnError], None] | None = None
@@ -84,13 +94,17 @@ class MessageStore:
         self.failure: SaturnError | None = None
         self.disk = disk or Disk()
         self.clock_ms = clock_ms
-        self.log = CommitLog(
+        self._recover: Recover = recover or opening.open_store
+        self.log: Log = log or CommitLog(
             settings.commit_log_dirs,
             settings.commit_log_bytes,
             self.disk,
             pool_size=settings.pool_size,
             full=_nearly_full,
         )
+        self.quorum = self.log.quorum
+        # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
+        self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
         self.queues = QueueTable(
             settings.consume_queue_dir,
             settings.consume_queue_bytes,
@@ -120,8 +134,10 @@ class MessageStore:
         self._lock = LockFile(settings.root / "lock")
         self._open = False
         self._refused = 0  # puts rejected because the store is not writable
-        self._direct = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.log.pooled
-        self._pending: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
+        self._direct = self.confirms_at_once and not self.log.pooled
+        self._proposals = ProposalBatch(self)
+        # Appended records that are not visible yet: end position, consume queue if consumers see it, message, tags code.
+        self.unconfirmed: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
         self.index_queue = IndexQueue(self.index) if self.index is not None else None
         self.memory_bytes = _memory_bytes() * settings.memory_percent_max // 100
 
@@ -136,7 +152,7 @@ class MessageStore:
             self.disk.make_folder(self.settings.root)
         self._lock.acquire()
         try:
-            opening.open_store(self, rebuild)
+            self._recover(self, rebuild)
         except OSError as error:
             self.close_files()
             if isinstance(error, SaturnError):
@@ -173,6 +189,12 @@ class MessageStore:
         if not self._open:
             return
         self._open = False
+        try:
+            await self.log.stop_appends()
+        finally:
+            await self._flush_and_close()
+
+    async def _flush_and_close(self) -> None:
         await self._upkeep.stop()
         try:
             self.commit()
@@ -208,7 +230,7 @@ class MessageStore:
     @property
     def writable(self) -> bool:
         """Whether messages are accepted (ST-03)."""
-        return self._open and self.failure is None and not self.refusal
+        return self._open and self.failure is None and not self.refusal and not self.log.refusal
 
     @property
     def busy(self) -> bool:
@@ -223,6 +245,8 @@ class MessageStore:
 
     def put(self, message: Message, code: int | None = None) -> PutResult:
         """Append one message. code, if given, replaces the tags code of its consume queue unit. Invalid input never raises."""
+        if self._proposals.waiting:
+            self._proposals.propose()
         refused = self._refuse(message)
         if refused is not None:
             return refused
@@ -233,65 +257,112 @@ class MessageStore:
             )
             queue_offset = queue.next_offset if in_queue else 0
             store_ms = self.next_store_ms()
-            size = self.log.append(message, queue_offset, store_ms)
+            end = self.log.append(message, queue_offset, store_ms)
         except StoreError as error:
             return self.put_failed(error)
         if code is None:
             code = tags_code(message.properties_raw)
         if message.topic == SCHEDULE_TOPIC:
             code = delivery_code(message, self.settings.message_delay_level) or code
-        end = self.log.end
         if in_queue:
             queue.next_offset = queue_offset + 1
         if self._direct:
             self.dispatch(queue if in_queue else None, message, code)
             self.dispatched = end
         else:
-            self._pending.append((end, queue if in_queue else None, message, code))
+            self.unconfirmed.append((end, queue if in_queue else None, message, code))
             self.wake_flusher()
         return PutResult(
-            PutStatus.PUT_OK, message.physical_offset, size, queue_offset, store_ms, (), message.store_host, end
+            PutStatus.PUT_OK,
+            message.physical_offset,
+            message.store_bytes,
+            queue_offset,
+            store_ms,
+            (),
+            message.store_host,
+            end,
         )
 
+    def put_soon(self, message: Message, callback: Confirmed) -> None:
+        """Put a message together with the others of this event-loop iteration, with one append.
+
+        Puts through other methods are appended after them. The callback receives the final status and the reason of a refusal;
+        physical and queue offset are then set in the message.
+        """
+        self._proposals.add(message, callback)
+
     def put_batch(self, messages: list[Message]) -> PutResult:
-        """Append all messages or none, in one file, with consecutive queue offsets and one store time (ST-16, BAT-04)."""
-        size = END_BLANK_BYTES
-        for message in messages:
-            refused = self._refuse(message)
-            if refused is not None:
-                return refused
-            if message.sys_flag & TRANSACTION_MASK:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
-            size += (
-                RECORD_FIXED_BYTES + 24 + len(message.body) + len(message.topic.encode()) + len(message.properties_raw)
-            )
+        """Append all messages or none, with consecutive queue offsets and one store time (ST-16, BAT-04, DL-A03, DL-B08)."""
         if not messages:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
-        if size > self.log.file_bytes:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a batch of {size} bytes exceeds a commit log file")
-        first = messages[0]
-        offsets = []
+        self._proposals.propose()
+        queues: list[ConsumeQueue | None] = []
+        for message in messages:
+            target = self.target_of(message)
+            if isinstance(target, PutResult):
+                return target
+            if message.sys_flag & TRANSACTION_MASK:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
+            queues.append(target)
         try:
-            queue = self.queues.get_or_make(first.topic, first.queue_id)
-            self.log.room(size)
-            start, store_ms = queue.next_offset, self.next_store_ms()
-            total = 0
-            for index, message in enumerate(messages):
-                total += self.log.append(message, start + index, store_ms)
-                queue.next_offset += 1
-                offsets.append(message.physical_offset)
-                code = tags_code(message.properties_raw)
-                if self._direct:
-                    self.dispatch(queue, message, code)
-                    self.dispatched = self.log.end
-                else:
-                    self._pending.append((self.log.end, queue, message, code))
-            self.wake_flusher()
+            end = self.append_all(messages, queues)
         except StoreError as error:
             return self.put_failed(error)
+        first, offsets = messages[0], tuple([message.physical_offset for message in messages])
         return PutResult(
-            PutStatus.PUT_OK, offsets[0], total, start, store_ms, tuple(offsets), first.store_host, self.log.end
-        )
+            PutStatus.PUT_OK, offsets[0], sum([message.store_bytes for message in messages]), first.queue_offset,
+            first.store_timestamp_ms, offsets, first.store_host, end,
+        )  # fmt: skip
+
+    def target_of(self, message: Message) -> ConsumeQueue | PutResult | None:
+        """The consume queue of a message, None if it belongs to none, or the PutResult with which it is refused."""
+        refused = self._refuse(message)
+        if refused is not None:
+            return refused
+        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
+            return None
+        try:
+            return self.queues.get_or_make(message.topic, message.queue_id)
+        except StoreError as error:
+            return self.put_failed(error)
+
+    def append_all(self, messages: Sequence[Message], queues: Sequence[ConsumeQueue | None]) -> Position:
+        """Append all messages or none, each with the next offset of its queue (DL-B05). Raises AppendRefused, StoreError."""
+        store_ms, numbered = self.next_store_ms(), 0
+        try:
+            for message, queue in zip(messages, queues, strict=True):
+                message.queue_offset = 0
+                if queue is not None:
+                    message.queue_offset = queue.next_offset
+                    queue.next_offset += 1
+                numbered += 1
+                message.store_timestamp_ms = store_ms
+            end = self.log.append_all(messages)
+        except BaseException:
+            for queue in queues[:numbered]:
+                if queue is not None:
+                    queue.next_offset -= 1
+            raise
+        for message, queue in zip(messages, queues, strict=True):
+            code, record_end = self.code_of(message), message.physical_offset + message.store_bytes
+            if self._direct:
+                self.dispatch(queue, message, code)
+                self.dispatched = record_end
+            else:
+                self.unconfirmed.append((record_end, queue, message, code))
+        self.wake_flusher()
+        return end
+
+    def code_of(self, message: Message) -> int:
+        """Tags code of the message's consume queue unit; for a delayed message, its delivery time in ms."""
+        due = delivery_code(message, self.settings.message_delay_level)
+        return tags_code(message.properties_raw) if due is None else due
+
+    def discard_unconfirmed(self) -> None:
+        """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
+        self.unconfirmed.clear()
+        for queue in self.queues.by_key.values():
+            queue.next_offset = queue.max_offset
 
     def put_entries(self, common: Message, entries: Sequence[Entry]) -> PutResult:
         """As `put_batch`, for messages that share all fields of common except body, properties and flag, given by the entries."""
@@ -305,6 +376,8 @@ class MessageStore:
 
     def _refuse(self, message: Message) -> PutResult | None:
         """The result that rejects a message which cannot be stored, else None (ST-03, ST-05, ST-06)."""
+        if self.log.refusal:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self.log.refusal)
         if not self._open or self.failure is not None or self.refusal:
             reason = self.failure.message if self.failure else self.refusal or "stopped"
             if self._refused % _REFUSALS_PER_LOG_LINE == 0:
@@ -331,6 +404,8 @@ class MessageStore:
         return None
 
     def put_failed(self, error: StoreError) -> PutResult:
+        if isinstance(error, AppendRefused):
+            return PutResult(error.status, reason=error.message)
         log.error("put failed: %s", error)
         status = PutStatus.CREATE_MAPPED_FILE_FAILED
         if isinstance(error, DiskFull):
@@ -391,7 +466,7 @@ class MessageStore:
         return False
 
     def _flushed(self, end: int) -> None:
-        if self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+        if not self.confirms_at_once:
             self._confirm(end)
 
     def commit(self) -> None:
@@ -401,7 +476,7 @@ class MessageStore:
             self._confirm(self.log.readable_end)
 
     def _confirm(self, end: int) -> None:
-        pending = self._pending
+        pending = self.unconfirmed
         while pending and pending[0][0] <= end:
             record_end, queue, message, code = pending.popleft()
             self.dispatch(queue, message, code)
@@ -409,15 +484,11 @@ class MessageStore:
 
     # ---- confirmation and flush
 
-    @property
-    def confirms_at_once(self) -> bool:
-        """Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH)."""
-        return self.settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH
-
     def when_confirmed(self, result: PutResult, callback: Confirmed) -> None:
         """Run the callback with the final status of a put and the reason of a failure, possibly before this call returns.
 
-        With SYNC_FLUSH, that is after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01).
+        With SYNC_FLUSH, that is after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01); over a quorum, once
+        the put is committed, or has failed (DL-B07).
         """
         if result.status is not PutStatus.PUT_OK or self.confirms_at_once:
             callback(result.status, result.reason)
@@ -431,8 +502,11 @@ class MessageStore:
         return await future
 
     def wake_flusher(self) -> None:
-        """With SYNC_FLUSH, start a flush so that a message whose sender does not wait also becomes durable and visible (FLU-05)."""
-        if not self.confirms_at_once and self._upkeep.running:
+        """With SYNC_FLUSH, start a flush so that a message whose sender does not wait also becomes durable and visible (FLU-05).
+
+        A group does so by itself, once per event-loop iteration.
+        """
+        if not self.confirms_at_once and not self.quorum and self._upkeep.running:
             self.log.start_flush()
 
     def stop_writing(self, failure: SaturnError) -> None:
@@ -535,7 +609,7 @@ class MessageStore:
     @property
     def earliest_store_ms(self) -> int:
         """Store time of the oldest record, Unix ms; -1 if the log is empty."""
-        return self.log.store_time(self.log.first_position)
+        return self.log.first_store_ms
 
     @property
     def min_physical_offset(self) -> int:

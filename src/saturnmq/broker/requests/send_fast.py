@@ -24,7 +24,6 @@ from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCo
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2, SEND_V2_BY_V1
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.properties import find, is_set, take
-from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import PutResult, PutStatus
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -135,8 +134,8 @@ def _send(
         ctx.identity.store_host,
         parsed.reconsume,
     )
-    if store.quorum and isinstance(store, LedgerStore):
-        return _put_soon(ctx, store, request, message)
+    if store.quorum:
+        return _put_soon(ctx, request, message)
     result = store.put(message)
     if result.status is not _PUT_OK:
         return reference.answer(ctx, request, result, result.status, queue_id)
@@ -150,7 +149,7 @@ def _send(
     return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
 
 
-def _put_soon(ctx: SendContext, store: LedgerStore, request: TemplateCommand, message: Message) -> Later:
+def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> Later:
     """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
     later, queue_id = Later(), message.queue_id
     ctx.load.sends += 1
@@ -168,7 +167,7 @@ def _put_soon(ctx: SendContext, store: LedgerStore, request: TemplateCommand, me
             made = reference.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
         reference.complete(ctx, later, made)
 
-    store.put_soon(message, completed)
+    ctx.store.put_soon(message, completed)
     return later
 
 

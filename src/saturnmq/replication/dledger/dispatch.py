@@ -1,28 +1,40 @@
-"""Fast path of dispatch: fills consume queues and index from many entries of another member in one step.
+"""Dispatch on a member of a group: consume queues and index are filled from committed entries.
 
-Dispatch is about half of a follower's work. The per-entry path of `LedgerStore.dispatch_some` is the reference implementation:
-for any entries both leave the same queues and index and make the same callbacks. Entries that are not simple (transactions, delayed
-messages, IPv6 addresses, new queues, gaps in queue offsets) are left to the reference implementation.
+An entry that this member appended as leader is dispatched from the message in memory, any other from its bytes in the log.
 
-Requirements: RP-01..RP-04, DL-B12, DL-B13.
+Dispatch is about half of a follower's work, so `dispatch_plain` fills queues and index from many entries in one step. The
+per-entry path of `GroupDispatch.dispatch_some` is the reference implementation: for any entries both leave the same queues and
+index and make the same callbacks. Entries that are not simple (transactions, delayed messages, IPv6 addresses, new queues, gaps
+in queue offsets) are left to the reference implementation.
+
+Requirements: RP-01..RP-04, DL-B11..DL-B13, DL-C03, DL-S12, DL-U05.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_MASK, SysFlag
-from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4
+from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
+from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message, decode_record
 from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.ledger.layout import HEADER
+from saturnmq.replication.dledger.log import Body, RaftLog
+from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.index.message_index import MessageIndex, Record
 from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.store.queue.queues import QueueTable
 
-if TYPE_CHECKING:
-    from saturnmq.replication.dledger.store import LedgerStore
-    from saturnmq.store.index.message_index import Record
+log = logging.getLogger(__name__)
 
+DISPATCH_STEP: Final = 512  # messages dispatched per event-loop iteration
+_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _ODD_FLAGS: Final = TRANSACTION_MASK | int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _BY_TIME: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _I16: Final = struct.Struct(">h")
@@ -38,14 +50,144 @@ class _Share(NamedTuple):
     units: list[tuple[int, int, int]]
 
 
-def dispatch_plain(store: LedgerStore, count_max: int) -> int:
+class Target(Protocol):
+    """The store whose queues and index are filled."""
+
+    queues: QueueTable
+    index: MessageIndex | None
+    index_queue: IndexQueue | None
+    unconfirmed: deque[tuple[int, ConsumeQueue | None, Message, int]]
+    dispatched: int
+    last_store_ms: int
+    refusal: str
+    on_append: Callable[[str, int, int, int], None] | None
+
+    def dispatch(self, queue: ConsumeQueue | None, message: Message, code: int) -> None: ...
+
+    def code_of(self, message: Message) -> int: ...
+
+    def stop_writing(self, failure: SaturnError) -> None: ...
+
+
+class GroupDispatch:
+    """Dispatches committed entries to one store. on_foreign(topic, queue_id): a message that another member appended."""
+
+    def __init__(self, log: RaftLog, store: Target) -> None:
+        self.log = log
+        self.store = store
+        self.on_foreign: Callable[[str, int], None] | None = None
+        self._scheduled = False
+        self._ledger_begin = -1
+
+    def confirmed(self, end: int) -> None:
+        """Listener callback of the log: everything before `end` is committed."""
+        if not self._scheduled:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Dispatch committed messages, at most DISPATCH_STEP per event-loop iteration."""
+        self._scheduled = False
+        try:
+            more = self.dispatch_some(DISPATCH_STEP)
+        except (StoreError, OSError) as error:
+            self.store.stop_writing(error if isinstance(error, SaturnError) else StoreError(str(error)))
+            return
+        if more:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def dispatch_some(self, count_max: int) -> bool:
+        """Dispatch up to count_max committed messages. Returns whether there are more. Raises CorruptRecord, StoreError."""
+        store, commit_log = self.store, self.log
+        pending = store.unconfirmed
+        if commit_log.ledger is not None and commit_log.ledger.begin_pos != self._ledger_begin:
+            self._begin_moved(commit_log.ledger.begin_pos)
+        done = 0
+        while done < count_max:
+            if store.dispatched >= commit_log.committed_pos:
+                return False
+            many = dispatch_plain(self, count_max - done) if not pending else 0
+            done += max(many, 1)
+            if many:
+                continue
+            if pending and pending[0][2].physical_offset - ENTRY_HEADER_BYTES == store.dispatched:
+                end, queue, message, code = pending.popleft()
+                store.dispatch(queue, message, code)
+                store.dispatched = end
+                continue
+            found = commit_log.body_at(store.dispatched)
+            if found is None:
+                return False
+            if pending and pending[0][2].physical_offset == found.physical_offset:  # the entry follows a blank record
+                store.dispatched = found.physical_offset - ENTRY_HEADER_BYTES
+                continue
+            self._dispatch_body(found)
+            store.dispatched = found.next_pos
+        return True
+
+    def _dispatch_body(self, found: Body) -> None:
+        """Dispatch a message that another leader appended. One that cannot be decoded is logged and skipped (DL-B13)."""
+        try:
+            message = decode_record(found.record)
+            if message.physical_offset != found.physical_offset or message.store_bytes != len(found.record):
+                raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
+            queue = self.queue_for(message)
+        except (MessageError, StoreError) as error:
+            log.error("[BUG] entry without a message offset=%s reason=%s", found.physical_offset, error)
+            return
+        store = self.store
+        store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+        store.dispatch(queue, message, store.code_of(message))
+        if queue is not None and self.on_foreign is not None:
+            self.on_foreign(message.topic, message.queue_id)
+
+    def queue_for(self, message: Message) -> ConsumeQueue | None:
+        """The consume queue of a message in the log; None for messages that consumers do not see. Raises StoreError."""
+        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
+            return None
+        queue = self.store.queues.get_or_make(message.topic, message.queue_id)
+        number = message.queue_offset
+        if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
+            log.warning(
+                "queue restarted after topic deletion topic=%s queue=%s offset=%s", message.topic, message.queue_id,
+                message.physical_offset,
+            )  # fmt: skip
+            queue.delete()
+        elif number > queue.max_offset == queue.min_offset:
+            queue.delete()  # the queue is empty; it continues with this offset
+        return queue
+
+    def _begin_moved(self, begin_pos: int) -> None:
+        """Handle a new begin of the ledger: retention deleted files, or the leader replaced the whole log of a lagging member.
+
+        In the second case consume queues and index are rebuilt from the new begin (DL-S12). Raises StoreError if the old commit
+        log does not end where the group's ledger begins (DL-U05).
+        """
+        self._ledger_begin = begin_pos
+        if self.log.files and begin_pos != self.log.divided:
+            raise StoreError(
+                f"the old commit log ends at {self.log.divided}, the group's ledger begins at {begin_pos}: the old logs of the "
+                "members are not equal; copy the old commit log and config of another member here, without its dledger folder"
+            )
+        store = self.store
+        if store.dispatched >= begin_pos:
+            return
+        log.warning("queues and index rebuilt ledger_begin=%s dispatched=%s", begin_pos, store.dispatched)
+        store.queues.clear()
+        if store.index is not None:
+            store.index.clear()
+        store.dispatched = begin_pos
+        store.queues.restore_ends()
+
+
+def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
     """Dispatch committed entries from `store.dispatched` on, up to the first that is not simple. Returns how many."""
-    log, pos = store.log, store.dispatched
-    ledger = log.ledger
+    store, raft_log = dispatch.store, dispatch.log
+    pos, ledger = store.dispatched, raft_log.ledger
     file = ledger.data.find(pos) if ledger is not None else None
     if ledger is None or file is None or pos >= ledger.end_pos:
         return 0
-    view, base, limit = file.view, file.start, min(file.end, log.committed_pos)
+    view, base, limit = file.view, file.start, min(file.end, raft_log.committed_pos)
     shares: dict[tuple[bytes, int], _Share] = {}
     records: list[Record] = []
     calls: list[tuple[str, int, int, int]] = []
@@ -84,12 +226,12 @@ def dispatch_plain(store: LedgerStore, count_max: int) -> int:
         calls.append((topic, queue_id, number + 1, code))
         pos += size
     if records:
-        _take(store, shares, records, calls)
+        _take(dispatch, shares, records, calls)
         store.dispatched = pos
     return len(records)
 
 
-def _share(store: LedgerStore, key: tuple[bytes, int]) -> _Share | None:
+def _share(store: Target, key: tuple[bytes, int]) -> _Share | None:
     """An empty share of an existing simple queue; None if the queue is new, extended or holds delayed messages."""
     try:
         topic = key[0].decode()
@@ -102,17 +244,18 @@ def _share(store: LedgerStore, key: tuple[bytes, int]) -> _Share | None:
 
 
 def _take(
-    store: LedgerStore,
+    dispatch: GroupDispatch,
     shares: dict[tuple[bytes, int], _Share],
     records: list[Record],
     calls: list[tuple[str, int, int, int]],
 ) -> None:
+    store = dispatch.store
     for topic, queue_id, queue, start, units in shares.values():
         if units:
             queue.append_units(start, units)
             store.queues.touched((topic, queue_id))
-            if store.on_foreign is not None:
-                store.on_foreign(topic, queue_id)
+            if dispatch.on_foreign is not None:
+                dispatch.on_foreign(topic, queue_id)
     store.last_store_ms = max(store.last_store_ms, max(record[3] for record in records))
     if store.index_queue is not None and not store.index_queue.add_all(records):
         store.refusal = store.index_queue.refusal

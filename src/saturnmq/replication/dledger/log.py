@@ -1,26 +1,32 @@
-"""The commit log of a broker in a DLedger group as its store reads it: the old commit log, followed by the ledger.
+"""The log under the store of a broker in a DLedger group: the old commit log, followed by the replicated ledger.
 
-Physical offsets below `divided` lie in the old log's files, the others in the bodies of the ledger's entries. Only committed
-entries may be read.
+A put is appended to the leader's ledger at once and confirmed when the group has committed it. Physical offsets below `divided`
+lie in the old log's files, the others in the bodies of the ledger's entries. Only committed entries may be read.
 
-Requirements: DL-B04, DL-B09..DL-B12, DL-U01, DL-U02.
+Requirements: DL-A03, DL-B04, DL-B06..DL-B08, DL-B09..DL-B12, DL-U01, DL-U02.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from saturnmq.protocol.errors import CorruptRecord
-from saturnmq.protocol.message import BLANK_MAGIC
+from saturnmq.protocol.errors import CorruptRecord, FlushFailed, SaturnError
+from saturnmq.protocol.message import BLANK_MAGIC, Buffer, Message, encode_record
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.core.messages import Code
+from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.raft.ledger.layout import HEADER, Header, read_header
+from saturnmq.replication.dledger.answer import Answer, ProposedPosition, outcome, refused_by
+from saturnmq.replication.dledger.failure import SyncMark
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
@@ -28,6 +34,9 @@ from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import PutStatus
 
+log = logging.getLogger(__name__)
+
+NOT_LEADING: Final = "this broker does not lead its group"
 _NOWHERE: Final = 1 << 62
 _BLANK: Final = struct.Struct(">ii")
 _RESIDENT_BYTES: Final = 32 << 20
@@ -56,21 +65,44 @@ class JoinedFiles(MappedFiles):
         return super().find(offset)
 
 
-class LedgerLog(CommitLog):
-    """A CommitLog that reads the ledger after `attach`; from then on nothing is appended through it.
+class RaftLog(CommitLog):
+    """The `Log` of a member of a DLedger group.
 
+    Before `attach` it is the old commit log; afterwards it reads both and appends to the ledger only, as proposals of a leader.
     end: end of the log, including uncommitted entries. committed_pos: everything in the ledger before it is committed.
+    member: set before the log is opened. on_old_log_deleted: retention has deleted the last file of the old log.
     """
+
+    quorum = True  # every put waits for the group, even with WAIT=false (DL-B15)
 
     def __init__(self, folders: Sequence[Path], file_bytes: int, disk: Disk) -> None:
         super().__init__(folders, file_bytes, disk)
+        self._disk = disk
         self._joined = self._files = JoinedFiles(folders, file_bytes, disk)
+        self.member: RaftMember | None = None
         self.ledger: LedgerFiles | None = None
         self.divided = 0
         self.committed_pos = 0
-        self.leads: Callable[[], bool] = bool  # whether this member leads: only a leader's appends end a wait
+        self.refusal = NOT_LEADING
+        self.on_old_log_deleted: Callable[[], None] | None = None
+        self._on_confirmed: Callable[[int], object] | None = None
         self._waiting: deque[Waiter] = deque()
-        self.begins_at = -1  # `first_position`, saved when the ledger is closed
+        self._closed_first = -1  # `first_position`, saved when the ledger is closed
+        self._marked = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether this broker leads and has dispatched all earlier entries; otherwise puts are refused (DL-C03, DL-X23)."""
+        return not self.refusal
+
+    @serving.setter
+    def serving(self, serving: bool) -> None:
+        self.refusal = "" if serving else NOT_LEADING
+
+    @property
+    def leads(self) -> bool:
+        """Whether the member leads and its lease holds (DL-X08)."""
+        return self.member is not None and self.member.leads
 
     def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
         """Attach the ledger, which holds all offsets from divided on."""
@@ -96,8 +128,8 @@ class LedgerLog(CommitLog):
     @property
     def first_position(self) -> int:
         """Offset of the first byte retained, in the old log as long as that has files (DL-B09)."""
-        if self.begins_at >= 0:
-            return self.begins_at
+        if self._closed_first >= 0:
+            return self._closed_first
         if self.files or self.ledger is None:
             return super().first_position
         return self.ledger.begin_pos
@@ -142,17 +174,84 @@ class LedgerLog(CommitLog):
             return offset
         return pos
 
+    # ---- append
+
+    def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
+        """See `Log.append`: one proposal."""
+        message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
+        return self.append_all((message,))
+
+    def append_all(self, messages: Sequence[Message]) -> int:
+        """See `Log.append_all`: one entry each, one proposal for all (DL-A03, DL-B08)."""
+        assert self.member is not None, "open() comes first"
+        bodies = []
+        for message in messages:
+            message.physical_offset = 0
+            bodies.append(encode_record(message))
+        answer = Answer()
+        taken = self.member.offer(bodies, answer.arrived)
+        if taken.code != Code.SUCCESS:
+            raise refused_by(taken)
+        end = self.end
+        for message, body, pos in zip(messages, bodies, taken.positions, strict=True):
+            message.store_bytes, message.physical_offset = len(body), pos + ENTRY_HEADER_BYTES
+            end = message.physical_offset + len(body)
+        self.end = end
+        position = ProposedPosition(end)
+        position.answer = answer
+        return position
+
+    def append_entries(
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
+    ) -> None:
+        """None: the store appends them with `append_all`."""
+
+    async def stop_appends(self) -> None:
+        """Leave the group. Raises StoreError, OSError."""
+        self.serving = False
+        self._closed_first = self.first_position
+        if self.member is None:
+            return
+        try:
+            await self.member.stop()
+        except (SaturnError, OSError) as error:
+            self.mark_failure(f"the ledger's last sync failed: {error}")
+            raise
+
+    def mark_failure(self, why: str) -> None:
+        """Write the sync-failed marker, once: the next start needs the synced and the acknowledged index (DUR-06, DUR-07)."""
+        if self.member is not None and self.member.node is not None and not self._marked:
+            self._marked = True
+            node = self.member.node
+            SyncMark(node.synced_index, node.acked_index, why).leave(self.member.files.folder, self._disk)
+
+    def close(self) -> None:
+        super().close()
+        if self.member is not None:
+            self.member.files.close()
+
     # ---- confirmation: a record is confirmed when the group has committed it
 
     @property
     def confirmed_end(self) -> int:
         return self.committed_pos if self.ledger is not None else super().confirmed_end
 
+    def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
+        """See `Log.listen`. The member reports its failures through the role."""
+        self._on_confirmed = on_confirmed
+
     def when_confirmed(self, position: int, timeout_ms: int, callback: Confirmed) -> None:
-        """See `Log.when_confirmed`. Fails at once on a member that does not lead, and when the leadership is lost."""
+        """See `Log.when_confirmed`.
+
+        For the position of a put, the callback receives the group's answer to that proposal, which has a timeout of its own.
+        Any other position fails at once on a member that does not lead, and when the leadership is lost.
+        """
+        if isinstance(position, ProposedPosition):
+            position.answer.then(lambda code: callback(*outcome(code)))
+            return
         if self.committed_pos >= position:
             callback(PutStatus.PUT_OK, "")
-        elif not self.leads():
+        elif not self.leads:
             callback(PutStatus.SERVICE_NOT_AVAILABLE, "")
         else:
             loop = asyncio.get_running_loop()
@@ -161,8 +260,10 @@ class LedgerLog(CommitLog):
             self._waiting.append(waiter)
 
     def advance(self, end: int) -> None:
-        """Everything before end is committed: complete the waiters for it."""
+        """Everything before end is committed: notify the listener and the waiters."""
         self.committed_pos = max(self.committed_pos, end)
+        if self._on_confirmed is not None:
+            self._on_confirmed(end)
         while self._waiting and self._waiting[0].end <= end:
             self._waiting.popleft().complete(PutStatus.PUT_OK)
 
@@ -172,7 +273,9 @@ class LedgerLog(CommitLog):
             self._waiting.popleft().complete(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def start_flush(self) -> None:
-        """Do nothing: the Raft member schedules its own fsyncs."""
+        """Push the entries appended in this event-loop iteration now; the Raft member schedules its own fsyncs."""
+        if self.member is not None and self.member.node is not None:
+            self.member.push()
 
     def flush_due(self, least_pages: int) -> bool:
         """False: the Raft member schedules its own fsyncs."""
@@ -181,6 +284,31 @@ class LedgerLog(CommitLog):
     async def stop_flush(self) -> None:
         """Fail all waiters; the Raft member has already flushed."""
         self.fail_waiters()
+
+    # ---- retention
+
+    @property
+    def first_store_ms(self) -> int:
+        """See `Log.first_store_ms` (DL-B15)."""
+        old = self.store_time(self.first_position)
+        return old if old >= 0 else self.store_time(self.first_position + ENTRY_HEADER_BYTES)
+
+    def expendable(self, safe: int) -> int:
+        """Number of the old log's files that may be deleted, even the last one (DL-U03)."""
+        return sum(file.end <= safe for file in self.files)
+
+    async def truncate_front(self, reason: str) -> None:
+        """Delete the oldest file of the old log."""
+        await super().truncate_front(reason)
+        if not self.files and self.on_old_log_deleted is not None:
+            log.info("old commit log deleted divided=%s", self.divided)
+            self.on_old_log_deleted()
+
+    def expire(self, used_percent: int) -> None:
+        """Have the Raft member delete expired files of the ledger at any hour (DEL-08, DL-S09)."""
+        if self.member is not None:
+            hour = min(self.member.retention.delete_hours, default=4)
+            self.member.clean(used_percent / 100, time.time(), hour)
 
     # ---- memory and space
 

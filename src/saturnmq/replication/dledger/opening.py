@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Message, decode_record
+from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.replication.dledger.dispatch import GroupDispatch
 from saturnmq.replication.dledger.failure import drop_unsynced
+from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.store import MessageStore
 from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.recover import Scan, damage, good_records
-
-if TYPE_CHECKING:
-    from saturnmq.replication.dledger.store import LedgerStore
 
 log = logging.getLogger(__name__)
 
@@ -35,38 +36,52 @@ class _Gap(Exception):
     """A consume queue has no units for the messages before a record."""
 
 
-def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
+def open_store(
+    store: MessageStore,
+    raft_log: RaftLog,
+    dispatch: GroupDispatch,
+    raft: RaftSettings,
+    make_member: Callable[[int], RaftMember],
+    rebuild: Progress | None,
+) -> None:
     """Load and recover. Raises StoreError, OSError, ConfigError.
 
-    rebuild: if given, rebuild queues and index from the whole log; called with the bytes read so far and the total.
+    make_member creates the Raft member for a ledger that begins at an offset. rebuild: if given, rebuild queues and index from
+    the whole log; called with the bytes read so far and the total.
     """
     settings = store.settings
-    folders = store.raft.data_folders or (store.raft.folder(settings.root) / "data",)
+    folders = raft.data_folders or (raft.folder(settings.root) / "data",)
     begun = any(numbered_files(folder) for folder in folders)
     has_old = any(numbered_files(folder) for folder in settings.commit_log_dirs)
     clean = not settings.abort_path.exists()
     if has_old and not begun:
         opening.open_store(store, rebuild)  # first start with DLedger: recover the old log as without it
-        divided = store.log.seal()
-        log.info("the old commit log ends at %s, the ledger begins there", divided)
-        _attach(store, divided)
+        divided = raft_log.seal()
+        log.info("ledger begins after the old commit log divided=%s", divided)
+        _attach(store, raft_log, raft, make_member, divided)
         store.dispatched = divided
         return
     store.disk.make_folder(settings.root)
     store.checkpoint.load()
-    store.log.load()
-    _attach(store, store.log.files[-1].end if has_old else 0)
+    raft_log.load()
+    _attach(store, raft_log, raft, make_member, raft_log.files[-1].end if has_old else 0)
     if clean:
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
         store.disk.sync_folder(settings.abort_path.parent)
-    _recover(store, clean=clean, rebuild=rebuild)
+    _recover(store, raft_log, dispatch, clean=clean, rebuild=rebuild)
     store.reserve.take()
 
 
-def _attach(store: LedgerStore, divided: int) -> None:
+def _attach(
+    store: MessageStore,
+    raft_log: RaftLog,
+    raft: RaftSettings,
+    make_member: Callable[[int], RaftMember],
+    divided: int,
+) -> None:
     """Load the ledger, which begins where the old log ends (DL-U01, DL-U02)."""
-    raft, settings = store.raft, store.settings
+    settings = store.settings
     drop_unsynced(
         LedgerFiles(
             raft.folder(settings.root),
@@ -79,7 +94,7 @@ def _attach(store: LedgerStore, divided: int) -> None:
         ),
         store.disk,
     )
-    member = store.make_member(divided)
+    member = make_member(divided)
     member.open()
     files, node = member.files, member.node
     if files.data.files and files.data.files[0].start < divided:
@@ -89,11 +104,13 @@ def _attach(store: LedgerStore, divided: int) -> None:
         )
     assert node is not None
     committed = files.entry(node.committed) if node.committed >= 0 else None
-    store.log.attach(files, divided if store.log.files else 0, committed.end_pos if committed else files.begin_pos)
+    raft_log.attach(files, divided if raft_log.files else 0, committed.end_pos if committed else files.begin_pos)
 
 
-def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> None:
-    note, start, end = store.checkpoint.note, store.log.first_position, store.log.committed_pos
+def _recover(
+    store: MessageStore, raft_log: RaftLog, dispatch: GroupDispatch, *, clean: bool, rebuild: Progress | None
+) -> None:
+    note, start, end = store.checkpoint.note, raft_log.first_position, raft_log.committed_pos
     problems = store.queues.load(linear=note is None and not clean, use_list=True)
     index_from = opening.load_index(store, clean=clean)
     dispatch_from = start
@@ -102,21 +119,21 @@ def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> No
     elif clean:  # written by another implementation and shut down cleanly: trust the extent of its queues
         dispatch_from = store.queues.max_physical
     for problem in problems:
-        log.warning("%s: all consume queues are made anew from the log", problem)
-    anew = bool(problems) or rebuild is not None
-    dispatch_from = start if anew else max(min(dispatch_from, end), start)
+        log.warning("consume queues rebuilt reason=%s", problem)
+    rebuilt = bool(problems) or rebuild is not None
+    dispatch_from = start if rebuilt else max(min(dispatch_from, end), start)
     if index_from is not None:
-        dispatch_from = max(min(dispatch_from, store.log.entry_pos(index_from)), start)
-    if not clean and note is not None and not anew:
+        dispatch_from = max(min(dispatch_from, raft_log.entry_pos(index_from)), start)
+    if not clean and note is not None and not rebuilt:
         store.queues.drop_unlisted()
     try:
-        _dispatch(store, dispatch_from, anew=anew, progress=rebuild)
+        _dispatch(store, raft_log, dispatch, dispatch_from, rebuilt=rebuilt, progress=rebuild)
     except _Gap as gap:
-        log.warning("%s: all consume queues are made anew from the log", gap)
+        log.warning("consume queues rebuilt reason=%s", gap)
         try:
-            _dispatch(store, start, anew=True, progress=rebuild)
+            _dispatch(store, raft_log, dispatch, start, rebuilt=True, progress=rebuild)
         except _Gap as again:
-            raise CorruptRecord(f"{again}, though the queues were made from the log alone") from again
+            raise CorruptRecord(f"{again}, although the queues were rebuilt from the log alone") from again
     if not clean:
         store.queues.drop_empty()
     for queue in store.queues.by_key.values():
@@ -124,13 +141,21 @@ def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> No
     _settle(store, start)
 
 
-def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress | None) -> None:
+def _dispatch(
+    store: MessageStore,
+    raft_log: RaftLog,
+    dispatch: GroupDispatch,
+    begin: int,
+    *,
+    rebuilt: bool,
+    progress: Progress | None,
+) -> None:
     """Truncate queues and index at begin and refill them from there. Raises _Gap, CorruptRecord, StoreError, OSError.
 
-    With `anew` they are rebuilt from scratch.
+    With `rebuilt` they are rebuilt from scratch.
     """
     index = store.index
-    if anew:
+    if rebuilt:
         store.queues.clear()
         if index is not None:
             index.clear()
@@ -140,10 +165,10 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             known.trim_extension()
         if index is not None:
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
-            begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.first_position)
-    told = 0
-    for written, message in enumerate(_messages(store, begin), 1):
-        queue = store.queue_for(message)
+            begin = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
+    reported = 0
+    for written, message in enumerate(_messages(raft_log, begin, check_crc=store.settings.check_crc_on_recover), 1):
+        queue = dispatch.queue_for(message)
         if queue is not None and 0 < queue.max_offset < message.queue_offset:
             raise _Gap(
                 f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
@@ -155,37 +180,36 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             todo = store.queues.round(1)
             todo.write(store.disk, store.queues.list_file)
             todo.done()
-        if progress is not None and message.physical_offset - told >= _STEP_BYTES:
-            told = message.physical_offset
-            progress(told - store.log.first_position, store.log.committed_pos - store.log.first_position)
-    if anew:
+        if progress is not None and message.physical_offset - reported >= _STEP_BYTES:
+            reported = message.physical_offset
+            progress(reported - raft_log.first_position, raft_log.committed_pos - raft_log.first_position)
+    if rebuilt:
         store.queues.restore_ends()
-    store.dispatched = store.log.committed_pos
+    store.dispatched = raft_log.committed_pos
 
 
-def _messages(store: LedgerStore, begin: int) -> Iterator[Message]:
+def _messages(raft_log: RaftLog, begin: int, *, check_crc: bool) -> Iterator[Message]:
     """Yield every committed message from an offset on, first of the old log, then of the ledger."""
-    ledger_log = store.log
-    if begin < ledger_log.divided:
+    if begin < raft_log.divided:
         scan = Scan(begin)
-        for message in good_records(ledger_log, begin, scan, check_crc=store.settings.check_crc_on_recover):
-            if message.physical_offset >= ledger_log.divided:
+        for message in good_records(raft_log, begin, scan, check_crc=check_crc):
+            if message.physical_offset >= raft_log.divided:
                 break
             yield message
-        if scan.end < ledger_log.divided:
-            raise damage(ledger_log, scan, ledger_log.divided)
-        begin = ledger_log.divided
-    assert ledger_log.ledger is not None
-    for found in ledger_log.bodies(max(begin, ledger_log.ledger.begin_pos)):
+        if scan.end < raft_log.divided:
+            raise damage(raft_log, scan, raft_log.divided)
+        begin = raft_log.divided
+    assert raft_log.ledger is not None
+    for found in raft_log.bodies(max(begin, raft_log.ledger.begin_pos)):
         try:
             message = decode_record(found.record)
         except MessageError as error:
-            log.error("[BUG] the entry at %s holds no message: %s", found.physical_offset, error)  # DL-B13
+            log.error("[BUG] entry without a message offset=%s reason=%s", found.physical_offset, error)  # DL-B13
             continue
         yield message
 
 
-def _settle(store: LedgerStore, start: int) -> None:
+def _settle(store: MessageStore, start: int) -> None:
     """Flush what recovery wrote, then write the checkpoint note that records it."""
     todo = store.queues.round(0)
     todo.write(store.disk, store.queues.list_file)

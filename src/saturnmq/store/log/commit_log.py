@@ -12,12 +12,14 @@ Requirements: ST-01, ST-02, ST-10..ST-12, ST-18..ST-20, MF-02, MF-04, MF-09, MF-
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import mmap
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import FlushFailed, StoreError
@@ -36,7 +38,10 @@ from saturnmq.protocol.message import (
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.log.flush import Flusher
-from saturnmq.store.log.log import Confirmed
+from saturnmq.store.log.log import AppendRefused, Confirmed, Record
+from saturnmq.store.results import PutStatus
+
+log = logging.getLogger(__name__)
 
 END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
 _BLANK: Final = struct.Struct(">ii")
@@ -54,19 +59,15 @@ _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _HOSTS_V4: Final = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
-class Record(NamedTuple):
-    """Size and magic number of the record or filler at an offset."""
-
-    size: int
-    magic: int
-
-
 class CommitLog:
-    """Appends records and returns slices of them.
+    """The `Log` of a store without replication: appends records and returns slices of them.
 
     end: offset of the next record. readable_end: every byte before it may be read; it is less than `end` only while the transient
     pool holds bytes that are not committed to the file yet (MF-02).
     """
+
+    refusal = ""
+    quorum = False
 
     def __init__(
         self,
@@ -195,6 +196,11 @@ class CommitLog:
             and self.end - file.start > self.file_bytes * _SPARE_AT_PERCENT // 100
         )
 
+    async def preallocate(self) -> None:
+        """See `Log.preallocate`."""
+        if self.wants_spare:
+            self.keep_spare(await asyncio.to_thread(self.make_spare))
+
     def make_spare(self) -> MappedFile:
         """Create the file after the last one, to be passed to `keep_spare`. Safe in a thread. Raises DiskFull, StoreError."""
         start = self.files[-1].end
@@ -229,7 +235,7 @@ class CommitLog:
         return self.committed - before
 
     def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
-        """Append a record and return its size in bytes. Sets the message's offsets, store time, size and CRC.
+        """Append a record and return the position after it. Sets the message's offsets, store time, size and CRC.
 
         The caller has checked the lengths of topic and properties. Raises DiskFull, StoreError.
         """
@@ -272,10 +278,26 @@ class CommitLog:
         except struct.error as error:
             raise StoreError(f"a number of the message does not fit its field: {error}") from error
         file.target[at : at + size] = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
-        self.end = end + size
+        self.end = after = end + size
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
-        return size
+        return after
+
+    def append_all(self, messages: Sequence[Message]) -> int:
+        """See `Log.append_all`. All records lie in one file (ST-16)."""
+        size = END_BLANK_BYTES
+        for message in messages:
+            if not _fits(message):
+                raise StoreError("a number of the message does not fit its field")
+            size += RECORD_FIXED_BYTES + 24 + len(message.body)
+            size += len(message.topic.encode()) + len(message.properties_raw)
+        if size > self.file_bytes:
+            reason = f"a batch of {size} bytes exceeds a commit log file"
+            raise AppendRefused(PutStatus.MESSAGE_ILLEGAL, reason)
+        self.room(size)  # from here on nothing can fail
+        for message in messages:
+            self.append(message, message.queue_offset, message.store_timestamp_ms)
+        return self.end
 
     def append_entries(
         self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
@@ -326,7 +348,7 @@ class CommitLog:
         return self.append_raw(record, message)
 
     def append_raw(self, record: bytes, message: Message) -> int:
-        """Append an encoded record after patching in its physical offset; returns its size in bytes."""
+        """Append an encoded record after patching in its physical offset; returns the position after it."""
         size = len(record)
         file = self.room(size)
         at = self.end - file.start
@@ -334,7 +356,7 @@ class CommitLog:
         file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
         message.physical_offset, message.store_bytes = self.end, size
         self.end += size
-        return size
+        return self.end
 
     def _host(self, host: tuple[str, int]) -> bytes:
         packed = self._hosts.get(host[0])
@@ -382,6 +404,9 @@ class CommitLog:
         """See `Log.flush_due`."""
         return self.flusher.due(least_pages)
 
+    async def stop_appends(self) -> None:
+        """Do nothing: there is no replication to stop, and the store refuses puts by itself."""
+
     async def finish_flush(self) -> None:
         """See `Log.finish_flush`."""
         await self.flusher.finish()
@@ -398,13 +423,6 @@ class CommitLog:
         if file is None or offset < file.start or offset + 8 > min(file.end, self.readable_end):
             return None
         return Record(*_HEAD.unpack_from(file.map, offset - file.start))
-
-    def unpack_at(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
-        """The fields of a layout at an offset; None if they do not lie within one file of the readable log."""
-        file = self._files.find(offset)
-        if file is None or offset + layout.size > min(file.end, self.readable_end):
-            return None
-        return layout.unpack_from(file.map, offset - file.start)
 
     def piece_at(self, offset: int) -> tuple[int, int, mmap.mmap | bytes]:
         """Start and end of the readable part of the file that holds offset, and its mapping; (0, 0, b"") when it is not readable.
@@ -454,9 +472,30 @@ class CommitLog:
             if file.start < flushed:
                 file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
 
-    def drop_first(self) -> None:
-        """Delete the oldest file. Raises OSError."""
-        self.files.pop(0).delete()
+    def sync_from(self, offset: int) -> None:
+        """See `Log.sync_from`."""
+        for file in self.dirty_files(offset):
+            file.flush()
+
+    # ---- retention
+
+    @property
+    def first_store_ms(self) -> int:
+        return self.store_time(self.first_position)
+
+    def expendable(self, safe: int) -> int:
+        """See `Log.expendable`; the last file is kept."""
+        current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
+        return max(min(current, len(self.files) - 1), 0)
+
+    async def truncate_front(self, reason: str) -> None:
+        """See `Log.truncate_front`."""
+        file = self.files.pop(0)
+        log.info("delete commit log file path=%s reason=%s", file.path, reason)
+        await asyncio.to_thread(file.delete)
+
+    def expire(self, used_percent: int) -> None:
+        """Do nothing: all files are in `files`."""
 
     def drop_spare(self) -> None:
         """Delete a preallocated file that was never used (MF-09). Raises OSError."""
@@ -469,3 +508,18 @@ class CommitLog:
             self._spare.close()
             self._spare = None
         self._files.close()
+
+
+def _fits(message: Message) -> bool:
+    """Whether the numbers of a message fit the fields of a record."""
+    i32, i64 = 1 << 31, 1 << 63
+    return (
+        -i32 <= message.queue_id < i32
+        and -i32 <= message.flag < i32
+        and -i32 <= message.sys_flag < i32
+        and -i32 <= message.reconsume_times < i32
+        and -i32 <= message.born_host[1] < i32
+        and -i32 <= message.store_host[1] < i32
+        and -i64 <= message.born_timestamp_ms < i64
+        and -i64 <= message.prepared_transaction_offset < i64
+    )

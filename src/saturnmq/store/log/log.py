@@ -3,39 +3,58 @@
 `CommitLog` confirms a record when this disk has it, `replication.dledger.log.RaftLog` when a quorum has it.
 
 To add a third way to confirm (a slave that acknowledges what it received), write a third log, not a third store: a `CommitLog`
-whose `when_confirmed` completes when both this disk and the slave have reached the position, which reports the lower of both
-ends as `confirmed_end`, and which passes FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE to the callback when the slave does not.
+with three overrides. `when_confirmed` completes when both this disk and the slave have reached the position, and passes
+FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE to its callback if the slave does not; `confirmed_end` is the lower of both ends;
+`quorum` says that every put waits, whatever its sender asked for. On the slave, `refusal` keeps clients' messages out, and the
+listener of `listen` dispatches what the master sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
-from saturnmq.protocol.errors import FlushFailed
+from saturnmq.protocol.errors import FlushFailed, StoreError
+from saturnmq.protocol.message import Buffer, Message
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.results import PutStatus
 
 Position: TypeAlias = int
-"""Offset in the log, bytes. The position of an append is the end of its last record."""
+"""Offset in the log, bytes. The position of an append is the end of its last record.
+
+`append` may return a subclass of int that identifies the append: an entry of a deposed leader can be replaced by another one at
+the same offset, and only the first is the one that was asked about.
+"""
 
 Confirmed: TypeAlias = Callable[[PutStatus, str], object]
 """Receives the outcome of a wait, PUT_OK if the position is confirmed, and the reason if it is not."""
 
 
-class Log(Protocol):
-    """An append-only sequence of records. Everything runs on the event loop; callbacks must not block.
+class AppendRefused(StoreError):
+    """The log does not take the records, and is as it was before. status: what the sender is answered.
 
-    file_bytes: length of one file. end: position of the next record. failure: why the log takes no more records.
+    single: the cause is one of several records, the others may be appended without it.
     """
 
-    file_bytes: int
-    end: Position
+    def __init__(self, status: PutStatus, reason: str, *, single: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.single = single
 
-    @property
-    def failure(self) -> FlushFailed | None: ...
+
+class Record(NamedTuple):
+    """Size and magic number of the record or filler at an offset."""
+
+    size: int
+    magic: int
+
+
+class ReadableLog(Protocol):
+    """A sequence of records in files of equal length, as readers and recovery see it. Offsets are bytes."""
+
+    file_bytes: int
 
     @property
     def first_position(self) -> Position:
@@ -46,24 +65,73 @@ class Log(Protocol):
         """Every byte before it may be read."""
 
     @property
+    def files(self) -> list[MappedFile]:
+        """Files that the store's retention deletes, oldest first."""
+
+    def view(self, offset: Position, size: int) -> memoryview | None:
+        """A slice of the log; None unless all of it is readable and lies in one file."""
+
+    def piece_at(self, offset: Position) -> tuple[int, int, mmap.mmap | bytes]:
+        """Start and end of the readable part of the file that holds the offset, and its mapping; (0, 0, b"") if none."""
+
+    def record_at(self, offset: Position) -> Record | None:
+        """Size and magic number at an offset; None outside the readable log."""
+
+    def next_file_start(self, offset: Position) -> Position:
+        """Start of the file after the one that contains the offset."""
+
+    def store_time(self, offset: Position) -> int:
+        """Store time (Unix ms) of the record at an offset; -1 if there is none."""
+
+
+class Log(ReadableLog, Protocol):
+    """An append-only log of records. Everything runs on the event loop; callbacks must not block.
+
+    end: position of the next record. refusal: why no record can be appended now; "" if it can. quorum: every put waits until it
+    is confirmed, even if its sender does not wait for a flush.
+    """
+
+    end: Position
+    refusal: str
+    quorum: bool
+
+    # ---- append
+
+    def append(self, message: Message, queue_offset: int, store_ms: int) -> Position:
+        """Append a record. Sets the message's offsets, store time and size. Raises AppendRefused, StoreError."""
+
+    def append_all(self, messages: Sequence[Message]) -> Position:
+        """Append all records or none; queue offset and store time are set by the caller. Raises AppendRefused, StoreError."""
+
+    def append_entries(
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
+    ) -> list[tuple[int, int]] | None:
+        """Fast path for a batch: one record per (body, properties, flag). Returns offsets and sizes; None if unsupported."""
+
+    async def stop_appends(self) -> None:
+        """First step of a stop: take no more records, and stop replication. Raises StoreError, OSError."""
+
+    # ---- confirmation
+
+    @property
+    def failure(self) -> FlushFailed | None:
+        """Why records are not confirmed any more."""
+
+    @property
     def confirmed_end(self) -> Position:
         """Every record before it survives what this log protects against: a power failure, the loss of a member."""
-
-    @property
-    def files(self) -> list[MappedFile]: ...
-
-    @property
-    def slow_flushes(self) -> int:
-        """Number of flushes that took longer than half a second."""
-
-    @property
-    def slowest_flush_ms(self) -> int: ...
 
     def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
         """Set the listeners: `confirmed_end` has advanced (called before the waiters it covers); the log has failed."""
 
     def set_confirmed(self, end: Position) -> None:
         """Recovery has read the log up to `end`; everything before it is confirmed."""
+
+    def when_confirmed(self, position: Position, timeout_ms: int, callback: Confirmed) -> None:
+        """Run the callback once: when every record before the position is confirmed, when that failed, or after the timeout.
+
+        It may run before this call returns.
+        """
 
     def start_flush(self) -> None:
         """Confirm what has been appended so far without a further delay."""
@@ -77,17 +145,60 @@ class Log(Protocol):
     async def stop_flush(self) -> None:
         """Confirm the rest and let waiters go. Raises FlushFailed."""
 
-    def when_confirmed(self, position: Position, timeout_ms: int, callback: Confirmed) -> None:
-        """Run the callback once, when every record before the position is confirmed, failed, or the time is over.
+    @property
+    def slow_flushes(self) -> int:
+        """Number of flushes that took longer than half a second."""
 
-        It may run before this call returns. The time is wall time on the event loop's clock.
-        """
+    @property
+    def slowest_flush_ms(self) -> int: ...
 
-    def view(self, offset: Position, size: int) -> memoryview | None:
-        """A slice of the log; None unless all of it is readable and lies in one file."""
+    # ---- transient pool: bytes that are appended but not yet in the files
 
-    def piece_at(self, offset: Position) -> tuple[int, int, mmap.mmap | bytes]:
-        """Start and end of the readable part of the file that holds the offset, and its mapping; (0, 0, b"") if none."""
+    @property
+    def pooled(self) -> bool: ...
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers left in the transient pool (MF-13)."""
+
+    def commit(self) -> int:
+        """Copy the pool's buffers into the files, which makes them readable; returns the bytes copied."""
+
+    # ---- files
+
+    def load(self) -> None:
+        """Map the existing files. Raises CorruptRecord, StoreError."""
+
+    def set_end(self, end: Position) -> int:
+        """Truncate the log to `end` at recovery; returns how many bytes were zeroed (RC-10)."""
+
+    def sync_from(self, offset: Position) -> None:
+        """Make durable what recovery has changed from `offset` on. Raises OSError."""
+
+    @property
+    def first_store_ms(self) -> int:
+        """Store time of the oldest record, Unix ms; -1 if there is none."""
+
+    def expendable(self, safe: Position) -> int:
+        """How many of `files` retention may delete if nothing before `safe` is needed for recovery."""
+
+    async def truncate_front(self, reason: str) -> None:
+        """Delete the oldest of `files`. Raises OSError."""
+
+    def expire(self, used_percent: int) -> None:
+        """Delete expired files that are not in `files`, because the log has a retention of its own, at an operator's request."""
+
+    async def preallocate(self) -> None:
+        """Create the next file if the current one is nearly full (MF-09). Raises DiskFull, StoreError."""
+
+    def drop_spare(self) -> None:
+        """Delete a preallocated file that was never used (MF-09). Raises OSError."""
+
+    def forget_pages(self, flushed: Position) -> None:
+        """Drop pages that are durable from this process's resident set."""
+
+    def close(self) -> None:
+        """Close all files without flushing."""
 
 
 async def wait_confirmed(log: Log, position: Position, timeout_ms: int) -> PutStatus:

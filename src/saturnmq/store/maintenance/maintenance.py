@@ -46,6 +46,7 @@ class Upkeep:
         self._boundaries: deque[int] = deque()
         self._manual_runs = 0
         self._forgotten = 0
+        self._first = -1  # where the log began at the last run of retention
         self._writing = asyncio.Lock()
         self._stopping = asyncio.Event()
         settings = store.settings
@@ -129,9 +130,9 @@ class Upkeep:
     async def _prepare_file(self) -> None:
         """Preallocate the next commit log file (MF-09) and release resident pages."""
         store = self._store
-        if store.log.wants_spare and store.failure is None:
+        if store.failure is None:
             try:
-                store.log.keep_spare(await asyncio.to_thread(store.log.make_spare))
+                await store.log.preallocate()
             except StoreError as error:
                 log.warning("cannot prepare the next commit log file: %s", error)
         end = store.log.end
@@ -227,14 +228,12 @@ class Upkeep:
     # ---- retention
 
     async def clean(self) -> None:
-        """One run of retention (DEL-01..09)."""
-        store = self._store
+        """One run of retention (DEL-01..09, DL-S09, DL-U03)."""
+        store, commit_log = self._store, self._store.log
         usage = await asyncio.to_thread(store.disk_usage)
         modified = await asyncio.to_thread(self._modified_ms)
-        if any(self._queues_reach() < file.end <= store.log.confirmed_end for file in store.log.files):
+        if any(self._queues_reach() < file.end <= commit_log.confirmed_end for file in commit_log.files):
             await self._guarded(0)
-        safe = min(store.log.confirmed_end, self._queues_reach())
-        current = next((n for n, file in enumerate(store.log.files) if file.end > safe), len(store.log.files) - 1)
         decision = decide(
             self._policy,
             usage,
@@ -242,14 +241,17 @@ class Upkeep:
             manual=self._manual_runs > 0,
             modified_ms=modified,
             now_ms=store.clock_ms(),
-            written_files=max(min(current, len(store.log.files) - 1), 0),
+            written_files=commit_log.expendable(min(commit_log.confirmed_end, self._queues_reach())),
         )
+        if self._manual_runs and not commit_log.files:
+            commit_log.expire(usage.commit_log)
         self._manual_runs = max(0, self._manual_runs - 1)
         for number in range(decision.delete):
             if number:
                 await asyncio.sleep(store.settings.delete_pause_ms / 1000)
-            await self._delete_first(decision.reason)
-        if decision.delete:
+            await commit_log.truncate_front(decision.reason)
+        if commit_log.first_position != self._first:
+            self._first = commit_log.first_position
             await self._delete_behind()
         store.recheck(await asyncio.to_thread(store.disk_usage) if decision.delete else usage)
         if not store.refusal:
@@ -266,11 +268,6 @@ class Upkeep:
             with contextlib.suppress(FileNotFoundError):
                 found.append(file.path.stat().st_mtime_ns // 1_000_000)
         return found
-
-    async def _delete_first(self, reason: str) -> None:
-        file = self._store.log.files.pop(0)
-        log.info("delete commit log file path=%s reason=%s", file.path, reason)
-        await asyncio.to_thread(file.delete)
 
     async def _delete_behind(self) -> None:
         """Delete what consume queues and index hold for deleted parts of the log (DEL-09)."""

@@ -434,8 +434,7 @@ def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: 
     if not changed and store.checkpoint.note is not None:
         store.begin_upkeep(boundaries)
         return
-    for file in store.log.dirty_files(min(todo.durable, store.log.end) - 1):
-        file.flush()
+    store.log.sync_from(min(todo.durable, store.log.end) - 1)
     todo_queues = store.queues.round(0)
     todo_queues.write(store.disk, store.queues.list_file)
     todo_queues.done()

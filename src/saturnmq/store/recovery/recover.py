@@ -15,7 +15,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
-from saturnmq.store.log.commit_log import CommitLog
+from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
 
 SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is checked from the third last file on
@@ -116,13 +116,13 @@ class Scan:
     stopped_by: str = ""
 
 
-def facts_of_files(commit_log: CommitLog) -> list[FileFacts]:
+def facts_of_files(commit_log: ReadableLog) -> list[FileFacts]:
     """The facts about commit log files that `plan` needs."""
     return [FileFacts(file.start, commit_log.store_time(file.start)) for file in commit_log.files]
 
 
 def good_records(
-    commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bool, durable: int = sys.maxsize
+    commit_log: ReadableLog, start: int, scan: Scan, *, check_crc: bool, durable: int = sys.maxsize
 ) -> Iterator[Message]:
     """Yield records from start on, up to the first invalid one (DUR-08); scan.end is the end of the last valid record.
 
@@ -185,7 +185,7 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
     return properties.endswith(b"\0")
 
 
-def damage(commit_log: CommitLog, scan: Scan, durable: int) -> CorruptRecord:
+def damage(commit_log: ReadableLog, scan: Scan, durable: int) -> CorruptRecord:
     """The error for a log whose valid records end before the durable offset."""
     file = next((file for file in commit_log.files if file.start <= scan.end < file.end), None)
     place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
