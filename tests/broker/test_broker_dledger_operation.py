@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, expire, ledger, ledger_group
+from brokergroup import LedgerGroup, expire, ledger_group
 
 from ports import free_ports
 from saturnmq.broker import Broker

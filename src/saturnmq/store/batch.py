@@ -7,22 +7,42 @@ Requirements: ST-16, BAT-04.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Message
 from saturnmq.protocol.properties import tags_code
+from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.log.log import Log
+from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.results import PutResult, PutStatus
-
-if TYPE_CHECKING:
-    from saturnmq.store.store import MessageStore
+from saturnmq.store.settings import StoreSettings
 
 Entry = tuple[bytes, bytes, int]  # body, properties, flag
 
 
-def put_entries(store: MessageStore, common: Message, entries: Sequence[Entry]) -> PutResult | None:
+class Target(Protocol):
+    """The store that a batch is appended to."""
+
+    settings: StoreSettings
+    log: Log
+    queues: QueueTable
+    index_queue: IndexQueue | None
+    refusal: str
+    dispatched: int
+    on_append: Callable[[str, int, int, int], None] | None
+
+    @property
+    def writable(self) -> bool: ...
+
+    def next_store_ms(self) -> int: ...
+
+    def put_failed(self, error: StoreError) -> PutResult: ...
+
+
+def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> PutResult | None:
     """Append all entries or none; None if the batch must take the slow path. Errors are returned as a status."""
     topic, limit = common.topic, store.settings.message_bytes_max
     if not store.writable or topic == SCHEDULE_TOPIC or not topic.isascii() or len(topic) > NAME_LENGTH_MAX:

@@ -13,19 +13,18 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator
 from time import thread_time
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
-from saturnmq.store.index.message_index import QUERY_COUNT_MAX
+from saturnmq.store.index.message_index import QUERY_COUNT_MAX, MessageIndex
+from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
+from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
 from saturnmq.store.settings import StoreSettings
-
-if TYPE_CHECKING:
-    from saturnmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,33 @@ _AT_BODY: Final = 88
 _HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
+class Source(Protocol):
+    """The store that is read."""
+
+    settings: StoreSettings
+    queues: QueueTable
+    index: MessageIndex | None
+    memory_bytes: int
+
+    @property
+    def log(self) -> ReadableLog: ...
+
+    def put_in_index(self) -> bool: ...
+
+    def read_record(self, physical_offset: int) -> bytes | None: ...
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
+
+
+class HasLog(Protocol):
+    """A store with a log, perhaps one that is still being recovered."""
+
+    @property
+    def log(self) -> ReadableLog: ...
+
+
 def get(
-    store: MessageStore,
+    store: Source,
     topic: str,
     queue_id: int,
     offset: int,
@@ -104,7 +128,7 @@ def _by_address(
 
 
 def _gather(
-    store: MessageStore,
+    store: Source,
     result: GetResult,
     units: bytes,
     queue_id: int,
@@ -184,7 +208,7 @@ def _transfer_limits(
     return (settings.transfer_bytes_in_disk, settings.transfer_count_in_disk), in_memory
 
 
-def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]:
+def _views(store: Source, ranges: list[list[int]]) -> Iterator[memoryview]:
     """The bytes of the ranges as views, split at file boundaries of the log."""
     file_bytes = store.log.file_bytes
     for start, end in ranges:
@@ -196,7 +220,7 @@ def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]
             start = stop
 
 
-def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
+def place_of(store: HasLog, physical: int) -> tuple[int, int, int] | None:
     """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""
     start, end, piece = store.log.piece_at(physical)
     if physical + _PLACE.size > end:
@@ -212,9 +236,7 @@ def _no_record(queue_id: int, queue_offset: int, physical: int, size: int) -> Co
     )
 
 
-def _properties_in_place(
-    store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int
-) -> bytes | None:
+def _properties_in_place(store: Source, physical: int, size: int, queue_id: int, queue_offset: int) -> bytes | None:
     """Check the record against its unit and return its encoded properties in one step.
 
     None if the record needs the slow path: IPv6 hosts, a CRC check on read, or a mismatch.
@@ -234,7 +256,7 @@ def _properties_in_place(
     return bytes(record[at + 2 :])
 
 
-def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None:
+def properties_at(store: Source, physical: int, size: int) -> bytes | None:
     """The encoded properties of the record at an offset; None if it cannot be decoded."""
     record = store.log.view(physical, size)
     try:
@@ -243,7 +265,7 @@ def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None
         return None
 
 
-def _wanted(store: MessageStore, physical: int, size: int, accept_record: Callable[[bytes], bool]) -> bool:
+def _wanted(store: Source, physical: int, size: int, accept_record: Callable[[bytes], bool]) -> bool:
     """Evaluate the filter on a record that matches its unit.
 
     A record whose properties cannot be decoded is delivered, so the consumer notices the damage, as it does without a filter.
@@ -252,7 +274,7 @@ def _wanted(store: MessageStore, physical: int, size: int, accept_record: Callab
     return properties is None or accept_record(properties)
 
 
-def _intact(store: MessageStore, physical: int, size: int) -> bool:
+def _intact(store: Source, physical: int, size: int) -> bool:
     record = store.log.view(physical, size)
     if record is None:
         return False
@@ -263,7 +285,7 @@ def _intact(store: MessageStore, physical: int, size: int) -> bool:
     return True
 
 
-def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
+def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) -> int:
     """Implement `MessageStore.offset_by_time`."""
     queue = store.queues.get((topic, queue_id))
     if queue is None or queue.max_offset == queue.min_offset:
@@ -289,7 +311,7 @@ def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp_ms:
     return right if timestamp_ms - left_ms > right_ms - timestamp_ms else left
 
 
-def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
     """Implement `MessageStore.query`."""
     result = QueryResult()
     if store.index is None:

@@ -52,9 +52,10 @@ class Record(NamedTuple):
 
 
 class ReadableLog(Protocol):
-    """A sequence of records in files of equal length, as readers and recovery see it. Offsets are bytes."""
+    """A sequence of records in files of equal length, as readers and recovery see it. end: position of the next record."""
 
     file_bytes: int
+    end: Position
 
     @property
     def first_position(self) -> Position:
@@ -87,11 +88,10 @@ class ReadableLog(Protocol):
 class Log(ReadableLog, Protocol):
     """An append-only log of records. Everything runs on the event loop; callbacks must not block.
 
-    end: position of the next record. refusal: why no record can be appended now; "" if it can. quorum: every put waits until it
-    is confirmed, even if its sender does not wait for a flush.
+    refusal: why no record can be appended now; "" if it can. quorum: every put waits until it is confirmed, even if its sender
+    does not wait for a flush.
     """
 
-    end: Position
     refusal: str
     quorum: bool
 

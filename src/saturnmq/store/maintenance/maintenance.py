@@ -13,34 +13,63 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from saturnmq.protocol.errors import DiskFull, FlushFailed, StoreError
+from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
+from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES
-from saturnmq.store.index.message_index import Synced
-from saturnmq.store.log.log import wait_confirmed
-from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, decide, delete_hours
-from saturnmq.store.recovery.checkpoint import Note
-
-if TYPE_CHECKING:
-    from saturnmq.store.store import MessageStore
+from saturnmq.store.files.reserve import Reserve
+from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.index.message_index import MessageIndex, Synced
+from saturnmq.store.log.log import Log, wait_confirmed
+from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, Usage, decide, delete_hours
+from saturnmq.store.queue.queues import QueueTable
+from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
+from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
 NOTE_BYTES: Final = 256 << 20  # upper bound for the log that is dispatched again after a crash
 VERIFY_BYTES: Final = 64 << 20  # amount of log that is read and verified at every start
-BOUNDARY_BYTES: Final = 8 << 20
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
 _RECHECK_S: Final = 1.0
 _FLUSH_TIMEOUT_MS: Final = 600_000
 
 
+class MaintainedStore(Protocol):
+    """The open store that the task works on."""
+
+    settings: StoreSettings
+    disk: Disk
+    clock_ms: Callable[[], int]
+    log: Log
+    queues: QueueTable
+    index: MessageIndex | None
+    index_queue: IndexQueue | None
+    checkpoint: Checkpoint
+    reserve: Reserve
+    failure: SaturnError | None
+    refusal: str
+    dispatched: int
+    last_store_ms: int
+
+    def commit(self) -> None: ...
+
+    def put_in_index(self) -> bool: ...
+
+    def stop_writing(self, failure: SaturnError) -> None: ...
+
+    def disk_usage(self) -> Usage: ...
+
+    def recheck(self, usage: Usage) -> None: ...
+
+
 class Upkeep:
     """The maintenance task of one store."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MaintainedStore) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._boundaries: deque[int] = deque()

@@ -22,13 +22,11 @@ import errno
 import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from saturnmq.protocol.errors import StoreError
+from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name, numbered_files
-
-if TYPE_CHECKING:
-    from saturnmq.store.files.file_cache import FileCache
 
 _UNIT: Final = struct.Struct(">hqqh")
 UNIT_BYTES_MIN: Final = 20

@@ -12,32 +12,33 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final, Protocol
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
 from saturnmq.protocol.properties import keys_of, tags_code
 from saturnmq.store.delay import delivery_code
+from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
+from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import leave_mark
 from saturnmq.store.index.index_file import NAME_DIGITS
-from saturnmq.store.index.message_index import Synced
-from saturnmq.store.maintenance.maintenance import BOUNDARY_BYTES
+from saturnmq.store.index.message_index import MessageIndex, Synced
+from saturnmq.store.log.log import Log
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
-from saturnmq.store.recovery.checkpoint import TIME_END_MS, Note
+from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, TIME_END_MS, Checkpoint, Note
 from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
-
-if TYPE_CHECKING:
-    from saturnmq.store.store import MessageStore
+from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
-FAILURE_NAME = "flush-failed.json"
+FAILURE_NAME: Final = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = (
@@ -49,7 +50,27 @@ _PREPARED = int(SysFlag.PREPARED)
 _ROLLBACK = int(SysFlag.ROLLBACK)
 
 
-def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None = None) -> None:
+class RecoveredStore(Protocol):
+    """The store that is opened; queues and index are filled from its log."""
+
+    settings: StoreSettings
+    disk: Disk
+    log: Log
+    queues: QueueTable
+    index: MessageIndex | None
+    checkpoint: Checkpoint
+    reserve: Reserve
+    last_store_ms: int
+    dispatched: int
+
+    def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
+
+    def begin_upkeep(self, boundaries: Sequence[int]) -> None: ...
+
+    def write_note(self) -> None: ...
+
+
+def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None = None) -> None:
     """Load and recover the store. Raises StoreError, OSError.
 
     If rebuild is given, all consume queues and the index are rebuilt; it is called with the bytes read and the total.
@@ -120,14 +141,14 @@ def failed_flush(root: Path) -> int | None:
         return 0
 
 
-def mark_failure(store: MessageStore, failure: SaturnError) -> None:
+def mark_failure(store: RecoveredStore, failure: SaturnError) -> None:
     """Write a recovery marker for the next start (DUR-07). On a broken disk that may fail, which is only logged."""
     path = store.settings.root / FAILURE_NAME
     text = json.dumps({"offset": store.log.confirmed_end, "reason": failure.message})
     leave_mark(path, text.encode(), store.disk)
 
 
-def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
+def _drop_unborn_file(store: RecoveredStore, *, clean: bool) -> None:
     """Delete a last commit log file that a crash left unallocated: it holds no data.
 
     After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
@@ -143,7 +164,7 @@ def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
         store.disk.unlink(paths[-1])
 
 
-def load_index(store: MessageStore, *, clean: bool) -> int | None:
+def load_index(store: RecoveredStore, *, clean: bool) -> int | None:
     """Load the index; returns the offset from which the log must be indexed again, None if it is complete."""
     if store.index is None:
         return None
@@ -160,7 +181,7 @@ def load_index(store: MessageStore, *, clean: bool) -> int | None:
     return store.index.dispatch_from if damaged else None
 
 
-def _empty(store: MessageStore) -> None:
+def _empty(store: RecoveredStore) -> None:
     """Without a commit log, delete everything that points into it (RC-11)."""
     if store.queues.max_physical > 0:
         log.warning(
@@ -177,7 +198,7 @@ def _empty(store: MessageStore) -> None:
     store.write_note()
 
 
-def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
+def _from_nothing(store: RecoveredStore, todo: Plan) -> Plan:
     """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
     start = store.log.first_position
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
@@ -189,7 +210,7 @@ def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
 class _Recovery:
     """Carries out a plan on one store."""
 
-    def __init__(self, store: MessageStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
+    def __init__(self, store: RecoveredStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
         self.store = store
         self.todo = todo
         start = store.log.first_position
@@ -429,7 +450,7 @@ def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
     return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
 
 
-def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
+def _settle(store: RecoveredStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_upkeep(boundaries)
