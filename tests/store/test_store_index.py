@@ -612,7 +612,6 @@ def test_full_file_is_synced_through_writing_descriptor(tmp_path: Path) -> None:
     disk = LoggingDisk()
     made = index(tmp_path / "index", disk, entries=3)
     made.put("T", ["a"], 10, NOW + 1)
-    assert not made.flush_due
     disk.log.clear()  # the folder was created
     flush(made)
     assert made.sealed_ms == 0 and made.synced == (int(made.paths[0].name), 1, NOW + 1, 10)
@@ -620,22 +619,21 @@ def test_full_file_is_synced_through_writing_descriptor(tmp_path: Path) -> None:
     made.put("T", ["c"], 30, NOW + 2)  # starts the next file
     disk.log[2:] = []
     one, two = (path.name for path in made.paths)
-    assert made.flush_due and made.sealed_ms == 0
+    assert made.sealed_ms == 0
     begun = made.begin_flush(35)
-    assert begun is not None and not made.flush_due
+    assert begun is not None
     made.trim()
     made.put("T", ["d"], 40, NOW + 4)
-    assert made.synced_offset == 10 and made.synced_entries == 1
+    assert made.synced is not None and (made.synced.offset, made.synced.entries) == (10, 1)
     assert disk.log == [f"sync {one}", "folder"]
     begun.run()
     made.end_flush(begun)
     assert disk.log[2:] == [f"sync {one}", f"sync {two}", "folder", f"close {one}"]
     assert made.sealed_ms == NOW + 2
     assert made.synced == Synced(int(two), 1, NOW + 2, 35)
-    assert made.synced_offset == 35 and made.synced_entries == 1
     flush(made, 50)
     assert made.synced == Synced(int(two), 2, NOW + 4, 50)
-    assert made.begin_flush(99) is None and made.synced_offset == 99
+    assert made.begin_flush(99) is None and made.synced.offset == 99
     assert made.query("T", "a", 64, 0, FOREVER) == [10]
     made.close()
 
@@ -652,7 +650,7 @@ def test_no_flush_after_a_failed_flush(tmp_path: Path) -> None:
     assert begun is not None
     with pytest.raises(OSError, match="Input/output"):
         begun.run()
-    assert made.synced is None and made.synced_offset == made.synced_entries == 0
+    assert made.synced is None
     with pytest.raises(InvariantBroken):
         made.begin_flush()
     made.close()
@@ -1034,7 +1032,7 @@ def test_truncate_drops_entries_past_log_end(tmp_path: Path) -> None:
             made.put("T", ["a", "b"], number * 100, NOW + number * 777)
         flush(made, 1100)
         start = made.truncate(end)
-        assert made.synced_offset <= end and (start <= end)
+        assert made.synced is not None and made.synced.offset <= end and start <= end
         left = [number for number in range(11) if number * 100 < end]
         assert made.query("T", "a", 64, 0, FOREVER) == [number * 100 for number in left]
         made = reopened(made, entries=6)

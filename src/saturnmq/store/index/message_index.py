@@ -390,21 +390,6 @@ class MessageIndex:
 
     # ---- flush
 
-    @property
-    def flush_due(self) -> bool:
-        """Whether a full file is unsynced; it should not wait for the next round (IX-10)."""
-        return self._flush is None and any(file.dirty for file in self._files[:-1])
-
-    @property
-    def synced_offset(self) -> int:
-        """Log offset up to which the index is durable; 0 if unknown."""
-        return self.synced.offset if self.synced else 0
-
-    @property
-    def synced_entries(self) -> int:
-        """How many entries of the file named in `synced` are durable; 0 if unknown."""
-        return self.synced.entries if self.synced else 0
-
     def begin_flush(self, dispatched: int | None = None) -> IndexFlush | None:
         """Start a flush of all dirty files; None if there are none. At most one flush runs at a time.
 
