@@ -25,25 +25,7 @@ FUNCTION_LINES_MAX = 70
 TABLES = {"protocol/headers/messaging.py", "protocol/headers/admin.py", "protocol/bodies/admin.py"}
 LONG_FUNCTIONS: set[str] = set()  # "package/file.py::function", may only shrink
 # Modules that import each other, also under TYPE_CHECKING; may only shrink.
-CIRCLES: set[frozenset[str]] = {
-    frozenset(
-        {
-            "saturnmq.replication.dledger.dispatch",
-            "saturnmq.replication.dledger.opening",
-            "saturnmq.replication.dledger.proposals",
-            "saturnmq.replication.dledger.store",
-        }
-    ),
-    frozenset(
-        {
-            "saturnmq.store.batch",
-            "saturnmq.store.maintenance.maintenance",
-            "saturnmq.store.reading",
-            "saturnmq.store.recovery.opening",
-            "saturnmq.store.store",
-        }
-    ),
-}
+CIRCLES: set[frozenset[str]] = set()
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common|part\d+)$")
 
 
