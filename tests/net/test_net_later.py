@@ -99,10 +99,10 @@ def test_server_stop_waits_for_deferred_responses() -> None:
     async def work() -> None:
         held = Held()
         async with pair(held) as p:
-            _, gone = await p.socket()
-            gone.write(encode_frame(Command(10)))
+            _, lost = await p.socket()
+            lost.write(encode_frame(Command(10)))
             await held.wait(1)
-            gone.transport.abort()
+            lost.transport.abort()
             call = asyncio.create_task(p.call(Command(11)))
             await held.wait(2)
             stopping = asyncio.create_task(p.server.stop())

@@ -367,12 +367,12 @@ def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
         assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         return tuple(sock.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
 
-    def as_told(size: int) -> set[int]:
+    def allowed(size: int) -> set[int]:
         return {size, 2 * size}  # Linux doubles the value to account for bookkeeping
 
     async def work() -> None:
-        usual = NetSettings()
-        assert usual.backlog == 1024
+        defaults = NetSettings()
+        assert defaults.backlog == 1024
         sized = NetSettings(
             server_sndbuf_bytes=20_000,
             server_rcvbuf_bytes=22_000,
@@ -380,13 +380,13 @@ def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
             client_rcvbuf_bytes=26_000,
         )
         found = []
-        for settings in (sized, usual):
+        for settings in (sized, defaults):
             async with pair(settings=settings) as p:
                 await p.call(Command(10))
                 (server_side,), (client_side,) = p.server.connections, p.client.connections
                 found.append(sizes(server_side) + sizes(client_side))
-        for size, told, own in zip((20_000, 22_000, 24_000, 26_000), *found, strict=True):
-            assert told in as_told(size) and own not in as_told(size)
+        for size, configured, default in zip((20_000, 22_000, 24_000, 26_000), *found, strict=True):
+            assert configured in allowed(size) and default not in allowed(size)
 
     run(work)
 

@@ -100,7 +100,7 @@ def test_failed_connect_without_callers_is_not_logged_as_unhandled() -> None:
 
         async def late(address: str) -> Connection:
             await fail.wait()
-            raise ConnectFailed("nobody there")
+            raise ConnectFailed("connection refused")
 
         client._open = late  # type: ignore[method-assign]
         caller = asyncio.create_task(client.invoke("127.0.0.1:9", Command(QUICK), 60_000))
