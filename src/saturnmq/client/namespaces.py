@@ -46,6 +46,12 @@ def wrap(namespace: str | None, name: str) -> str:
     return name if plain.startswith(namespace + "%") else f"{prefix}{namespace}%{plain}"
 
 
+def wrap_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
+    """The queue with its topic as it is on the wire."""
+    topic = wrap(namespace, queue.topic)
+    return queue if topic == queue.topic else MessageQueue(topic, queue.broker_name, queue.queue_id)
+
+
 def strip_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """The queue with its topic as the user named it."""
     if not namespace:

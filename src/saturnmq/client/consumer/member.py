@@ -192,9 +192,7 @@ class Member(ABC):
             raise ClientError("Subscribe and assign are mutually exclusive.")
         wanted = tag(wanted) if isinstance(wanted, str) else wanted
         namespace = self.core.settings.namespace
-        wire = frozenset(
-            MessageQueue(namespaces.wrap(namespace, queue.topic), queue.broker_name, queue.queue_id) for queue in queues
-        )
+        wire = frozenset(namespaces.wrap_queue(namespace, queue) for queue in queues)
         self._subscriptions.clear()
         self._tags.clear()
         self._manual = wire

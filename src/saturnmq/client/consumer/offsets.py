@@ -36,17 +36,11 @@ class Offsets(Protocol):
     def snapshot(self) -> dict[MessageQueue, int]: ...
 
 
-class ClusterOffsets:
-    """Offsets of a clustering group, stored at the brokers."""
+class _Cached:
+    """The offsets in memory."""
 
-    def __init__(self, core: Core, group: str) -> None:
-        self._core = core
-        self._group = group
+    def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
-        self._persisted: dict[MessageQueue, int] = {}
-
-    async def load(self) -> None:
-        """Do nothing: the brokers hold the offsets."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """The offset in memory."""
@@ -57,6 +51,23 @@ class ClusterOffsets:
         if increase_only and offset <= self._offsets.get(queue, -1):
             return
         self._offsets[queue] = offset
+
+    def snapshot(self) -> dict[MessageQueue, int]:
+        """A copy of what is in memory."""
+        return dict(self._offsets)
+
+
+class ClusterOffsets(_Cached):
+    """Offsets of a clustering group, stored at the brokers."""
+
+    def __init__(self, core: Core, group: str) -> None:
+        super().__init__()
+        self._core = core
+        self._group = group
+        self._persisted: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        """Do nothing: the brokers hold the offsets."""
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
@@ -103,10 +114,6 @@ class ClusterOffsets:
             except SaturnError as error:
                 logger.warning("offset not stored group=%s queue=%s error=%s", self._group, queue, error)
 
-    def snapshot(self) -> dict[MessageQueue, int]:
-        """A copy of what is in memory."""
-        return dict(self._offsets)
-
     def _fields(self, queue: MessageQueue) -> dict[str, str]:
         return {
             "consumerGroup": self._group,
@@ -116,15 +123,15 @@ class ClusterOffsets:
         }
 
 
-class LocalOffsets:
+class LocalOffsets(_Cached):
     """Offsets of one broadcast consumer in its own file, in Apache's format and path (OF-02).
 
     `persist_all` writes every queue ever seen, so queues that are not assigned at the moment keep their offsets.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self._offsets: dict[MessageQueue, int] = {}
         self._written: dict[MessageQueue, int] = {}
         self._writing = asyncio.Lock()
 
@@ -132,16 +139,6 @@ class LocalOffsets:
         """Read the file, or its `.bak` if the file is missing or damaged. Raises ClientError if neither can be read."""
         self._offsets = await asyncio.to_thread(_read_offsets, self.path)
         self._written = dict(self._offsets)
-
-    def get(self, queue: MessageQueue) -> int | None:
-        """The offset in memory."""
-        return self._offsets.get(queue)
-
-    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Set the offset in memory; unless `increase_only` is False, a lower offset is ignored."""
-        if increase_only and offset <= self._offsets.get(queue, -1):
-            return
-        self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
         """Do nothing: the queue may be assigned again."""
@@ -165,10 +162,6 @@ class LocalOffsets:
                 logger.warning("offsets not written path=%s error=%s", self.path, error)
                 return
             self._written = offsets
-
-    def snapshot(self) -> dict[MessageQueue, int]:
-        """A copy of what is in memory."""
-        return dict(self._offsets)
 
 
 def _read_offsets(path: Path) -> dict[MessageQueue, int]:

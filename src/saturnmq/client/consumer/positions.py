@@ -67,8 +67,7 @@ class Positioned(Member):
             return mine
         chosen = []
         for queue in [where] if isinstance(where, MessageQueue) else where:
-            wire = MessageQueue(namespaces.wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
-            found = self._assigned.get(wire)
+            found = self._assigned.get(namespaces.wrap_queue(namespace, queue))
             if found is None:
                 raise ClientError(
                     f"queue {queue.broker_name}/{queue.queue_id} of {queue.topic} is not owned by this consumer"

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import Core, now_ms, plain_address, vip_address
@@ -31,6 +31,8 @@ from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 
 Selector = Callable[[Sequence[MessageQueue], Any], MessageQueue]
+# How the caller of a send chooses the queue: (shard_by, queue, selector, selector_arg), at most one of the first three.
+Choice: TypeAlias = tuple[str | int | None, MessageQueue | None, Selector | None, Any]
 
 # Response codes that are retried: those of PR-16, and by API-29 also SYSTEM_BUSY (2) and FLOW_CONTROL (215).
 RETRY_CODES: Final = frozenset(
@@ -81,16 +83,9 @@ class Attempts:
             cause = CallTimeout("send call timeout: too many messages were in flight")
             raise self._failure(prepared, 0, [], deadline, cause, unknown=False) from cause
 
-    async def _fixed(
-        self,
-        topic: str,
-        key: str | int | None,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        argument: Any,
-        deadline: Deadline,
-    ) -> MessageQueue | None:
-        """The queue that shard_by, queue or selector chose, None if the caller gave none of them (PR-21)."""
+    async def _fixed(self, topic: str, choice: Choice, deadline: Deadline) -> MessageQueue | None:
+        """The queue that the caller chose, None if it gave neither shard_by nor queue nor selector (PR-21)."""
+        key, queue, selector, argument = choice
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise MessageRefused("give one of shard_by, queue and selector, not several")
         if queue is not None:

@@ -45,7 +45,7 @@ from saturnmq.client.errors import (
 )
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message, Outgoing
-from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Selector
+from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Choice, Selector
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
     BatchMessage,
@@ -208,7 +208,8 @@ class Producer(Attempts, Generic[T]):
         if delay is not None or deliver_at is not None or delay_level:
             later = delay_of(delay, deliver_at, delay_level, now_ms())
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
-        return await self._send_one(prepared, self._deadline(timeout), shard_by, queue, selector, selector_arg)
+        choice = (shard_by, queue, selector, selector_arg)
+        return (await self._send(prepared, self._deadline(timeout), choice))[0]
 
     async def send_oneway(
         self,
@@ -242,7 +243,7 @@ class Producer(Attempts, Generic[T]):
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         deadline = self._deadline(timeout)
         await self._route(prepared.topic, deadline)
-        chosen = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg, deadline)
+        chosen = await self._fixed(prepared.topic, (shard_by, queue, selector, selector_arg), deadline)
         chosen = chosen or self._pick(await self._route_for(prepared, deadline), None)
         await self._attempt_oneway(prepared, chosen, deadline)
         return prepared.ids[0]
@@ -282,7 +283,7 @@ class Producer(Attempts, Generic[T]):
         failed: list[tuple[int, SaturnError]] = []
         for batch, content in zip(batches, prepared, strict=True):
             try:
-                outcome = await self._send_batch(content, shard_by, queue, timeout)
+                outcome = await self._send(content, self._deadline(timeout), (shard_by, queue, None, None))
             except SaturnError as error:
                 if len(batches) == 1:
                     raise
@@ -329,7 +330,7 @@ class Producer(Attempts, Generic[T]):
 
         async def send(half: Prepared) -> Receipt:
             self._check()
-            return await self._send_one(half, self._deadline(timeout), shard_by, queue, None, None)
+            return (await self._send(half, self._deadline(timeout), (shard_by, queue, None, None)))[0]
 
         return Transaction(self._core, self.group, prepared, send, checker.open_ids, self._hooks)
 
@@ -366,7 +367,7 @@ class Producer(Attempts, Generic[T]):
             prepared.properties += "\x02" + encode_properties(own).decode()
             route = await self._route(prepared.topic, deadline)
             await make_known(core, route, deadline.share_ms(2))
-            await self._send_one(prepared, deadline, shard_by, queue, selector, selector_arg)
+            await self._send(prepared, deadline, (shard_by, queue, selector, selector_arg))
             record = await wait_for(answer, deadline.remaining_ms, topic, correlation_id)
         finally:
             core.replies.forget(correlation_id)
@@ -500,21 +501,14 @@ class Producer(Attempts, Generic[T]):
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline((self._core.settings.timeout if timeout is None else timeout) * 1000)
 
-    async def _send_one(
-        self,
-        prepared: Prepared,
-        deadline: Deadline,
-        shard_by: str | int | None,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        selector_arg: Any,
-    ) -> Receipt:
+    async def _send(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
+        """Send a message or batch within the in-flight limit. Raises SendFailed, and what the route lookup raises."""
         size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)
         try:
-            fixed = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg, deadline)
-            return (await self._deliver(prepared, fixed, deadline))[0]
+            fixed = await self._fixed(prepared.topic, choice, deadline)
+            return await self._deliver(prepared, fixed, deadline)
         finally:
             self._in_flight.release(size)
 
@@ -527,19 +521,6 @@ class Producer(Attempts, Generic[T]):
         route = await self._route(prepared.topic, deadline)
         near = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]
         return (await self._deliver(prepared, near[0] if near else None, deadline))[0]
-
-    async def _send_batch(
-        self, prepared: Prepared, shard_by: str | int | None, queue: MessageQueue | None, timeout: float | None
-    ) -> list[Receipt]:
-        size = len(prepared.body)
-        deadline = self._deadline(timeout)
-        if not self._in_flight.try_acquire(size):
-            await self._acquire(size, deadline, prepared)
-        try:
-            fixed = await self._fixed(prepared.topic, shard_by, queue, None, None, deadline)
-            return await self._deliver(prepared, fixed, deadline)
-        finally:
-            self._in_flight.release(size)
 
     async def send_prepared(self, prepared: Prepared, timeout: float | None = None) -> list[Receipt]:
         """Send a message that the client itself created, such as the copy of a message to a retry topic (RTY-01)."""

@@ -317,10 +317,7 @@ class Puller:
             self._suggested[wire] = result.suggested_broker_id
 
     def _wire(self, queue: MessageQueue) -> MessageQueue:
-        topic = namespaces.wrap(self._namespace, queue.topic)
-        if topic == queue.topic:
-            return queue
-        return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+        return namespaces.wrap_queue(self._namespace, queue)
 
     def _queue_command(self, code: RequestCode, queue: MessageQueue, ext: dict[str, str]) -> Command:
         wire = self._wire(queue)
