@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 UNIT := -m "not interop" --ignore=tests/interop
 # Tests marked realtime (real processes, wall clock) run once more at the end if they fail, at most three; see tests/harness/gate.
 RERUNS := --reruns-max=3
+# Two processes share the files out (tests/harness/gate/workers.py); WORKERS= runs all in one.
+WORKERS := -n 2 --dist loadfile
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.
 RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothesis-seed=$(HYPOTHESIS_SEED))
 CODE := $(wildcard src tests bench demo tools)
@@ -35,7 +37,7 @@ demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 s
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py
 
 test: $(READY)  ## the tests (HYPOTHESIS_SEED=N draws new examples)
-	$(PYTEST) $(UNIT) $(RERUNS) $(RANDOM_EXAMPLES)
+	$(PYTEST) $(UNIT) $(WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
 
