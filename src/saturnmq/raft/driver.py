@@ -36,6 +36,7 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.leader import Stamp
 from saturnmq.raft.core.messages import AppendResponse, Code, Request, Response, TransferRequest, TransferResponse
 from saturnmq.raft.core.node import Node, keep_body
@@ -69,9 +70,9 @@ Input = Callable[[], list[Action]]
 class Listener:
     """Receives role changes and commits, on the event loop and in order. Implementations must not block."""
 
-    def role_changed(self, role: Role, term: int, leader_id: str | None) -> None: ...
+    def role_changed(self, role: Role, term: Term, leader_id: str | None) -> None: ...
 
-    def committed(self, index: int, end_pos: int) -> None: ...
+    def committed(self, index: LedgerIndex, end_pos: int) -> None: ...
 
 
 class RaftMember:
@@ -168,7 +169,7 @@ class RaftMember:
             reader=self.files,
             hard_state=hard_state,
             committed=checkpoint.committed_index,
-            synced_index=-1 if self.settings.force_vote_damaged else checkpoint.end_index,
+            synced_index=NO_INDEX if self.settings.force_vote_damaged else checkpoint.end_index,
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
@@ -454,7 +455,7 @@ class RaftMember:
         """Truncate the log, after a running sync: truncation closes files."""
         if self._sync is not None:
             await asyncio.gather(self._sync, return_exceptions=True)
-        kept = -1 if action.restart else action.index - 1
+        kept = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
         now = self._checkpoint_now()
         held = max(min(now.end_index, kept), self._node().recover_to)
         before = LedgerCheckpoint(held, min(now.committed_index, kept))
@@ -586,7 +587,7 @@ class RaftMember:
         needed = self.keep_from() if self.keep_from is not None else 1 << 62
         files = self.files.data.files
         behind = sum(file.end <= needed for file in files)
-        node, begin = self._node(), -1
+        node, begin = self._node(), NO_INDEX
         try:
             candidates = files[: behind + 1]  # files_to_delete always keeps the last of them
             modified = [int(file.path.stat().st_mtime * 1000) for file in candidates]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.ids import LedgerIndex, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +15,11 @@ class MemberStatus:
     self_id: str
     group: str
     role: Role
-    term: int
+    term: Term
     leader_id: str | None
-    begin_index: int
-    end_index: int
-    committed_index: int
-    durable_index: int
+    begin_index: LedgerIndex
+    end_index: LedgerIndex
+    committed_index: LedgerIndex
+    durable_index: LedgerIndex
     failed: str | None
-    watermarks: dict[str, int]
+    watermarks: dict[str, LedgerIndex]

@@ -16,6 +16,7 @@ from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import (
     Code,
     HeartBeatRequest,
@@ -66,15 +67,15 @@ class GroupTool:
         """The member that reports itself as leader."""
         return next((name for name, reported in (await self.leaders()).items() if name == reported), None)
 
-    async def term(self, leader: str) -> int:
+    async def term(self, leader: str) -> Term:
         """The leader's term; -1 if unknown.
 
         Sends a heartbeat of term -1, which is refused with the current term and changes nothing (DL-H05).
         """
         sender = next(name for name in self.peers if name != leader)
-        request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=-1)
+        request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=NO_TERM)
         reported = await self._call(leader, request)
-        return reported.term if isinstance(reported, HeartBeatResponse) else -1
+        return reported.term if isinstance(reported, HeartBeatResponse) else NO_TERM
 
     async def transfer(self, to: str) -> Code:
         """Transfer the leadership to a member. Returns 200, or the code of the refusal. Raises SaturnError."""

@@ -25,6 +25,7 @@ from saturnmq.net.connection import Connection
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.messages import (
     Code,
     HeartBeatRequest,
@@ -53,17 +54,17 @@ class OriginalLog:
     """The content of its disk: entries by index, term and vote."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
-    begin: int = -1
-    end: int = -1
+    begin: LedgerIndex = NO_INDEX
+    end: LedgerIndex = NO_INDEX
     committed: int = -1
-    term: int = 0
+    term: Term = Term(0)
     voted_for: str | None = None
     cuts: int = 0
     cut_committed: int = 0
 
     @property
-    def end_term(self) -> int:
-        return self.entries[self.end].term if self.end >= 0 else -1
+    def end_term(self) -> Term:
+        return self.entries[self.end].term if self.end >= 0 else NO_TERM
 
 
 @dataclass(slots=True)
@@ -114,17 +115,17 @@ class OriginalPeer:
     def _tick(self, now: float) -> None:
         log = self.log
         if self._raise_at is not None and now >= self._raise_at:
-            log.term, log.voted_for, self._raise_at = max(self._known_max, log.term + 1), None, None
+            log.term, log.voted_for, self._raise_at = Term(max(self._known_max, log.term + 1)), None, None
             self._next_vote = now + 0.3 + self._rng.random() * 0.7
         if self.follows and now - self._heard > 3 * self._heartbeat_s:
             self._candidate(log.term)
         if self.follows:
             self._work(now)
 
-    def _candidate(self, term: int) -> None:
+    def _candidate(self, term: Term) -> None:
         self.follows, self.leader_id, self._known_max = False, None, max(self._known_max, term)
 
-    def _see(self, term: int, now: float) -> None:
+    def _see(self, term: Term, now: float) -> None:
         self._candidate(term)
         self._raise_at = now + TICK_SECONDS
 
@@ -140,9 +141,9 @@ class OriginalPeer:
             return
         known = max((one.term for one in said if one.vote_result is VoteResult.REJECT_EXPIRED_VOTE_TERM), default=-1)
         if known > log.term:
-            log.term, log.voted_for = known, None
+            log.term, log.voted_for = Term(known), None
         elif any(one.vote_result is VoteResult.REJECT_ALREADY_VOTED for one in said):
-            log.term, log.voted_for = log.term + 1, None
+            log.term, log.voted_for = Term(log.term + 1), None
 
     async def _ask(self, peer: str, request: VoteRequest) -> VoteResponse | None:
         to = VoteRequest(
@@ -295,12 +296,12 @@ class OriginalPeer:
                 log.cut_committed += 1
             del log.entries[index]
         log.cuts += 1
-        log.end = max(log.entries, default=-1)
+        log.end = LedgerIndex(max(log.entries, default=-1))
         if log.end != entry.index - 1:  # the log does not reach up to the entry: drop it
             log.entries.clear()
-            log.end = -1
+            log.end = NO_INDEX
         self._write(entry)
-        log.begin = min(log.entries)
+        log.begin = LedgerIndex(min(log.entries))
 
     def _commit(self, request: PushRequest) -> None:
         log = self.log

@@ -14,6 +14,7 @@ from enum import Enum
 from harness.raftsim.observer import Ledger
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_MAGIC, Entry
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.ledger.layout import BLANK_MAGIC, Header, IndexUnit
 from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
 
@@ -49,15 +50,15 @@ class StoredLog:
         self.found = found
 
     @property
-    def begin_index(self) -> int:
+    def begin_index(self) -> LedgerIndex:
         return self.ledger.begin_index
 
     @property
-    def end_index(self) -> int:
+    def end_index(self) -> LedgerIndex:
         return self.ledger.end_index
 
     @property
-    def end_term(self) -> int:
+    def end_term(self) -> Term:
         return self.ledger.end_term
 
     @property
@@ -88,7 +89,7 @@ def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
         if pos >= last_end:
             return None
         magic = BLANK_MAGIC if pos < last_end - file_bytes else 0
-        return Header(magic, 0, -1, -1, -1, 0, 0, 0, 0)
+        return Header(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
     def unit_at(index: int) -> IndexUnit | None:
         entry = ledger.entry(index)

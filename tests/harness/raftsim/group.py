@@ -19,6 +19,7 @@ from harness.raftsim.observer import Ledger, Observer, Violation
 from harness.raftsim.process import GROUP, Member
 from harness.raftsim.simulation import Events, Network, NetworkFaults, Trace
 from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import (
     AppendResponse,
     Code,
@@ -209,7 +210,7 @@ class Cluster:
         elif fault == "lossy":
             self.network.faults = rng.choice(self.lossy)
         elif fault == "trim":
-            member.trim(min(member.committed, member.log.live.end_index) - rng.randrange(3))
+            member.trim(LedgerIndex(min(member.committed, member.log.live.end_index) - rng.randrange(3)))
         elif fault == "skew":
             before = member.now_ms
             member.clock_rate = rng.choice((0.9, 1.0, 1.1))

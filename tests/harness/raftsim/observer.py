@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from saturnmq.raft.core.actions import AppendEntries, Commit, CutLog, PersistTerm, Role, RoleChanged
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.messages import VoteResponse, VoteResult
 
 if TYPE_CHECKING:
@@ -25,21 +26,21 @@ class Violation(AssertionError):
 class Ledger:
     """A log in memory; implements LedgerReader. start_pos: the position of the first entry, bytes."""
 
-    begin: int = 0
+    begin: LedgerIndex = LedgerIndex(0)
     entries: list[Entry] = field(default_factory=list)
     start_pos: int = 0
 
     @property
-    def begin_index(self) -> int:
-        return self.begin if self.entries else -1
+    def begin_index(self) -> LedgerIndex:
+        return self.begin if self.entries else NO_INDEX
 
     @property
-    def end_index(self) -> int:
-        return self.begin + len(self.entries) - 1 if self.entries else -1
+    def end_index(self) -> LedgerIndex:
+        return LedgerIndex(self.begin + len(self.entries) - 1) if self.entries else NO_INDEX
 
     @property
-    def end_term(self) -> int:
-        return self.entries[-1].term if self.entries else -1
+    def end_term(self) -> Term:
+        return self.entries[-1].term if self.entries else NO_TERM
 
     @property
     def end_pos(self) -> int:
@@ -66,7 +67,7 @@ class Ledger:
                 self.start_pos = operation.end_pos
         elif isinstance(operation, int) and operation > self.begin:
             del self.entries[: operation - self.begin]
-            self.begin = operation
+            self.begin = LedgerIndex(operation)
 
 
 class Observer:

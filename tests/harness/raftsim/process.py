@@ -26,6 +26,7 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import Request, Response, VoteResponse
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.state import HardState
@@ -51,16 +52,16 @@ class Member:
         self.name = name
         self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
         self.hard = HardState()
-        self.checkpoint = -1
+        self.checkpoint = NO_INDEX
         self.rots = False  # its disk loses synced entries at crashes; at most one member of a group
         self.has_space = True  # whether its disk has space for another file
         self.flips: dict[int, Flip] = {}  # damaged entries that still exist, by index
         self.known_bad: set[int] = set()  # those that were read
         self.lost_to = -1  # last index that was lost to damage
-        self.noted = -1  # the synced index in the checkpoint file
+        self.noted = NO_INDEX  # the synced index in the checkpoint file
         self._next_note_ms = 0.0
         self.recovering = False
-        self.committed = -1
+        self.committed = NO_INDEX
         self.incarnation = 0
         self.node: Node | None = None
         self.frozen = False
@@ -128,7 +129,8 @@ class Member:
         self.cluster.seen["crash"] += 1
         ledger = self.log.live
         if self.rots and ledger.entries and ledger.begin <= self.noted and self.cluster.rng.random() < 0.7:
-            self._lose_from(self.cluster.rng.randrange(ledger.begin, min(ledger.end_index, self.noted) + 1))
+            first = self.cluster.rng.randrange(ledger.begin, min(ledger.end_index, self.noted) + 1)
+            self._lose_from(LedgerIndex(first))
             self.cluster.seen["rot"] += 1
         if lost:
             self.cluster.seen["lost unsynced"] += 1
@@ -181,7 +183,7 @@ class Member:
         self._tokens[token] = answer
         self.feed(lambda node: node.propose(self.now_ms, token, bodies))
 
-    def trim(self, begin: int) -> None:
+    def trim(self, begin: LedgerIndex) -> None:
         """Delete old entries, as retention does; not while an action waits for the disk."""
         if self.node is not None and self._waits is None and begin > self.log.live.begin:
             self.log.change(begin)
@@ -273,7 +275,7 @@ class Member:
         self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
         self.noted = max(node.synced_index, node.recover_to)
 
-    def _committed_on_disk(self, committed: int) -> int:
+    def _committed_on_disk(self, committed: LedgerIndex) -> LedgerIndex:
         """The committed index for the checkpoint: excludes a committed entry that a crash could still replace."""
         assert self.node is not None
         return min(committed, self.node.synced_index)
@@ -393,7 +395,7 @@ class Member:
                     self.known_bad.discard(index)
         if made.end_index < ledger.end_index:
             seen["flip at start"] += 1
-            self._lose_from(made.end_index + 1 if made.end_index >= 0 else ledger.begin)
+            self._lose_from(LedgerIndex(made.end_index + 1) if made.end_index >= 0 else ledger.begin)
             self._flips_within(0, self.log.live.end_index)
         if self.known_bad:
             self._empty()
@@ -401,11 +403,11 @@ class Member:
     def _empty(self) -> None:
         self.cluster.seen["emptied"] += 1
         self.lost_to = max(self.lost_to, self.log.live.end_index)
-        self.log.damage(CutLog(0, 0, restart=True))
+        self.log.damage(CutLog(LedgerIndex(0), 0, restart=True))
         self.flips.clear()
         self.known_bad.clear()
 
-    def _lose_from(self, first_gone: int) -> None:
+    def _lose_from(self, first_gone: LedgerIndex) -> None:
         ledger = self.log.live
         self.lost_to = max(self.lost_to, ledger.end_index)
         before = ledger.entry(first_gone - 1)

@@ -30,6 +30,7 @@ from saturnmq.raft.core.actions import (
 )
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.follower import Unsynced, Waiting
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Proposal
 from saturnmq.raft.core.liveness import Round
 from saturnmq.raft.core.messages import (
@@ -102,7 +103,7 @@ class Version(NamedTuple):
     entries: tuple[Entry, ...]
 
     def ledger(self) -> Ledger:
-        begin = self.entries[0].index if self.entries else 0
+        begin = self.entries[0].index if self.entries else LedgerIndex(0)
         return Ledger(begin, list(self.entries), self.start_pos)
 
 
@@ -115,8 +116,8 @@ class Form:
     """A member and its disk. versions: what a crash may leave, the last one is current; syncing: epoch, end, version."""
 
     versions: tuple[Version, ...]
-    syncing: tuple[int, int, int] | None
-    sync_wanted: tuple[int, int] | None
+    syncing: tuple[int, LedgerIndex, int] | None
+    sync_wanted: tuple[int, LedgerIndex] | None
     hard: HardState
     core: tuple[Any, ...]
 
@@ -181,9 +182,9 @@ class Machine:
         self._terms, self._entries = terms, entries
         self._tokens: dict[Lane, int] = {}
         self._lanes: list[Lane | None] = [None]
-        self._node: Node = self._new(Ledger(), HardState(), -1)
+        self._node: Node = self._new(Ledger(), HardState(), NO_INDEX)
 
-    def _new(self, ledger: Ledger, hard: HardState, committed: int) -> Node:
+    def _new(self, ledger: Ledger, hard: HardState, committed: LedgerIndex) -> Node:
         return Node(
             group=GROUP,
             self_id=self.name,
@@ -200,7 +201,7 @@ class Machine:
         ledger = form.versions[-1].ledger()
         run = _Run(self, form, ledger)
         if event[0] == "crash" or not form.core:
-            version, checkpoint = (event[1], event[2]) if event[0] == "crash" else (form.versions[-1], -1)
+            version, checkpoint = (event[1], event[2]) if event[0] == "crash" else (form.versions[-1], NO_INDEX)
             run.ledger = version.ledger()
             run.versions, run.syncing, run.sync_wanted, run.calls = [version], None, None, {}
             run.node = self._node = self._new(run.ledger, form.hard, checkpoint)
@@ -266,10 +267,10 @@ class _Run:
     form: Form
     ledger: Ledger
     versions: list[Version] = field(default_factory=list)
-    syncing: tuple[int, int, int] | None = None
-    sync_wanted: tuple[int, int] | None = None
+    syncing: tuple[int, LedgerIndex, int] | None = None
+    sync_wanted: tuple[int, LedgerIndex] | None = None
     hard: HardState = HardState()
-    committed: int = -1  # according to the actions executed so far
+    committed: LedgerIndex = NO_INDEX  # according to the actions executed so far
     calls: dict[Lane, int] = field(default_factory=dict)
     sent: list[tuple[Lane, Any]] = field(default_factory=list)
     promises: list[tuple[Any, ...]] = field(default_factory=list)

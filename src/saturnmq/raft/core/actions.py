@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.messages import Request, Response
 
 
@@ -21,7 +22,7 @@ class Role(Enum):
 class PersistTerm:
     """Make term and vote durable (they survive power loss) before the next action is executed (DL-X01, DUR-11)."""
 
-    term: int
+    term: Term
     voted_for: str | None
 
 
@@ -39,7 +40,7 @@ class CutLog:
     restart: the log becomes empty, and its next entry has this index and lies at end_pos (docs/spec/04-dledger.md section 3.5).
     """
 
-    index: int
+    index: LedgerIndex
     end_pos: int
     restart: bool = False
 
@@ -49,7 +50,7 @@ class SyncLog:
     """Fsync the log. When done, call `Node.synced` with epoch and end_index of the last SyncLog that the fsync covers."""
 
     epoch: int
-    end_index: int
+    end_index: LedgerIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Reply:
 class Commit:
     """Entries up to index are committed; end_pos is the byte after the last of them (DL-Q02)."""
 
-    index: int
+    index: LedgerIndex
     end_pos: int
 
 
@@ -83,7 +84,7 @@ class RoleChanged:
     """The role was set; also emitted when a candidate becomes candidate again (DL-E20..DL-E22)."""
 
     role: Role
-    term: int
+    term: Term
     leader_id: str | None
 
 

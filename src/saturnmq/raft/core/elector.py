@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import Code, Response, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.core.state import NEVER, State
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge
@@ -30,7 +31,7 @@ class Elector:
         self.raise_now = False
         self.last_result = Parsed.WAIT_TO_REVOTE
         self.round: Tally | None = None
-        self.spent_term = state.term if state.voted_for == state.self_id else -1
+        self.spent_term = state.term if state.voted_for == state.self_id else NO_TERM
 
     def role_changed(self) -> None:
         """Reset the election state, so that a later candidacy starts from the beginning (DL-E22)."""
@@ -39,7 +40,7 @@ class Elector:
             self.raise_now = False
             self.last_result = Parsed.WAIT_TO_REVOTE
 
-    def see_higher_term(self, term: int) -> None:
+    def see_higher_term(self, term: Term) -> None:
         """Become candidate and adopt the higher term at the next tick (DL-E18)."""
         self.state.become_candidate(term)
         self.raise_now = True

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.raft.core.ids import LedgerIndex, Term
+
 ENTRY_MAGIC: Final = 1
 ENTRY_HEADER_BYTES: Final = 48
 ENTRY_BYTES_MAX: Final = 4_194_304  # header and body (DL-A06)
@@ -24,8 +26,8 @@ class Entry:
     message. size: header and body, in bytes; -1 computes it.
     """
 
-    index: int
-    term: int
+    index: LedgerIndex
+    term: Term
     pos: int
     body: bytes
     magic: int = ENTRY_MAGIC

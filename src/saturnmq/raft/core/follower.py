@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from saturnmq.raft.core.actions import AppendEntries, CutLog, Role
 from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
 from saturnmq.raft.core.state import NEVER, State
 
@@ -33,7 +34,7 @@ class Waiting:
 class Unsynced:
     """A response that is sent when the log is durable up to index (DL-X02)."""
 
-    index: int
+    index: LedgerIndex
     token: int
     response: PushResponse
 
@@ -43,7 +44,7 @@ class Follower:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.verified = -1
+        self.verified = NO_INDEX
         self._reported_end: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
         self._appends: dict[int, Waiting] = {}
         self._unsynced: deque[Unsynced] = deque()
@@ -54,7 +55,7 @@ class Follower:
 
     def role_changed(self) -> None:
         """Term or leader changed: nothing is verified any longer, and all waiting pushes are refused."""
-        self.verified = -1
+        self.verified = NO_INDEX
         self._reported_end = None
         self.clear(Code.NOT_FOLLOWER)
         while self._unsynced:
@@ -196,10 +197,10 @@ class Follower:
         state = self.state
         state.commit(min(request.commit_index, self.verified))
         if state.recovering and self._is_recovered(request.commit_index):
-            state.recover_to = -1
+            state.recover_to = NO_INDEX
             state.alarm(f"missing entries recovered end={self.verified}")
 
-    def _is_recovered(self, commit_index: int) -> bool:
+    def _is_recovered(self, commit_index: LedgerIndex) -> bool:
         """Whether the log holds all acknowledged entries again.
 
         True when the log is verified up to what this member had before the damage, or up to a committed entry of the current
@@ -227,7 +228,7 @@ class Follower:
         if keep and entry.index < self.verified:
             self._answer_durable(token, request, entry.index)  # delayed duplicate: the entries after it are verified
             return
-        first_removed = entry.index + 1 if keep else entry.index
+        first_removed = LedgerIndex(entry.index + 1) if keep else entry.index
         overlap = entry.index <= log.next_index
         if not overlap and self._reported_end != (log.epoch, log.end):
             # It would drop the whole log, so the leader must have seen the current end in a COMPARE response.
@@ -255,7 +256,7 @@ class Follower:
     def _replace(self, entry: Entry) -> None:
         """Truncate at the entry's index and append it; if its position does not match, restart the log at that position."""
         state, log = self.state, self.state.log
-        before = log.entry(entry.index - 1)
+        before = log.entry(LedgerIndex(entry.index - 1))
         if before is not None and before.term <= entry.term:
             if log.end >= entry.index:
                 self._cut(entry.index, before.end_pos)
@@ -263,7 +264,7 @@ class Follower:
                 self._write(entry)
                 return
         log.restart(entry.index, entry.pos)
-        self._drop_unsynced(0)
+        self._drop_unsynced(LedgerIndex(0))
         state.out.append(CutLog(entry.index, entry.pos, restart=True))
         self._write(entry)
 
@@ -275,12 +276,12 @@ class Follower:
         self.state.log.append((entry,))
         self.state.out.append(AppendEntries((entry,)))
 
-    def _cut(self, index: int, end_pos: int) -> None:
+    def _cut(self, index: LedgerIndex, end_pos: int) -> None:
         self.state.log.cut(index, end_pos)
         self._drop_unsynced(index)
         self.state.out.append(CutLog(index, end_pos))
 
-    def _drop_unsynced(self, index: int) -> None:
+    def _drop_unsynced(self, index: LedgerIndex) -> None:
         """Refuse the waiting responses for entries from index on, which were removed."""
         kept: deque[Unsynced] = deque()
         for held in self._unsynced:
@@ -292,7 +293,7 @@ class Follower:
 
     # responses
 
-    def _answer_durable(self, token: int, request: PushRequest, index: int) -> None:
+    def _answer_durable(self, token: int, request: PushRequest, index: LedgerIndex) -> None:
         """Answer 200 once everything up to index is durable."""
         response = self._response(request, Code.SUCCESS)
         if index <= self.state.durable:
@@ -307,7 +308,7 @@ class Follower:
         first = request.entries[0].index if request.entries else None
         return self._refusal(first, code, count=max(len(request.entries), 1))
 
-    def _refusal(self, first: int | None, code: Code, count: int = 1) -> PushResponse:
+    def _refusal(self, first: LedgerIndex | None, code: Code, count: int = 1) -> PushResponse:
         log = self.state.log
         return PushResponse(
             group=self.state.group,

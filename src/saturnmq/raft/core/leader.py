@@ -16,6 +16,7 @@ from typing import Final
 
 from saturnmq.raft.core.actions import AppendEntries, Role
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, place
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
 from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Search
 from saturnmq.raft.core.state import NEVER, State
@@ -31,7 +32,7 @@ Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as
 class Proposal:
     """A caller waiting until index is committed (DL-A03, DL-A07)."""
 
-    index: int
+    index: LedgerIndex
     token: int
     deadline_ms: int
     response: AppendResponse
@@ -121,7 +122,7 @@ class Leader:
         for index, body in enumerate(bodies, log.next_index):
             size = ENTRY_HEADER_BYTES + len(body)
             pos = place(end, size, file_bytes)
-            entries.append(Entry(index, term, pos, stamp(body, pos), size=size))
+            entries.append(Entry(LedgerIndex(index), term, pos, stamp(body, pos), size=size))
             end = pos + size
         log.append(entries)
         state.out.append(AppendEntries(tuple(entries)))
@@ -134,7 +135,7 @@ class Leader:
 
     # quorum
 
-    def watermarks(self) -> dict[str, int]:
+    def watermarks(self) -> dict[str, LedgerIndex]:
         """Highest index that each member is known to hold; for this member, its durable index."""
         marks = {peer: progress.watermark for peer, progress in self.peers.items()}
         marks[self.state.self_id] = self.state.durable
@@ -178,7 +179,7 @@ class Leader:
             return NEVER
         due_ms = -1
         if progress.state is PeerState.APPEND and progress.pending:
-            pushed = progress.pending.get(progress.matched + 1)
+            pushed = progress.pending.get(LedgerIndex(progress.matched + 1))
             due_ms = pushed.sent_ms + settings.push_timeout_ms + 1 if pushed is not None else NEVER
         if progress.state is PeerState.APPEND and progress.next_index > log.end:
             idle_ms = progress.last_push_ms + settings.commit_idle_ms + 1
@@ -205,10 +206,10 @@ class Leader:
         log = self.state.log
         search = progress.search
         if search is None or not log.begin <= search.at <= log.end:
-            search = progress.search = Search(-1, log.end, log.end)
+            search = progress.search = Search(NO_INDEX, log.end, log.end)
         self._probe(progress, PushKind.COMPARE, search.at)
 
-    def _probe(self, progress: Progress, kind: PushKind, index: int) -> None:
+    def _probe(self, progress: Progress, kind: PushKind, index: LedgerIndex) -> None:
         """Send a COMPARE or TRUNCATE; nothing else is sent to the peer until its response (DL-P04)."""
         entry = self.state.log.entry(index)
         if entry is None:
@@ -219,7 +220,9 @@ class Leader:
         term = self.state.term
         self.state.send(progress.peer, request, partial(self._probed, progress, term, kind, index))
 
-    def _probed(self, progress: Progress, term: int, kind: PushKind, index: int, response: Response | None) -> None:
+    def _probed(
+        self, progress: Progress, term: Term, kind: PushKind, index: LedgerIndex, response: Response | None
+    ) -> None:
         if not self._is_current(progress, term):
             return
         progress.probing = False
@@ -240,12 +243,12 @@ class Leader:
             self._lost(progress)
         self.push(progress)
 
-    def _start_appends(self, progress: Progress, event: Event, index: int) -> None:
+    def _start_appends(self, progress: Progress, event: Event, index: LedgerIndex) -> None:
         progress.on(event)
         progress.append_from(index)
         self.advance()
 
-    def _diverged(self, progress: Progress, truncate_at: int | None) -> None:
+    def _diverged(self, progress: Progress, truncate_at: LedgerIndex | None) -> None:
         if truncate_at is not None:
             progress.truncate_at = truncate_at
             progress.on(Event.DIVERGED)
@@ -271,7 +274,7 @@ class Leader:
             ):
                 break
             self._send_append(progress, entries)
-            progress.next_index = entries[-1].index + 1
+            progress.next_index = LedgerIndex(entries[-1].index + 1)
         if progress.next_index <= log.end:
             self._push_again(progress)
         elif now_ms - progress.last_push_ms > settings.commit_idle_ms:
@@ -289,11 +292,11 @@ class Leader:
             return settings.batch_push_auto_bytes
         return settings.batch_push_bytes if settings.batch_push else 0
 
-    def _slice(self, first: int, last: int, full_bytes: int) -> tuple[Entry, ...]:
+    def _slice(self, first: LedgerIndex, last: LedgerIndex, full_bytes: int) -> tuple[Entry, ...]:
         """The entries of the next push, from `first` until the push is full or the log ends."""
         entry_at, entries, size = self.state.log.entry, [], 0
         for index in range(first, last + 1):
-            entry = entry_at(index)
+            entry = entry_at(LedgerIndex(index))
             if entry is None:
                 break
             entries.append(entry)
@@ -340,11 +343,12 @@ class Leader:
 
     def _push_again(self, progress: Progress) -> None:
         """Re-push after a timeout, but only the push that holds the entry the peer needs next (DL-P10)."""
-        first = progress.matched + 1
+        first = LedgerIndex(progress.matched + 1)
         pushed = progress.pending.get(first)
         if pushed is None or self.state.now_ms - pushed.sent_ms <= self.state.settings.push_timeout_ms:
             return
-        entries = tuple(filter(None, (self.state.log.entry(index) for index in range(first, pushed.last + 1))))
+        indexes = map(LedgerIndex, range(first, pushed.last + 1))
+        entries = tuple(filter(None, map(self.state.log.entry, indexes)))
         if len(entries) == pushed.last - first + 1:
             self._send_append(progress, entries)
         else:
@@ -357,7 +361,9 @@ class Leader:
         request = self._request(progress, PushKind.APPEND, entries, batch=self._batch_bytes(progress) > 0)
         state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
 
-    def _appended(self, progress: Progress, term: int, first: int, last: int, response: Response | None) -> None:
+    def _appended(
+        self, progress: Progress, term: Term, first: LedgerIndex, last: LedgerIndex, response: Response | None
+    ) -> None:
         """Handle the response to an APPEND (DL-P12, DL-P16). Codes other than 200 and 406 are left to the re-push.
 
         A DLedger member keeps a push that it cannot append yet: it answers it once with 406 after its timeout, and every later
@@ -366,7 +372,7 @@ class Leader:
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.SUCCESS and response.index is not None:
-            held = response.index + max(response.count, 1) - 1
+            held = LedgerIndex(response.index + max(response.count, 1) - 1)
             if progress.pending.pop(first, None) is not None:  # else the response is older than a COMPARE
                 progress.hold(min(held, last))
             self.advance()
@@ -387,7 +393,7 @@ class Leader:
             progress.pause_until_ms = state.now_ms + state.settings.push_error_pause_ms
         self.push(progress)
 
-    def _committed(self, progress: Progress, term: int, matched: int, response: Response | None) -> None:
+    def _committed(self, progress: Progress, term: Term, matched: LedgerIndex, response: Response | None) -> None:
         """Handle the response to a COMMIT; return to COMPARE if the peer refused it, or its log ends before `matched`.
 
         Such a peer has lost entries or its verified position. DLedger does not check this: there the peer stays behind until
@@ -399,7 +405,7 @@ class Leader:
             progress.on(Event.LOST)
             self.push(progress)
 
-    def _is_current(self, progress: Progress, term: int) -> bool:
+    def _is_current(self, progress: Progress, term: Term) -> bool:
         """Whether a response belongs to the current leadership; each leadership creates new Progress objects."""
         return self.state.term == term and self.peers.get(progress.peer) is progress
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.elector import Elector
+from saturnmq.raft.core.ids import Term
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, Response
 from saturnmq.raft.core.state import NEVER, State
 
@@ -21,7 +22,7 @@ from saturnmq.raft.core.state import NEVER, State
 class Round:
     """One round of a leader's heartbeats."""
 
-    term: int
+    term: Term
     sent_ms: int
     answered: int = 1
     success: int = 1  # the leader counts itself
@@ -136,7 +137,7 @@ class Heartbeats:
         elif beat.inconsistent and beat.answered == len(state.peers):
             state.become_candidate(state.term)
 
-    def _higher_term(self, term: int) -> None:
+    def _higher_term(self, term: Term) -> None:
         """Step down because one member is in a higher term, at most once per election timeout (DL-X06).
 
         Waiting until a majority reports it would lock that member out.

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
 from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 
 CACHE_ENTRIES_MAX: Final = 4096
 CACHE_BYTES_MAX: Final = 16_777_216
@@ -20,18 +21,18 @@ class LedgerReader(Protocol):
     """Access to the stored log. begin_index and end_index are -1 when it is empty."""
 
     @property
-    def begin_index(self) -> int: ...
+    def begin_index(self) -> LedgerIndex: ...
 
     @property
-    def end_index(self) -> int: ...
+    def end_index(self) -> LedgerIndex: ...
 
     @property
-    def end_term(self) -> int: ...
+    def end_term(self) -> Term: ...
 
     @property
     def end_pos(self) -> int: ...
 
-    def entry(self, index: int) -> Entry | None: ...
+    def entry(self, index: LedgerIndex) -> Entry | None: ...
 
 
 class Log:
@@ -47,7 +48,7 @@ class Log:
         self.end = reader.end_index
         self.end_term = reader.end_term
         self.end_pos = reader.end_pos
-        self.next_index = self.end + 1
+        self.next_index = LedgerIndex(self.end + 1)
         self.epoch = 0
         self.durable = self.end
         self._cache: dict[int, Entry] = {}  # the newest entries, without gaps
@@ -58,7 +59,7 @@ class Log:
     def empty(self) -> bool:
         return self.end < 0
 
-    def entry(self, index: int) -> Entry | None:
+    def entry(self, index: LedgerIndex) -> Entry | None:
         """The entry; None outside begin..end, and if its file was deleted in the meantime."""
         if not self.begin <= index <= self.end or index < 0:
             return None
@@ -77,23 +78,23 @@ class Log:
             if self.end < 0:
                 self.begin = index
             self.end = index
-            self.next_index = index + 1
+            self.next_index = LedgerIndex(index + 1)
             self.end_term = entry.term
             self.end_pos = entry.pos + size
             cache[index] = entry
             self._cache_bytes += size
 
-    def cut(self, index: int, end_pos: int) -> None:
+    def cut(self, index: LedgerIndex, end_pos: int) -> None:
         """Remove the entries from index on; the entry before it becomes the last, and the log ends at byte end_pos."""
         if index <= self.begin:
             self.restart(index, end_pos)
             return
-        last = self.entry(index - 1)
+        last = self.entry(LedgerIndex(index - 1))
         invariant(last is not None, f"cut at {index} of a log {self.begin}..{self.end}")
         assert last is not None
         for removed in range(index, self.end + 1):
             self._evict(removed)
-        self.end = index - 1
+        self.end = LedgerIndex(index - 1)
         self.next_index = index
         self.end_term = last.term
         self.end_pos = end_pos
@@ -101,15 +102,16 @@ class Log:
         self.durable = min(self.durable, self.end)
         self._fresh = min(self._fresh, index)
 
-    def restart(self, index: int, end_pos: int) -> None:
+    def restart(self, index: LedgerIndex, end_pos: int) -> None:
         """Remove all entries; the next one has this index and lies at end_pos or later."""
         self._cache.clear()
         self._cache_bytes = 0
-        self.begin = self.end = self.end_term = -1
+        self.begin = self.end = NO_INDEX
+        self.end_term = NO_TERM
         self.next_index = index
         self.end_pos = end_pos
         self.epoch += 1
-        self.durable = -1
+        self.durable = NO_INDEX
         self._fresh = index
 
     def written(self) -> None:
@@ -123,7 +125,7 @@ class Log:
                 break
             self._evict(oldest)
 
-    def trimmed(self, begin: int) -> None:
+    def trimmed(self, begin: LedgerIndex) -> None:
         """Retention deleted the entries before begin (DL-S12)."""
         if begin > self.begin >= 0:
             for removed in [index for index in self._cache if index < begin]:

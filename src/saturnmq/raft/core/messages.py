@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 
 
 class Code(IntEnum):
@@ -86,15 +87,15 @@ class Message:
     local_id: str | None = None
     code: int = Code.SUCCESS
     leader_id: str | None = None
-    term: int = -1
+    term: Term = NO_TERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
     """Request for a vote; leader_id is the candidate."""
 
-    ledger_end_index: int = -1
-    ledger_end_term: int = -1
+    ledger_end_index: LedgerIndex = NO_INDEX
+    ledger_end_term: Term = NO_TERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class PushRequest(Message):
     """entries: one or more for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: encoded as a list."""
 
     kind: PushKind | None = PushKind.APPEND
-    commit_index: int = -1
+    commit_index: LedgerIndex = NO_INDEX
     entries: tuple[Entry, ...] = ()
     batch: bool = False
 
@@ -126,10 +127,10 @@ class PushRequest(Message):
 class PushResponse(Message):
     """index: index of the first entry of the push, None for COMMIT."""
 
-    index: int | None = None
+    index: LedgerIndex | None = None
     count: int = 0
-    begin_index: int = -1
-    end_index: int = -1
+    begin_index: LedgerIndex = NO_INDEX
+    end_index: LedgerIndex = NO_INDEX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class TransferRequest(Message):
 
     transfer_id: str | None = None
     transferee_id: str | None = None
-    take_leadership_ledger_index: int = 0
+    take_leadership_ledger_index: LedgerIndex = LedgerIndex(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +156,14 @@ class AppendRequest(Message):
 class AppendResponse(Message):
     """positions: positions of all entries of a batch proposed in this process; not on the wire (DL-A03)."""
 
-    index: int = -1
+    index: LedgerIndex = NO_INDEX
     pos: int = -1
     positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRequest(Message):
-    begin_index: int = 0
+    begin_index: LedgerIndex = LedgerIndex(0)
     max_size: int = 0
 
 

@@ -9,6 +9,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.core.actions import Action, PersistTerm, Role
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.follower import Follower
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.leader import Leader, Stamp
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.log import LedgerReader, Log
@@ -64,11 +65,11 @@ class Node:
         settings: CoreSettings,
         reader: LedgerReader,
         hard_state: HardState,
-        committed: int,
+        committed: LedgerIndex,
         chance: Chance,
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
-        synced_index: int = -1,
+        synced_index: LedgerIndex = NO_INDEX,
     ) -> None:
         problems = settings.validate()
         if self_id not in peers:
@@ -135,7 +136,7 @@ class Node:
         return self._state.role is Role.LEADER
 
     @property
-    def term(self) -> int:
+    def term(self) -> Term:
         return self._state.term
 
     @property
@@ -143,11 +144,11 @@ class Node:
         return self._state.leader_id
 
     @property
-    def begin_index(self) -> int:
+    def begin_index(self) -> LedgerIndex:
         return self._state.log.begin
 
     @property
-    def end_index(self) -> int:
+    def end_index(self) -> LedgerIndex:
         return self._state.log.end
 
     @property
@@ -156,17 +157,17 @@ class Node:
         return self._state.log.epoch
 
     @property
-    def synced_index(self) -> int:
+    def synced_index(self) -> LedgerIndex:
         """The log is on disk up to this index."""
         return self._state.log.durable
 
     @property
-    def acked_index(self) -> int:
+    def acked_index(self) -> LedgerIndex:
         """Highest index that this member may acknowledge (DL-X02): the synced end under SYNC_FLUSH, else the end."""
         return self._state.durable
 
     @property
-    def committed(self) -> int:
+    def committed(self) -> LedgerIndex:
         return self._state.committed
 
     @property
@@ -185,7 +186,7 @@ class Node:
         return self._state.recovering
 
     @property
-    def recover_to(self) -> int:
+    def recover_to(self) -> LedgerIndex:
         """Acknowledged entries up to this index were lost to damage; -1: none (DUR-10)."""
         return self._state.recover_to
 
@@ -194,7 +195,7 @@ class Node:
         """Proposals that wait for a quorum."""
         return len(self._leader.proposals)
 
-    def watermarks(self) -> dict[str, int]:
+    def watermarks(self) -> dict[str, LedgerIndex]:
         """Leader only: the highest index that each member is known to hold, for this member its acknowledged index."""
         return self._leader.watermarks()
 
@@ -224,7 +225,7 @@ class Node:
         """Start no round of votes before until_ms; a round that is running, and votes for other members, are unaffected."""
         self._elector.next_vote_ms = max(self._elector.next_vote_ms, until_ms)
 
-    def synced_at_stop(self, end_index: int) -> None:
+    def synced_at_stop(self, end_index: LedgerIndex) -> None:
         """Record a last fsync up to end_index, after which no input follows; unlike `synced` it triggers no actions."""
         self._state.log.durable = end_index
 
@@ -299,7 +300,7 @@ class Node:
             self._leader.advance()
             self._leader.push_all()
 
-    def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
+    def synced(self, now_ms: int, epoch: int, end_index: LedgerIndex) -> list[Action]:
         """The fsync requested by SyncLog(epoch, end_index) is done. Ignored after a storage failure (DUR-06)."""
         self._enter(now_ms)
         log = self._state.log
@@ -330,7 +331,7 @@ class Node:
             self._proposed()
         return self._leave()
 
-    def trimmed(self, now_ms: int, begin_index: int) -> list[Action]:
+    def trimmed(self, now_ms: int, begin_index: LedgerIndex) -> list[Action]:
         """Retention deleted old files; the log now begins at begin_index (DL-S12)."""
         self._enter(now_ms)
         self._state.log.trimmed(begin_index)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import PushResponse
 
 
@@ -45,7 +46,7 @@ PEER_TRANSITIONS: Final = {
 class Pushed:
     """An in-flight push of the entries first..last; `first` is its key in `Progress.pending`."""
 
-    last: int
+    last: LedgerIndex
     sent_ms: int
 
 
@@ -56,38 +57,38 @@ class Search:
     DLedger walks down one entry per round trip; a binary search sends the same COMPARE requests, only fewer (DL-X13).
     """
 
-    low: int
-    high: int
-    at: int
+    low: LedgerIndex
+    high: LedgerIndex
+    at: LedgerIndex
 
-    def missed(self, response: PushResponse, begin: int) -> int | None:
+    def missed(self, response: PushResponse, begin: LedgerIndex) -> LedgerIndex | None:
         """Continue after a 406 for the entry `at`. Returns None to compare again at `at`, else the index to truncate at.
 
         begin: first index of the leader's log. If the logs do not overlap, or have nothing in common above the peer's begin,
         the result is the leader's begin (spec section 3.4 rule 3).
         """
         if response.end_index < self.low:
-            self.low = -1  # the peer lost the entry that had matched
+            self.low = NO_INDEX  # the peer lost the entry that had matched
         if response.end_index < begin or self.at < response.begin_index:
             return begin
         if self.at > response.end_index:
             self.high = self.at = min(response.end_index, self.high)
             return None
-        self.high = self.at - 1
+        self.high = LedgerIndex(self.at - 1)
         return self._next(max(begin, response.begin_index), begin)
 
-    def matched(self, begin: int) -> int | None:
+    def matched(self, begin: LedgerIndex) -> LedgerIndex | None:
         """Continue after a 200 for an entry that is not the peer's last. Returns as `missed` does."""
         self.low = self.at
         return self._next(begin, begin)
 
-    def _next(self, floor: int, begin: int) -> int | None:
+    def _next(self, floor: LedgerIndex, begin: LedgerIndex) -> LedgerIndex | None:
         if self.low >= self.high:
             return max(self.low, begin)
         if self.high < floor:
             return begin
-        low = max(self.low + 1, floor)
-        self.at = (low + self.high + 1) // 2
+        low = max(LedgerIndex(self.low + 1), floor)
+        self.at = LedgerIndex((low + self.high + 1) // 2)
         return None
 
 
@@ -101,18 +102,18 @@ class Progress:
 
     peer: str
     state: PeerState = PeerState.COMPARE
-    watermark: int = -1
-    matched: int = -1
+    watermark: LedgerIndex = NO_INDEX
+    matched: LedgerIndex = NO_INDEX
     search: Search | None = None
-    truncate_at: int = -1
-    next_index: int = -1
+    truncate_at: LedgerIndex = NO_INDEX
+    next_index: LedgerIndex = NO_INDEX
     reads_batches: bool = False  # known from a response with a count (DL-X14)
     probing: bool = False  # a COMPARE or TRUNCATE is in flight
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)
     last_push_ms: int = -1
     repeats: int = 0  # responses REPEATED_PUSH for the entry matched + 1
-    pending: dict[int, Pushed] = field(default_factory=dict)
+    pending: dict[LedgerIndex, Pushed] = field(default_factory=dict)
     quota_second: int = -1
     quota_bytes: int = 0
 
@@ -128,7 +129,7 @@ class Progress:
         if target is not PeerState.COMPARE or event is Event.LOST:
             self.search = None
 
-    def hold(self, index: int) -> None:
+    def hold(self, index: LedgerIndex) -> None:
         """The peer holds everything up to index; drop the in-flight pushes that this covers, which are the oldest (DL-P09)."""
         self.watermark = max(self.watermark, index)
         if index > self.matched:
@@ -137,9 +138,9 @@ class Progress:
         while pending and (first := next(iter(pending))) <= self.matched and pending[first].last <= self.matched:
             del pending[first]
 
-    def append_from(self, index: int) -> None:
+    def append_from(self, index: LedgerIndex) -> None:
         """The peer's log equals this one and ends at index: append from the entry after it (DL-P03)."""
-        self.matched = -1
+        self.matched = NO_INDEX
         self.hold(index)
-        self.next_index = index + 1
+        self.next_index = LedgerIndex(index + 1)
         self.pending.clear()

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
 from saturnmq.raft.core.actions import Action, Alarm, Commit, PersistTerm, Reply, Role, RoleChanged, Send, SyncLog
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.log import Log
 from saturnmq.raft.core.messages import Request, Response
 from saturnmq.raft.core.settings import CoreSettings
@@ -27,7 +28,7 @@ Answered = Callable[[Response | None], None]
 class HardState:
     """Term and vote as stored in the file `currterm` (DL-M01)."""
 
-    term: int = 0
+    term: Term = Term(0)
     voted_for: str | None = None
 
 
@@ -51,20 +52,20 @@ class State:
     settings: CoreSettings
     chance: Chance
     log: Log
-    term: int
+    term: Term
     voted_for: str | None
-    committed: int
+    committed: LedgerIndex
     now_ms: int = 0
     role: Role = Role.CANDIDATE
     leader_id: str | None = None
     transferee: str | None = None
-    known_max_term: int = -1
-    term_to_take: int = -1
+    known_max_term: Term = NO_TERM
+    term_to_take: Term = NO_TERM
     failed: str | None = None  # why the log or the term file can no longer be written (DL-X15)
     disk_full: bool = False
     # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).
     outdated: bool = False
-    recover_to: int = -1  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
+    recover_to: LedgerIndex = NO_INDEX  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class State:
         return self.role is Role.LEADER
 
     @property
-    def durable(self) -> int:
+    def durable(self) -> LedgerIndex:
         """Highest index that this member may acknowledge (DL-X02): the synced end under SYNC_FLUSH, else the end."""
         return self.log.durable if self.settings.sync_before_ack else self.log.end
 
@@ -121,7 +122,7 @@ class State:
     def next_term(self) -> None:
         """Raise the term, clear the vote, persist both (DL-E05)."""
         invariant(self.role is Role.CANDIDATE, "only a candidate raises its term")
-        self.term = max(self.known_max_term, self.term + 1)
+        self.term = max(self.known_max_term, Term(self.term + 1))
         self.voted_for = None
         self.out.append(PersistTerm(self.term, None))
 
@@ -134,7 +135,7 @@ class State:
 
     # roles
 
-    def become_candidate(self, term: int) -> None:
+    def become_candidate(self, term: Term) -> None:
         """Become candidate (DL-E20). A higher term is only remembered here; `next_term` adopts it later."""
         if term < self.term:
             return
@@ -162,7 +163,7 @@ class State:
 
     # committed index
 
-    def commit(self, index: int) -> None:
+    def commit(self, index: LedgerIndex) -> None:
         """Advance the committed index; it never decreases (DL-Q02).
 
         The caller guarantees that this log equals the leader's up to index.

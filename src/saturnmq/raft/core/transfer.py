@@ -13,6 +13,7 @@ from functools import partial
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.elector import Elector
+from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.leader import Leader
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.messages import Code, Response, TransferRequest, TransferResponse
@@ -29,7 +30,7 @@ class Outgoing:
 
     token: int
     transferee: str
-    term: int
+    term: Term
     deadline_ms: int
     sent: bool = False
 
@@ -41,7 +42,7 @@ class Incoming:
     token: int
     request: TransferRequest
     deadline_ms: int
-    target: int = -1
+    target: Term = NO_TERM
 
 
 class Transfers:
@@ -222,7 +223,7 @@ class Transfers:
         if state.term != incoming.request.term or state.role is not Role.FOLLOWER:
             self._finish_incoming(incoming, Code.INCONSISTENT_TERM)
             return
-        incoming.target = state.term + 1
+        incoming.target = Term(state.term + 1)
         incoming.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
         state.term_to_take = incoming.target
         self.elector.see_higher_term(incoming.target)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from saturnmq.raft.core.ids import NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.messages import VoteRequest, VoteResponse, VoteResult
 
 
@@ -20,7 +21,7 @@ def quorum(members: int) -> int:
     return members // 2 + 1
 
 
-def quorum_index(watermarks: Sequence[int]) -> int:
+def quorum_index(watermarks: Sequence[LedgerIndex]) -> LedgerIndex:
     """The highest index that a majority holds (DL-Q01)."""
     return sorted(watermarks, reverse=True)[len(watermarks) // 2]
 
@@ -31,20 +32,20 @@ class Voter:
 
     self_id: str
     peers: tuple[str, ...]
-    term: int
+    term: Term
     voted_for: str | None
     leader_id: str | None
-    ledger_end_index: int
-    ledger_end_term: int
+    ledger_end_index: LedgerIndex
+    ledger_end_term: Term
     taking_leadership: bool
     local: bool
 
     @property
-    def log(self) -> tuple[int, int]:
+    def log(self) -> tuple[Term, LedgerIndex]:
         return self.ledger_end_term, self.ledger_end_index
 
 
-def _log(request: VoteRequest) -> tuple[int, int]:
+def _log(request: VoteRequest) -> tuple[Term, LedgerIndex]:
     return request.ledger_end_term, request.ledger_end_index
 
 
@@ -88,10 +89,10 @@ class Parsed(Enum):
 class Tally:
     """The answers of one round of votes; each member counts once, even if its answer arrives twice."""
 
-    term: int
+    term: Term
     members: int
     deadline_ms: int
-    known_max_term: int = -1
+    known_max_term: Term = NO_TERM
     answers: dict[str, VoteResult | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

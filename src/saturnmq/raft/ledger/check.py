@@ -15,6 +15,7 @@ from pathlib import Path
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.files import BodyCheck, any_body
 from saturnmq.raft.ledger.layout import (
@@ -38,14 +39,14 @@ class LedgerReport:
 
     folder: Path
     files: int = 0
-    begin_index: int = -1
-    end_index: int = -1
-    first_term: int = -1
-    last_term: int = -1
+    begin_index: LedgerIndex = NO_INDEX
+    end_index: LedgerIndex = NO_INDEX
+    first_term: Term = NO_TERM
+    last_term: Term = NO_TERM
     end_pos: int = 0
-    term: int = -1
+    term: Term = NO_TERM
     voted_for: str | None = None
-    committed_index: int = -1
+    committed_index: LedgerIndex = NO_INDEX
     problems: list[str] = field(default_factory=list)
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, place
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.ledger.layout import (
     BLANK,
     INDEX_FILE_UNITS,
@@ -75,9 +76,8 @@ class LedgerFiles:
         self.data = MappedFiles(list(data_folders) or [folder / "data"], file_bytes, self.disk)
         self.index = MappedFiles([folder / "index"], index_file_units * INDEX_UNIT_BYTES, self.disk)
         self._body_is_good = body_is_good
-        self._begin = -1
-        self._end = -1
-        self._end_term = -1
+        self._begin = self._end = NO_INDEX
+        self._end_term = NO_TERM
         self._end_pos = start_pos
         self._dirty: dict[int, MappedFile] = {}
         self._spare: MappedFile | None = None  # the next data file, preallocated
@@ -85,15 +85,15 @@ class LedgerFiles:
         self.damaged = -1  # index of the entry for which CorruptRecord was raised last
 
     @property
-    def begin_index(self) -> int:
+    def begin_index(self) -> LedgerIndex:
         return self._begin
 
     @property
-    def end_index(self) -> int:
+    def end_index(self) -> LedgerIndex:
         return self._end
 
     @property
-    def end_term(self) -> int:
+    def end_term(self) -> Term:
         return self._end_term
 
     @property
@@ -244,7 +244,7 @@ class LedgerFiles:
         magic = (
             int.from_bytes(file.view[pos - file.start : pos - file.start + 4], "big", signed=True) if left >= 4 else 0
         )
-        return Header(magic, 0, -1, -1, -1, 0, 0, 0, 0)
+        return Header(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
     def _unit(self, index: int) -> IndexUnit | None:
         file = self.index.find(index * INDEX_UNIT_BYTES) if index >= 0 else None
@@ -394,7 +394,8 @@ class LedgerFiles:
             self._dirty.clear()
             self._drop(self.data)
             self._drop(self.index)
-            self._begin = self._end = self._end_term = -1
+            self._begin = self._end = NO_INDEX
+            self._end_term = NO_TERM
             self._end_pos = end_pos
             return
         before = self._unit(index - 1)
@@ -413,7 +414,7 @@ class LedgerFiles:
         _clear(keep, end_pos - keep.start, old_end)
         keep.flush()
         self._cut_index(index)
-        self._end, self._end_term, self._end_pos = index - 1, before.term, end_pos
+        self._end, self._end_term, self._end_pos = LedgerIndex(index - 1), before.term, end_pos
         _sync_folders(self.disk, self.data.folders)
 
     def _cut_index(self, index: int) -> None:
@@ -449,7 +450,7 @@ class LedgerFiles:
 
     # retention
 
-    def delete_oldest(self) -> int:
+    def delete_oldest(self) -> LedgerIndex:
         """Delete the first data file, unless it is the last, and index files before the new begin (DL-S12).
 
         Returns the new begin index.

@@ -31,6 +31,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.state import HardState
 
 HEADER: Final = struct.Struct(">iiqqqiiii")
@@ -49,8 +50,8 @@ class Header:
 
     magic: int
     size: int
-    index: int
-    term: int
+    index: LedgerIndex
+    term: Term
     pos: int
     channel: int
     chain_crc: int
@@ -62,7 +63,7 @@ class Header:
         return self.magic == BLANK_MAGIC
 
 
-BLANK_HEADER: Final = Header(BLANK_MAGIC, 0, -1, -1, -1, 0, 0, 0, 0)
+BLANK_HEADER: Final = Header(BLANK_MAGIC, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class IndexUnit:
     magic: int
     pos: int
     size: int
-    index: int
-    term: int
+    index: LedgerIndex
+    term: Term
 
 
 def entry_bytes(entry: Entry) -> bytes:
@@ -129,7 +130,7 @@ def format_term(state: HardState) -> bytes:
 def parse_term(data: bytes) -> HardState:
     """Parse the file `currterm`. Raises ValueError, KeyError."""
     values = _lines(data)
-    term = int(values["currTerm"])
+    term = Term(int(values["currTerm"]))
     if term < 0:
         raise ValueError(f"currTerm={term} is negative")
     return HardState(term, values.get("voteLeader") or None)
@@ -139,8 +140,8 @@ def parse_term(data: bytes) -> HardState:
 class LedgerCheckpoint:
     """Last stored and last committed index when the checkpoint was written (DL-Q07)."""
 
-    end_index: int = -1
-    committed_index: int = -1
+    end_index: LedgerIndex = NO_INDEX
+    committed_index: LedgerIndex = NO_INDEX
 
 
 def format_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
@@ -150,7 +151,7 @@ def format_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
 def parse_checkpoint(data: bytes) -> LedgerCheckpoint:
     """Parse the file `checkpoint`. Raises ValueError, KeyError."""
     values = _lines(data)
-    return LedgerCheckpoint(int(values["endIndex"]), int(values["committedIndex"]))
+    return LedgerCheckpoint(LedgerIndex(int(values["endIndex"])), LedgerIndex(int(values["committedIndex"])))
 
 
 def _lines(data: bytes) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_MAGIC
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.ledger.layout import Header, IndexUnit
 from saturnmq.raft.ledger.walk import Walk
 
@@ -43,11 +44,11 @@ class Plan:
     index_from: index units from this index on are rewritten from the headers in `found`. stopped_by: why recovery stopped there.
     """
 
-    begin_index: int = -1
-    end_index: int = -1
-    end_term: int = -1
+    begin_index: LedgerIndex = NO_INDEX
+    end_index: LedgerIndex = NO_INDEX
+    end_term: Term = NO_TERM
     end_pos: int = 0
-    index_from: int | None = None
+    index_from: LedgerIndex | None = None
     found: list[Header] = field(default_factory=list)
     stopped_by: str = ""
 

@@ -16,6 +16,7 @@ from typing import Final
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import Code, GetRequest, GetResponse, Request, Response
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.state import NEVER
@@ -134,7 +135,7 @@ class Scrub:
                 remote_id=node.leader_id,
                 term=node.term,
                 leader_id=node.leader_id,
-                begin_index=index,
+                begin_index=LedgerIndex(index),
             )
             self._requested = index
             self._send(node.leader_id, request, self._settings.rpc_timeout_ms, self._answered)

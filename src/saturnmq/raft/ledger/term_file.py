@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
+from saturnmq.raft.core.ids import Term
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.layout import LedgerCheckpoint, format_checkpoint, format_term, parse_checkpoint, parse_term
 from saturnmq.store.files.disk import Disk
@@ -39,7 +40,7 @@ class TermFile:
         backup = self._read(self._file.backup)
         if backup is not None:
             try:
-                return HardState(parse_term(backup).term + 1, None)
+                return HardState(Term(parse_term(backup).term + 1), None)
             except (ValueError, KeyError):
                 pass
         if (data is None and backup is None and ledger_is_empty) or force:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
 from saturnmq.protocol.json_dialect import json_type, loads
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import (
     AppendRequest,
     AppendResponse,
@@ -314,7 +315,7 @@ def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
         entries = (_entry("entry", entry),)
     return PushRequest(
         kind=PushKind.__members__.get(_text("type", kind)) if kind is not None else None,
-        commit_index=_number("commitIndex", fields.get("commitIndex", -1)),
+        commit_index=LedgerIndex(_number("commitIndex", fields.get("commitIndex", -1))),
         entries=entries,
         batch=bool(batch),
         **values,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.term_file import CheckpointFile
@@ -29,8 +30,8 @@ MARK_NAME: Final = "sync-failed.json"
 class SyncMark:
     """Content of the marker: index of the last synced and of the last acknowledged entry. reason: file and errno."""
 
-    durable_index: int
-    acknowledged_index: int
+    durable_index: LedgerIndex
+    acknowledged_index: LedgerIndex
     reason: str
 
     def leave(self, folder: Path, disk: Disk) -> None:
@@ -44,7 +45,11 @@ def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
         return None
     try:
         values = json.loads(path.read_bytes())
-        return SyncMark(int(values["durable_index"]), int(values["acknowledged_index"]), str(values["reason"]))
+        return SyncMark(
+            LedgerIndex(int(values["durable_index"])),
+            LedgerIndex(int(values["acknowledged_index"])),
+            str(values["reason"]),
+        )
     except (ValueError, KeyError, TypeError):
         return SyncMark(noted.end_index, noted.end_index, "the mark cannot be read")
 
