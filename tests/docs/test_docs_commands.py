@@ -70,7 +70,7 @@ def parse(parser: argparse.ArgumentParser, words: list[str], *, whole: bool) -> 
     except SystemExit as ended:
         if ended.code:
             raise ValueError(said.getvalue()) from None
-    return argparse.Namespace(command=None), []
+    return argparse.Namespace(), []
 
 
 def problem(named: Named) -> str | None:
@@ -84,7 +84,8 @@ def problem(named: Named) -> str | None:
         return f"the Makefile has no {unknown}" if unknown else None
     try:
         args, rest = parse(build_parser(), words, whole=named.whole)
-        if args.command is not None and args.command.delegates:
+        command = getattr(args, "command", None)
+        if command is not None and command.delegates:
             options = [word for word in rest if not word.startswith("--check")]
             _, rest = parse(pipeline_parser(args.action), options, whole=named.whole)
     except ValueError as error:
