@@ -173,7 +173,7 @@ async def expire(broker: Broker, done: Callable[[], bool]) -> None:
         while True:
             await store.write_all()
             store.delete_expired_files()
-            await store._upkeep.clean()
+            await store._maintenance.clean()
             if done():
                 return
             await asyncio.sleep(0.02)  # poll

@@ -153,7 +153,7 @@ def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
             assert logs(folder / "commitlog")
             await store.write_all()
             store.delete_expired_files()
-            await store._upkeep.clean()
+            await store._maintenance.clean()
             assert logs(folder / "commitlog") == []  # the last file too
             assert store.min_physical_offset == store.log.divided > 0
             assert store.min_offset("T", 0) == len(OLD)
@@ -161,7 +161,7 @@ def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
             data = folder / "dledger-n0" / "data"
             await expire(group.brokers["n0"], lambda: oldest not in logs(data))
             assert oldest not in logs(data)
-            await store._upkeep.clean()
+            await store._maintenance.clean()
             assert store.min_offset("T", 0) > len(OLD)
             await group.send(b"goes on")
 

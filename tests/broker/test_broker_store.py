@@ -106,7 +106,7 @@ def test_cleaning_on_demand(tmp_path: Path) -> None:
             assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
             assert list(store.topic_queues()) == []
             assert (await w.call(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
-            assert store._upkeep._manual_runs == 20
+            assert store._maintenance._manual_runs == 20
             assert (await w.call(27)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
     run(work)

@@ -323,7 +323,7 @@ def read_all(store: MessageStore) -> Iterator[tuple[tuple[str, int, int], Messag
 
 def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes], harmed: set[str]) -> None:
     """Check that an open store serves every acknowledged message except those that it reported as lost."""
-    cuts = [int(found) for line in heard.lines for found in re.findall(r"the log ends at offset (\d+)", line)]
+    cuts = [int(found) for line in heard.lines for found in re.findall(r"log end recovered offset=(\d+)", line)]
     end = store.max_physical_offset
     touched = blurred(base, files)
     by_physical = {one.physical: one for one in base.sent}
@@ -352,15 +352,15 @@ def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes]
 def is_told(sent: Sent, heard: Heard) -> bool:
     """Whether the store reported, with an offset, that it does not serve a message before the log's end."""
     for line in heard.lines:
-        absent = re.match(r"topic '(.*)' has no consume queue, but \d+ records from offset (\d+) on", line)
+        absent = re.match(r"topic without consume queues topic='(.*)' records=\d+ offset=(\d+)", line)
         if absent and absent[1] == sent.topic and int(absent[2]) <= sent.physical:
             return True
-        anew = re.match(r"queue (.*)/(\d+) begins anew at offset (\d+)", line)
-        if anew and (anew[1], int(anew[2])) == (sent.topic, sent.queue) and sent.physical < int(anew[3]):
+        restart = re.match(r"queue restarted after topic deletion topic=(.*) queue=(\d+) offset=(\d+)", line)
+        if restart and (restart[1], int(restart[2])) == (sent.topic, sent.queue) and sent.physical < int(restart[3]):
             return True
-        if f"offset {sent.physical} is damaged" in line:
+        if f"damaged record not served offset={sent.physical};" in line:
             return True
-        unread = re.match(r"another broker wrote this store: its log before offset (\d+) is taken as it is", line)
+        unread = re.match(r"store written by another broker, log not checked before offset=(\d+);", line)
         if unread and sent.physical < int(unread[1]):
             return True
     return False

@@ -16,7 +16,7 @@ from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
-from saturnmq.replication.dledger.log import LedgerLog
+from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.store.files.disk import Disk
 
 
@@ -34,7 +34,7 @@ def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) ->
 @pytest.mark.spec("DL-B04", "DL-B11", "DL-B12", "DL-Q08")
 def test_bodies_end_at_committed_position_and_skip_blank_records(tmp_path: Path) -> None:
     files = member(tmp_path, 12)  # 200 bytes each, five per file
-    log = LedgerLog([tmp_path / "old"], 1024, Disk())
+    log = RaftLog([tmp_path / "old"], 1024, Disk())
     log.attach(files, 0, files.end_pos)
     found = list(log.bodies(0))
     assert [bytes(one.record).rstrip(b".") for one in found] == [b"%d" % number for number in range(12)]

@@ -12,7 +12,7 @@ from harness.crash import campaign as crash
 from saturnmq.store import MessageStore, PutStatus, wait_confirmed
 from saturnmq.store.files import mapped_file, state_file
 from saturnmq.store.log import flush
-from saturnmq.store.maintenance import maintenance as upkeep
+from saturnmq.store.maintenance import maintenance
 from saturnmq.store.recovery import opening, recover
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 
@@ -67,15 +67,15 @@ def acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def note_ahead_of_the_queues(patch: pytest.MonkeyPatch) -> None:
-    original = upkeep.Upkeep.write_all
+    original = maintenance.Maintenance.write_all
 
-    async def write_all(self: upkeep.Upkeep) -> None:
+    async def write_all(self: maintenance.Maintenance) -> None:
         store = self._store
         await wait_confirmed(store.log, store.dispatched, 1000)
         store.checkpoint.write(self.note(store.dispatched))
         await original(self)
 
-    patch.setattr(upkeep.Upkeep, "write_all", write_all)
+    patch.setattr(maintenance.Maintenance, "write_all", write_all)
 
 
 def note_overwritten_without_a_copy(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def old_bytes_left_behind_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def recovery_not_synced(patch: pytest.MonkeyPatch) -> None:
     def settle(store: MessageStore, todo: recover.Plan, boundaries: list[int], *, changed: bool) -> None:
-        store.begin_upkeep(boundaries)
+        store.begin_maintenance(boundaries)
 
     found = mapped_file.MappedFile.flush
     patch.setattr(opening, "_settle", settle)

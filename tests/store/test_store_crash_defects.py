@@ -154,7 +154,7 @@ def test_log_file_deletion_is_synced_before_the_next(tmp_path: Path) -> None:
         (path := file.path).touch()
         assert path.exists()
     store.delete_expired_files()
-    asyncio.run(store._upkeep.clean())
+    asyncio.run(store._maintenance.clean())
     gone = [n for n, call in enumerate(disk.calls) if call[0] == "unlink" and len(call[1]) == 20]
     assert len(gone) == 2
     assert all(disk.calls[n + 1] == ("sync folder", "commitlog") for n in gone)
@@ -253,7 +253,7 @@ def test_log_file_is_kept_until_its_queues_are_durable(tmp_path: Path) -> None:
         store.put(message(b"x" * 900))
     asyncio.run(wait_confirmed(store.log, store.log.end, 5000))
     store.delete_expired_files()
-    asyncio.run(store._upkeep.clean())
+    asyncio.run(store._maintenance.clean())
     killed(store)
     store = opened(tmp_path)
     assert store.put(message(b"second", "quiet")).queue_offset == 1
@@ -269,7 +269,7 @@ def quiet_queue(path: Path) -> None:
         store.put(message(b"x" * 900))
     asyncio.run(store.write_all())
     store.delete_expired_files()
-    asyncio.run(store._upkeep.clean())
+    asyncio.run(store._maintenance.clean())
     assert store.min_physical_offset > 0
     killed(store)
 
@@ -306,7 +306,7 @@ def test_partly_deleted_topic_does_not_affect_other_queues(tmp_path: Path, caplo
     (folder / ("0" * 20)).write_bytes(kept)
     caplog.clear()
     store = opened(tmp_path)
-    assert "made anew" not in caplog.text
+    assert "consume queues rebuilt" not in caplog.text
     assert (store.max_offset("quiet", 0), store.max_offset("gone", 1)) == (2, 0)
     killed(store)
 
@@ -323,7 +323,7 @@ def test_partly_redispatched_deleted_topic_is_not_damage(tmp_path: Path, caplog:
     for _ in range(3):
         caplog.clear()
         store = opened(tmp_path)
-        assert "made anew" not in caplog.text
+        assert "consume queues rebuilt" not in caplog.text
         assert (store.min_offset("gone", 0), store.max_offset("gone", 0), store.max_offset("gone", 1)) == (2, 3, 0)
         killed(store)
 
@@ -336,15 +336,15 @@ def test_recreated_topic_is_recovered_identically_at_every_start(
     store.put(message(b"kept", "kept"))
     asyncio.run(store.write_all())
     for _ in range(3):
-        store.put(message(b"old", "anew"))
-    store.delete_topic("anew")
-    store.put(message(b"new", "anew"))
+        store.put(message(b"old", "again"))
+    store.delete_topic("again")
+    store.put(message(b"new", "again"))
     killed(store)
     for _ in range(3):
         caplog.clear()
         store = opened(tmp_path)
         assert "all of them" not in caplog.text
-        assert bodies(store, "anew") == [b"new"]
+        assert bodies(store, "again") == [b"new"]
         killed(store)
 
 
@@ -407,7 +407,7 @@ def test_start_interrupted_after_truncation_loses_no_queue(
         store.close_files()
     caplog.clear()
     store = opened(tmp_path)
-    assert "made anew" not in caplog.text and store.max_offset("T", 0) == 2
+    assert "consume queues rebuilt" not in caplog.text and store.max_offset("T", 0) == 2
     found = [store.get("T", 0, number, 1).buffers[0] for number in range(2)]
     assert [bytes(decode_records(bytes(view))[0].body) for view in found] == [b"0", b"1"]
     killed(store)

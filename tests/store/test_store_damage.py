@@ -99,7 +99,7 @@ def test_damaged_record_is_not_served_by_key_or_offset(tmp_path: Path, caplog: p
     store = opened(tmp_path)
     changed(log_file(tmp_path, offsets[4]), offsets[4] % LOG_BYTES + 100, b"?")
     assert store.query("T", "u4", 10, 0, 1 << 60).records == []
-    assert f"the record at offset {offsets[4]} is damaged" in caplog.text
+    assert f"damaged record not served offset={offsets[4]};" in caplog.text
     assert len(store.query("T", "u6", 10, 0, 1 << 60).records) == 1
     changed(log_file(tmp_path, offsets[6]), offsets[6] % LOG_BYTES + 30, b"?")  # the record claims another offset
     assert store.read_record(offsets[6]) is None
@@ -150,12 +150,12 @@ def test_recreated_topic_is_logged_with_its_offset(tmp_path: Path, caplog: pytes
     filled(tmp_path, 10)
     store = opened(tmp_path)
     store.delete_topic("T")
-    anew = store.put(message(50)).physical_offset
+    again = store.put(message(50)).physical_offset
     store.close_files()
     (tmp_path / "checkpoint").unlink()
     shutil.rmtree(tmp_path / "consumequeue")
     store = opened(tmp_path)
-    assert f"queue T/0 begins anew at offset {anew}" in caplog.text
+    assert f"queue restarted after topic deletion topic=T queue=0 offset={again}" in caplog.text
     assert bodies(store, "T") == [message(50).body]
     store.close_files()
 
@@ -199,7 +199,7 @@ def test_lost_messages_of_foreign_broker_are_logged(
         shutil.rmtree(tmp_path / "commitlog")
         end = 0
     store = opened(tmp_path)
-    assert f"the log ends at offset {end}" in caplog.text
+    assert f"log end recovered offset={end} " in caplog.text
     store.close_files()
 
 
@@ -209,9 +209,9 @@ def test_lost_topic_of_foreign_broker_is_logged(tmp_path: Path, caplog: pytest.L
     shutil.rmtree(tmp_path / "consumequeue" / "T")
     store = opened(tmp_path)
     begin = int(log_file(tmp_path, offsets[-1]).name) - 2 * LOG_BYTES
-    assert f"its log before offset {begin} is taken as it is" in caplog.text
+    assert f"written by another broker, log not checked before offset={begin};" in caplog.text
     first = next(offset for number, offset in enumerate(offsets) if offset >= begin and number % 2 == 0)
-    assert "topic 'T' has no consume queue" in caplog.text and f"from offset {first} on" in caplog.text
+    assert "topic without consume queues topic='T'" in caplog.text and f"offset={first}:" in caplog.text
     store.close_files()
 
 
@@ -259,7 +259,7 @@ def test_lost_note_causes_full_log_scan(tmp_path: Path, harm: str, caplog: pytes
     changed(log_file(tmp_path, offsets[2]), offsets[2] % LOG_BYTES + 100, b"?")
     with pytest.raises(CorruptRecord, match=f"offset {offsets[2]}: "):
         opened(tmp_path)
-    assert f"{checkpoint} is damaged or missing: the whole commit log is read" in caplog.text
+    assert f"checkpoint damaged or missing, whole commit log read path={checkpoint}" in caplog.text
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13", "DUR-18")

@@ -398,7 +398,7 @@ def test_bad_record_is_cut_above_durable_offset_rejected_below(
         return
     store = opened(tmp_path)
     assert bodies(store) == sent[:25]
-    assert f"the log ends at offset {at}" in caplog.text
+    assert f"log end recovered offset={at} " in caplog.text
     assert store.put(message(b"next")).queue_offset == 25
     assert bodies(store)[-1] == b"next"
     killed(store)
@@ -478,8 +478,8 @@ def test_full_disk_fails_at_allocation(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "posix_fallocate", full)
     refused = store.put(message(b"x" * 1000))
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.reason
-    assert f"no room for {tmp_path / 'commitlog' / f'{CL:020d}'} ({CL} bytes)" in refused.reason
-    with pytest.raises(DiskFull, match=f"no room for {tmp_path / ('1' * 20)} "):
+    assert f"no space for {tmp_path / 'commitlog' / f'{CL:020d}'} ({CL} bytes)" in refused.reason
+    with pytest.raises(DiskFull, match=f"no space for {tmp_path / ('1' * 20)} "):
         MappedFile(tmp_path / ("1" * 20), CL, Disk(), create=True)
     monkeypatch.undo()
     assert store.put(message(b"y" * 1000)).queue_offset == 3

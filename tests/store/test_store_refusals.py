@@ -14,7 +14,7 @@ from saturnmq.protocol.errors import DiskFull, FlushFailed
 from saturnmq.store import PutStatus
 from saturnmq.store import store as store_module
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.maintenance import maintenance as upkeep
+from saturnmq.store.maintenance import maintenance
 from saturnmq.store.maintenance.retention import Usage
 from waiting import until
 
@@ -135,8 +135,8 @@ def test_abort_is_kept_if_index_is_incomplete(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DEL-06")
 def test_full_disk_at_start_is_detected_after_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert upkeep._RECHECK_S == 1.0
-    monkeypatch.setattr(upkeep, "_RECHECK_S", 0.01)
+    assert maintenance._RECHECK_S == 1.0
+    monkeypatch.setattr(maintenance, "_RECHECK_S", 0.01)
 
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=3_600_000)

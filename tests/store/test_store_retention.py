@@ -39,7 +39,7 @@ async def filled(path: Path, **more: Any) -> MessageStore:
 def test_expired_files_are_deleted_in_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when=hours)
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert len(store.log.files) == left and store.min_physical_offset == (5 - left) * CL
         await store.stop()
 
@@ -58,14 +58,14 @@ def test_manual_trigger_lasts_twenty_runs(tmp_path: Path) -> None:
         for run in range(21):
             if run == 20:  # expires just after the last armed run
                 os.utime(store.log.files[0].path, (0, 0))
-            await store._upkeep.clean()
+            await store._maintenance.clean()
         assert len(store.log.files) == 5
         store.delete_expired_files()
         for _ in range(19):
             os.utime(store.log.files[0].path, (NOW / 1000, NOW / 1000))
-            await store._upkeep.clean()
+            await store._maintenance.clean()
         os.utime(store.log.files[0].path, (0, 0))
-        await store._upkeep.clean()  # the twentieth
+        await store._maintenance.clean()  # the twentieth
         assert len(store.log.files) == 4
         await store.stop()
 
@@ -77,7 +77,7 @@ def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when="")
         order: list[str] = []
-        first, follow = store.log.truncate_front, store._upkeep._delete_behind
+        first, follow = store.log.truncate_front, store._maintenance._delete_behind
 
         async def delete_first(reason: str) -> None:
             order.append("log")
@@ -88,9 +88,9 @@ def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
             await follow()
 
         store.log.truncate_front = delete_first  # type: ignore[method-assign]
-        store._upkeep._delete_behind = delete_behind  # type: ignore[method-assign]
+        store._maintenance._delete_behind = delete_behind  # type: ignore[method-assign]
         store.delete_expired_files()
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert order == ["log", "log", "queues"]
         assert store.min_offset("T", 0) == 4
         await store.stop()
@@ -117,9 +117,9 @@ def test_first_run_is_after_one_minute_at_most(
         async def clean() -> None:
             runs.append(round(now[0] - begin, 1))
 
-        store._upkeep._sleep = sleep  # type: ignore[method-assign]
-        store._upkeep.clean = clean  # type: ignore[method-assign]
-        await store._upkeep._run()
+        store._maintenance._sleep = sleep  # type: ignore[method-assign]
+        store._maintenance.clean = clean  # type: ignore[method-assign]
+        await store._maintenance._run()
         monkeypatch.undo()
         assert runs == ([60.0] if first_s == 60 else [10.0, 20.0])
         await store.stop()
@@ -144,7 +144,7 @@ def test_low_disk_space_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcib
     async def work() -> None:
         store = await filled(tmp_path, delete_when="", clean_forcibly=forcible)
         store.disk_usage = lambda: usage  # type: ignore[method-assign]
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert len(store.log.files) == left
         await store.stop()
 
@@ -175,7 +175,7 @@ def test_file_in_use_is_deleted_and_reader_keeps_its_slice(tmp_path: Path) -> No
         view = store.get("T", 0, 0, 1).buffers[0]
         kept = bytes(view)
         store.delete_expired_files()
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert not first.exists() and bytes(view) == kept and store.min_physical_offset == 2 * CL
         view.release()
         await store.stop()
@@ -199,7 +199,7 @@ def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> Non
         store.delete_expired_files()
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert loop.time() - begin >= 0.055, "a pause behind each of the two queues"
         assert store.min_physical_offset == 3 * CL
         for queue in (0, 1):

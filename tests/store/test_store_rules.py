@@ -86,7 +86,7 @@ def test_unexpired_files_are_deleted_only_if_forcible(tmp_path: Path, forcible: 
         await store.write_all()
         assert len(store.log.files) == 4
         begin = asyncio.get_running_loop().time()
-        await store._upkeep.clean()
+        await store._maintenance.clean()
         assert len(store.log.files) == left
         assert left > 1 or asyncio.get_running_loop().time() - begin >= 0.035, "two pauses between three files"
         await store.stop()

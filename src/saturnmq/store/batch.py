@@ -63,7 +63,7 @@ def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> Put
         return None
     codes = [tags_code(own) for _, own, _ in entries]
     queue.append_units(start, [(at, size, code) for (at, size), code in zip(places, codes, strict=True)])
-    store.queues.touched((topic, common.queue_id))
+    store.queues.mark_dirty((topic, common.queue_id))
     if store.index_queue is not None:
         records = [(topic, own, at, store_ms) for (_, own, _), (at, _) in zip(entries, places, strict=True)]
         if not store.index_queue.add_all(records):

@@ -232,7 +232,7 @@ def place_of(store: HasLog, physical: int) -> tuple[int, int, int] | None:
 def _no_record(queue_id: int, queue_offset: int, physical: int, size: int) -> CorruptRecord:
     return CorruptRecord(
         f"queue {queue_id}, offset {queue_offset}: no intact record of {size} bytes at commit log offset {physical}; "
-        "`saturnmq store verify` tells more"
+        "run `saturnmq store verify`"
     )
 
 
@@ -332,9 +332,7 @@ def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, en
             if oldest_ms < 0:  # a damaged record may hold any time; the range must never grow
                 oldest_ms = min(store.log.store_time(offset), end_ms)
             if not _intact(store, offset, len(record)):
-                log.warning(
-                    "the record at offset %s is damaged and not served; `saturnmq store verify` tells more", offset
-                )
+                log.warning("damaged record not served offset=%s; run `saturnmq store verify`", offset)
                 continue
             if len(record) < RECORD_FIXED_BYTES or total + len(record) > QUERY_BYTES_MAX:
                 break

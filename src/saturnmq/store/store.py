@@ -37,7 +37,7 @@ from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.commit_log import CommitLog
 from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position
-from saturnmq.store.maintenance.maintenance import Upkeep
+from saturnmq.store.maintenance.maintenance import Maintenance
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
 from saturnmq.store.proposals import ProposalBatch
 from saturnmq.store.queue.consume_queue import ConsumeQueue
@@ -130,7 +130,7 @@ class MessageStore:
         self.refusal = ""
         self.last_store_ms = 0
         self.dispatched = 0  # consume queues and index cover every record before this offset
-        self._upkeep = Upkeep(self)
+        self._maintenance = Maintenance(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
         self._refused = 0  # puts rejected because the store is not writable
@@ -163,26 +163,26 @@ class MessageStore:
             raise
         self._open = True
 
-    def begin_upkeep(self, boundaries: Sequence[int]) -> None:
+    def begin_maintenance(self, boundaries: Sequence[int]) -> None:
         """Start maintenance after recovery. boundaries: offsets at which records begin, ascending, from the start of the scan."""
-        self._upkeep.begin_at(boundaries)
+        self._maintenance.begin_at(boundaries)
 
     def write_note(self) -> None:
         """Write a checkpoint that states that everything is durable; recovery has just synced it. Raises StoreError."""
         checkpoint = self.checkpoint
         stored_ms = max(self.last_store_ms, checkpoint.commit_log_ms)
         checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
-        checkpoint.write(self._upkeep.note(self.dispatched))
+        checkpoint.write(self._maintenance.note(self.dispatched))
 
     async def write_all(self) -> None:
         """Make everything appended so far durable, with consume queues, index and the checkpoint. Raises StoreError."""
         self.commit()
         self.log.start_flush()
-        await self._upkeep.write_all()
+        await self._maintenance.write_all()
 
     async def start(self) -> None:
         """Start background flushing and maintenance on the running loop."""
-        self._upkeep.start()
+        self._maintenance.start()
 
     async def stop(self) -> None:
         """Flush everything and close; `abort` is removed only if all of it is durable (RC-02). Raises StoreError."""
@@ -195,12 +195,12 @@ class MessageStore:
             await self._flush_and_close()
 
     async def _flush_and_close(self) -> None:
-        await self._upkeep.stop()
+        await self._maintenance.stop()
         try:
             self.commit()
             await self.log.stop_flush()
             indexed = self.put_in_index()
-            await self._upkeep.write_all()
+            await self._maintenance.write_all()
             self.log.drop_spare()
             if self.failure is None and indexed:
                 self.disk.unlink(self.settings.abort_path)
@@ -210,14 +210,14 @@ class MessageStore:
 
     async def abort(self) -> None:
         """Close without flushing, as a killed process leaves the files; a flush that has begun is awaited."""
-        await self._upkeep.stop()
+        await self._maintenance.stop()
         await self.log.finish_flush()
         self._open = False
         self.close_files()
 
     async def clean(self) -> None:
         """Run retention once, now. Raises StoreError, OSError."""
-        await self._upkeep.clean()
+        await self._maintenance.clean()
 
     def close_files(self) -> None:
         """Close all files without flushing and release the lock."""
@@ -406,7 +406,7 @@ class MessageStore:
     def put_failed(self, error: StoreError) -> PutResult:
         if isinstance(error, AppendRefused):
             return PutResult(error.status, reason=error.message)
-        log.error("put failed: %s", error)
+        log.error("put failed reason=%s", error)
         status = PutStatus.CREATE_MAPPED_FILE_FAILED
         if isinstance(error, DiskFull):
             status = PutStatus.SERVICE_NOT_AVAILABLE
@@ -430,11 +430,11 @@ class MessageStore:
                 if queue.extension is None
                 else self.append_extended(queue, message, code)
             ):
-                self.queues.touched((message.topic, message.queue_id))
+                self.queues.mark_dirty((message.topic, message.queue_id))
             else:
                 self.stop_writing(
                     FlushFailed(
-                        f"consume queue {message.topic}/{message.queue_id} lacks units before {message.queue_offset}"
+                        f"consume queue {message.topic}/{message.queue_id} is missing units before {message.queue_offset}"
                     )
                 )
         if self.index_queue is not None and (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
@@ -506,7 +506,7 @@ class MessageStore:
 
         A group does so by itself, once per event-loop iteration.
         """
-        if not self.confirms_at_once and not self.quorum and self._upkeep.running:
+        if not self.confirms_at_once and not self.quorum and self._maintenance.running:
             self.log.start_flush()
 
     def stop_writing(self, failure: SaturnError) -> None:
@@ -642,19 +642,19 @@ class MessageStore:
 
     def delete_expired_files(self) -> None:
         """Arm deletion of expired files in the next maintenance runs, at any hour (DEL-08)."""
-        self._upkeep.arm()
+        self._maintenance.arm()
 
     def delete_expired_queues(self, keep: Sequence[str] = ()) -> int:
         """Delete queues whose last record has left the log, except those of the topics in keep (DEL-10). Returns their number."""
-        gone = [
+        expired = [
             key
             for key, queue in self.queues.by_key.items()
             if key[0] not in keep
             and 0 < queue.max_offset == queue.next_offset
             and queue.max_physical <= self.log.first_position
         ]
-        self.queues.remove(gone)
-        return len(gone)
+        self.queues.remove(expired)
+        return len(expired)
 
     def disk_usage(self) -> Usage:
         """Current usage of the file systems in percent; of several commit log folders the emptiest counts (DEL-05)."""

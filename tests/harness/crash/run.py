@@ -294,10 +294,10 @@ class _Run:
         await wait_confirmed(self.store.log, self.store.log.readable_end, 60_000)
 
     async def _round(self) -> None:
-        await self.store._upkeep._write_queues(1)
+        await self.store._maintenance._write_queues(1)
 
     async def _spare(self) -> None:
-        await self.store._upkeep._prepare_file()
+        await self.store._maintenance._prepare_file()
 
     def _save(self) -> None:
         low, high = self.promise.saved
@@ -316,7 +316,7 @@ class _Run:
         if self.store.log.files:
             self.mark(start=self.store.log.files[-1].start)
             self.store.delete_expired_files()
-            await self.store._upkeep.clean()
+            await self.store._maintenance.clean()
             self.mark(start=self.store.log.first_position)
 
     def _jump(self) -> None:

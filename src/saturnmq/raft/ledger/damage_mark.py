@@ -12,7 +12,7 @@ from typing import Final
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.files.state_file import leave_mark
+from saturnmq.store.files.state_file import write_marker
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class DamageMark:
 
     def leave(self, index: int) -> None:
         """Write the marker durably. Failure, likely on a broken disk, is only logged; the next start then repairs nothing."""
-        leave_mark(self._path, b"%d" % index, self._disk, level=logging.ERROR)
+        write_marker(self._path, b"%d" % index, self._disk, level=logging.ERROR)
 
     def damaged(self, files: LedgerFiles) -> int:
         """The index in the marker if that entry is still damaged; else -1, and the marker is removed."""

@@ -253,7 +253,7 @@ def _take(
     for topic, queue_id, queue, start, units in shares.values():
         if units:
             queue.append_units(start, units)
-            store.queues.touched((topic, queue_id))
+            store.queues.mark_dirty((topic, queue_id))
             if dispatch.on_foreign is not None:
                 dispatch.on_foreign(topic, queue_id)
     store.last_store_ms = max(store.last_store_ms, max(record[3] for record in records))

@@ -19,7 +19,7 @@ from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.term_file import CheckpointFile
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.files.state_file import leave_mark
+from saturnmq.store.files.state_file import write_marker
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class SyncMark:
     acknowledged_index: LedgerIndex
     reason: str
 
-    def leave(self, folder: Path, disk: Disk) -> None:
+    def write(self, folder: Path, disk: Disk) -> None:
         """Write the marker durably; failure, likely on a broken disk, is only logged."""
-        leave_mark(folder / MARK_NAME, json.dumps(asdict(self)).encode(), disk)
+        write_marker(folder / MARK_NAME, json.dumps(asdict(self)).encode(), disk)
 
 
 def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
@@ -51,7 +51,7 @@ def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
             str(values["reason"]),
         )
     except (ValueError, KeyError, TypeError):
-        return SyncMark(noted.end_index, noted.end_index, "the mark cannot be read")
+        return SyncMark(noted.end_index, noted.end_index, "the marker cannot be read")
 
 
 def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
@@ -74,7 +74,7 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
     finally:
         files.close()
     log.warning(
-        "a sync failed before this start (%s): entries %s to %s were not sure to be on disk and are cut",
+        "unsynced entries truncated after a failed sync reason=%s from=%s to=%s",
         mark.reason,
         mark.durable_index + 1,
         end,

@@ -56,12 +56,12 @@ class JoinedFiles(MappedFiles):
     def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
         super().__init__(folders, size_bytes, disk)
         self.divided = _NOWHERE
-        self.behind: MappedFiles | None = None
+        self.following: MappedFiles | None = None
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the offset."""
-        if offset >= self.divided and self.behind is not None:
-            return self.behind.find(offset)
+        if offset >= self.divided and self.following is not None:
+            return self.following.find(offset)
         return super().find(offset)
 
 
@@ -107,7 +107,7 @@ class RaftLog(CommitLog):
     def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
         """Attach the ledger, which holds all offsets from divided on."""
         self.ledger, self.divided, self.committed_pos = ledger, divided, committed_pos
-        self._joined.behind, self._joined.divided = ledger.data, divided
+        self._joined.following, self._joined.divided = ledger.data, divided
         self.end = ledger.end_pos
 
     def seal(self) -> int:
@@ -223,7 +223,7 @@ class RaftLog(CommitLog):
         if self.member is not None and self.member.node is not None and not self._marked:
             self._marked = True
             node = self.member.node
-            SyncMark(node.synced_index, node.acked_index, why).leave(self.member.files.folder, self._disk)
+            SyncMark(node.synced_index, node.acked_index, why).write(self.member.files.folder, self._disk)
 
     def close(self) -> None:
         super().close()

@@ -70,7 +70,7 @@ def open_store(
         store.disk.write_file(settings.abort_path, b"")
         store.disk.sync_folder(settings.abort_path.parent)
     _recover(store, raft_log, dispatch, clean=clean, rebuild=rebuild)
-    store.reserve.take()
+    store.reserve.allocate()
 
 
 def _attach(
@@ -220,6 +220,6 @@ def _settle(store: MessageStore, start: int) -> None:
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)
-    store.begin_upkeep([start])
+    store.begin_maintenance([start])
     store.write_note()
     store.disk.unlink(store.settings.root / opening.FAILURE_NAME)

@@ -83,7 +83,7 @@ class Disk:
             os.close(fd)
             path.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"no room for {path} ({size_bytes} bytes): {error.strerror}") from error
+                raise DiskFull(f"no space for {path} ({size_bytes} bytes): {error.strerror}") from error
             raise StoreError(f"cannot allocate {path} ({size_bytes} bytes): {error.strerror}") from error
         return fd
 

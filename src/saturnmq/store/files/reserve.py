@@ -22,7 +22,7 @@ class Reserve:
         self._size_bytes = size_bytes
         self._disk = disk
 
-    def take(self) -> bool:
+    def allocate(self) -> bool:
         """Create the file if the disk has space for it; returns whether it exists. Safe in a thread."""
         try:
             if self.path.exists() and self.path.stat().st_size == self._size_bytes:
@@ -32,10 +32,10 @@ class Reserve:
             return False
         return True
 
-    def give_up(self) -> bool:
+    def release(self) -> bool:
         """Delete the file to free its space; False if it did not exist."""
         if not self.path.exists():
             return False
         self._disk.unlink(self.path)
-        log.warning("disk full: the reserve of %s bytes yields to state files path=%s", self._size_bytes, self.path)
+        log.warning("disk full, reserve released for state files bytes=%s path=%s", self._size_bytes, self.path)
         return True

@@ -55,7 +55,7 @@ class StateFile:
                 problems.append(error.message if isinstance(error, SaturnError) else f"not understood: {error}")
                 continue
             if problems:
-                log.warning("state file %s cannot be used (%s); its backup is", self.path, problems[0])
+                log.warning("state file read from its backup path=%s reason=%s", self.path, problems[0])
             return parsed
         if problems:
             raise CorruptRecord(
@@ -76,11 +76,11 @@ class StateFile:
             if not full:
                 raise StoreError(f"cannot write state file {self.path}: {error.strerror}") from error
             try:
-                if self._reserve is None or not self._reserve.give_up():
+                if self._reserve is None or not self._reserve.release():
                     raise
                 self._write(data)
             except OSError as again:
-                raise DiskFull(f"no room for state file {self.path}: {again.strerror}") from again
+                raise DiskFull(f"no space for state file {self.path}: {again.strerror}") from again
 
     def _write(self, data: bytes) -> None:
         disk = self._disk
@@ -95,10 +95,10 @@ class StateFile:
         disk.sync_folder(self.path.parent)
 
 
-def leave_mark(path: Path, data: bytes, disk: Disk, *, level: int = logging.CRITICAL) -> None:
+def write_marker(path: Path, data: bytes, disk: Disk, *, level: int = logging.CRITICAL) -> None:
     """Write a recovery marker durably for the next start. On a broken disk that may fail, which is only logged."""
     try:
         disk.write_file(path, data)
         disk.sync_folder(path.parent)
     except (OSError, SaturnError) as error:
-        log.log(level, "cannot write %s: %s", path, error)
+        log.log(level, "recovery marker not written path=%s reason=%s", path, error)

@@ -282,7 +282,7 @@ class IndexFile:
             self._disk.close(self._fd)
             self._fd = -1
 
-    def advise_away(self) -> None:
+    def release_pages(self) -> None:
         """Release the mapping's resident memory; written bytes stay in the page cache."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)

@@ -45,7 +45,7 @@ class IndexQueue:
             self._index.put_many(self._waiting)
         except (StoreError, OSError) as error:
             if not self.refusal:
-                log.error("index cannot grow: %s; no messages are taken until it can", error)
+                log.error("index append failed, messages rejected until it succeeds reason=%s", error)
             self.refusal = f"the message index cannot grow: {error}"
             return False
         self._waiting = []

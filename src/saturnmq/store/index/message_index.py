@@ -157,7 +157,7 @@ class MessageIndex:
         if damaged:
             for path, reason in damaged:
                 log.warning("index file dropped path=%s reason=%s", path, reason)
-            log.warning("index: the log must be dispatched again from offset=%s", self.dispatch_from)
+            log.warning("index incomplete dispatch_from=%s", self.dispatch_from)
             self._unlink([path for path, _ in reversed(damaged)])
         return damaged
 
@@ -343,7 +343,7 @@ class MessageIndex:
         file = IndexFile.create(path, self._shape, self._disk, allocate=self._allocate, after=full)
         self._files.append(file)
         self._new_name = True
-        log.info("index file made path=%s", path)
+        log.info("index file created path=%s", path)
         return file
 
     def _next_name(self) -> str:
@@ -412,7 +412,7 @@ class MessageIndex:
         self._new_name = False
         for file in dirty:
             file.dirty, file.busy = False, True
-            file.advise_away()  # in one step, see MappedFile.before_flush
+            file.release_pages()  # in one step, see MappedFile.before_flush
         self._flush = flush
         return flush
 
@@ -432,7 +432,7 @@ class MessageIndex:
         for file in self._files[:-1]:
             file.release()
         if self._files:
-            self._files[-1].advise_away()
+            self._files[-1].release_pages()
 
     # ---- deletion
 
@@ -470,7 +470,7 @@ class MessageIndex:
                 self.synced = self.synced._replace(offset=physical_offset)
             return physical_offset
         self._flush_now()
-        log.warning("index cut at offset=%s files=%s", physical_offset, len(self._files))
+        log.warning("index truncated offset=%s files=%s", physical_offset, len(self._files))
         return self.dispatch_from
 
     def _flush_now(self) -> None:
@@ -515,7 +515,7 @@ class MessageIndex:
             log.warning("index file dropped path=%s reason=%s", file.path, error.message)
             entries = 0
         if entries and file.offset_of(entries) > synced.offset:
-            log.warning("index file dropped path=%s reason=its last entry is not what was noted", file.path)
+            log.warning("index file dropped path=%s reason=its last entry differs from the checkpoint", file.path)
             entries = 0
         self._cut_last(entries, synced.end_ms if whole else None)
         return synced.offset if whole and entries else self.dispatch_from

@@ -141,7 +141,7 @@ class CommitLog:
 
     # ---- writing
 
-    def room(self, size: int) -> MappedFile:
+    def file_for(self, size: int) -> MappedFile:
         """The file for the next record of size bytes; rolls to a new file if the current one has no space for it (ST-12).
 
         Raises DiskFull, StoreError; also StoreError if the record is larger than a file.
@@ -251,7 +251,7 @@ class CommitLog:
             topic = self._topics[message.topic] = bytes((len(raw),)) + raw
         body_bytes = len(body)
         size = RECORD_FIXED_BYTES - 1 + body_bytes + len(topic) + len(properties)
-        file = self.room(size)
+        file = self.file_for(size)
         end = self.end
         at = end - file.start
         crc = zlib.crc32(body) & 0x7FFFFFFF
@@ -294,7 +294,7 @@ class CommitLog:
         if size > self.file_bytes:
             reason = f"a batch of {size} bytes exceeds a commit log file"
             raise AppendRefused(PutStatus.MESSAGE_ILLEGAL, reason)
-        self.room(size)  # from here on nothing can fail
+        self.file_for(size)  # from here on nothing can fail
         for message in messages:
             self.append(message, message.queue_offset, message.store_timestamp_ms)
         return self.end
@@ -316,7 +316,7 @@ class CommitLog:
         total = sum([len(body) + len(properties) for body, properties, _ in entries]) + fixed * len(entries)
         if total + END_BLANK_BYTES > self.file_bytes:
             return None
-        file = self.room(total)
+        file = self.file_for(total)
         start = end = self.end
         queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag & _HOSTS_V4, common.born_timestamp_ms
         born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
@@ -350,7 +350,7 @@ class CommitLog:
     def append_raw(self, record: bytes, message: Message) -> int:
         """Append an encoded record after patching in its physical offset; returns the position after it."""
         size = len(record)
-        file = self.room(size)
+        file = self.file_for(size)
         at = self.end - file.start
         place = AT_PHYSICAL_OFFSET
         file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
@@ -491,7 +491,7 @@ class CommitLog:
     async def truncate_front(self, reason: str) -> None:
         """See `Log.truncate_front`."""
         file = self.files.pop(0)
-        log.info("delete commit log file path=%s reason=%s", file.path, reason)
+        log.info("commit log file deleted path=%s reason=%s", file.path, reason)
         await asyncio.to_thread(file.delete)
 
     def expire(self, used_percent: int) -> None:

@@ -160,16 +160,16 @@ class Flusher:
         self.slowest_ms = max(self.slowest_ms, took_ms)
         if took_ms > _SLOW_SECONDS * 1000:
             self.slow_count += 1
-            log.warning("slow flush ms=%s end=%s", took_ms, end)
+            log.warning("slow flush elapsed_ms=%s end=%s", took_ms, end)
 
     def _fail(self, error: OSError) -> None:
         name = self._flushing[-1].path if self._flushing else "the commit log"
         self.failure = FlushFailed(
-            f"flush of {name} failed: {error.strerror} (errno {error.errno}); the store takes no more messages. "
+            f"flush of {name} failed: {error.strerror} (errno {error.errno}); the store accepts no more messages. "
             f"Everything before offset {self.flushed} is on disk.",
             hint="Check the disk, then start the broker again.",
         )
-        log.critical("%s", self.failure.message)
+        log.critical("flush failed reason=%s", self.failure.message)
         self.on_failure(self.failure)  # before the waiters, so that their error responses can name the cause
         while self._waiting:
             self._waiting.popleft().complete(PutStatus.UNKNOWN_ERROR)

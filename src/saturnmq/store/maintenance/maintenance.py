@@ -66,7 +66,7 @@ class MaintainedStore(Protocol):
     def recheck(self, usage: Usage) -> None: ...
 
 
-class Upkeep:
+class Maintenance:
     """The maintenance task of one store."""
 
     def __init__(self, store: MaintainedStore) -> None:
@@ -112,8 +112,8 @@ class Upkeep:
         try:
             await self._run()
         except (OSError, StoreError, ValueError, RuntimeError) as error:
-            log.exception("the store's upkeep failed")
-            self._store.stop_writing(StoreError(f"the store's upkeep failed: {type(error).__name__}: {error}"))
+            log.exception("store maintenance failed")
+            self._store.stop_writing(StoreError(f"the store's maintenance failed: {type(error).__name__}: {error}"))
 
     async def _run(self) -> None:
         settings, commit_log = self._store.settings, self._store.log
@@ -163,7 +163,7 @@ class Upkeep:
             try:
                 await store.log.preallocate()
             except StoreError as error:
-                log.warning("cannot prepare the next commit log file: %s", error)
+                log.warning("preallocation of the next commit log file failed reason=%s", error)
         end = store.log.end
         if end - self._forgotten >= _FORGET_BYTES:
             self._forgotten = end
@@ -185,7 +185,7 @@ class Upkeep:
                 await self.write_all()
         except (OSError, StoreError) as error:
             if isinstance(error, DiskFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                log.error("no room for consume queues or index: %s; tried again", error)
+                log.error("no space for consume queues or index, write retried reason=%s", error)
                 store.refusal = f"the disk is full: {error}"
             elif isinstance(error, FlushFailed):
                 store.stop_writing(error)
@@ -201,7 +201,7 @@ class Upkeep:
             try:
                 await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
-                store.queues.untaken(todo)
+                store.queues.put_back(todo)
                 raise
             todo.done()
 
@@ -218,7 +218,7 @@ class Upkeep:
                         raise store.log.failure
                 await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
-                store.queues.untaken(todo)
+                store.queues.put_back(todo)
                 raise
             todo.done()
             await self._flush_index(dispatched)
@@ -284,7 +284,7 @@ class Upkeep:
             await self._delete_behind()
         store.recheck(await asyncio.to_thread(store.disk_usage) if decision.delete else usage)
         if not store.refusal:
-            await asyncio.to_thread(store.reserve.take)
+            await asyncio.to_thread(store.reserve.allocate)
 
     def _queues_reach(self) -> int:
         """Nothing before this offset is dispatched again after a crash, so the queues do not need that part of the log."""

@@ -65,7 +65,7 @@ def decide(
     forced = worst > FORCE_PERCENT and policy.forcible
     reason = ""
     if manual:
-        reason = "asked for"
+        reason = "requested"
     elif short:
         reason = f"disk {worst} % used, more than {policy.used_percent_max} %"
     elif hour in policy.delete_hours:
@@ -78,7 +78,7 @@ def decide(
             break
         count += 1
     if forced and count:
-        reason += f"; unexpired files go above {FORCE_PERCENT} %"
+        reason += f"; unexpired files are deleted above {FORCE_PERCENT} %"
     return Decision(count, reason, full)
 
 

@@ -105,7 +105,7 @@ class ConsumeQueue:
 
         Raises CorruptRecord if a file is missing or has another length: the queue must be rebuilt from the log.
         """
-        paths = born_files(self._folder)
+        paths = allocated_files(self._folder)
         if not paths:
             return
         starts = [int(path.name) for path in paths]
@@ -462,7 +462,7 @@ def _is_good(unit: Unit | None, physical_end: int) -> bool:
     return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
 
 
-def born_files(folder: Path) -> list[Path]:
+def allocated_files(folder: Path) -> list[Path]:
     """The files of a queue in order, without a last one of length 0: a crash left it, and it will be created again."""
     paths = numbered_files(folder)
     return paths[:-1] if paths and not paths[-1].stat().st_size else paths

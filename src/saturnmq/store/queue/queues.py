@@ -23,7 +23,7 @@ from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.state_file import StateFile
-from saturnmq.store.queue.consume_queue import ConsumeQueue, Pending, born_files, write_pending
+from saturnmq.store.queue.consume_queue import ConsumeQueue, Pending, allocated_files, write_pending
 from saturnmq.store.queue.queue_extension import QueueExtension
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class QueueTable:
         lengths: set[int] = set()
         for topic, queue_id, folder in _queue_folders(self.folder):
             queue = self.by_key[(topic, queue_id)] = self._make(folder, topic, queue_id)
-            lengths.update(path.stat().st_size for path in born_files(folder))
+            lengths.update(path.stat().st_size for path in allocated_files(folder))
             try:
                 queue.load(linear=linear)
                 queue.load_extension()
@@ -195,7 +195,7 @@ class QueueTable:
             self.by_key[(topic, queue_id)] = queue
         return queue
 
-    def touched(self, key: Key) -> None:
+    def mark_dirty(self, key: Key) -> None:
         self._dirty.add(key)
 
     @property
@@ -228,7 +228,7 @@ class QueueTable:
                 self.removed = set()
         return Round(self, taken, listing)
 
-    def untaken(self, todo: Round) -> None:
+    def put_back(self, todo: Round) -> None:
         """Mark the queues of a round that was not written as dirty again."""
         self._dirty.update(key for key, _, _ in todo.queues)
 
@@ -281,7 +281,7 @@ class QueueTable:
             queue = self.get_or_make(*key)
             if queue.max_offset == 0 < end:
                 queue.begin_at(end)
-                self.touched(key)
+                self.mark_dirty(key)
 
     def drop_unlisted(self) -> None:
         """After a crash, delete queues that are not in the list. Raises OSError. Does nothing without a list.

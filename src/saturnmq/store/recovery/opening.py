@@ -24,7 +24,7 @@ from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.reserve import Reserve
-from saturnmq.store.files.state_file import leave_mark
+from saturnmq.store.files.state_file import write_marker
 from saturnmq.store.index.index_file import NAME_DIGITS
 from saturnmq.store.index.message_index import MessageIndex, Synced
 from saturnmq.store.log.log import Log
@@ -41,9 +41,7 @@ log = logging.getLogger(__name__)
 FAILURE_NAME: Final = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
-_CUT = (
-    "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose what lies behind."
-)
+_CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."
 _BLOCK_UNITS = 1024
 _BLOCKS_MAX = 4096
 _PREPARED = int(SysFlag.PREPARED)
@@ -65,7 +63,7 @@ class RecoveredStore(Protocol):
 
     def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
 
-    def begin_upkeep(self, boundaries: Sequence[int]) -> None: ...
+    def begin_maintenance(self, boundaries: Sequence[int]) -> None: ...
 
     def write_note(self) -> None: ...
 
@@ -81,17 +79,17 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     checkpoint.load()
     failed_at = failed_flush(store.settings.root)
     if failed_at is not None:
-        log.warning("a flush failed before this start: every record from offset %s on is checked", failed_at)
-    _drop_unborn_file(store, clean=clean)
+        log.warning("flush failed before this start check_from=%s", failed_at)
+    _drop_unallocated_file(store, clean=clean)
     store.log.load()
     problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
     for problem in problems:
-        log.warning("%s: all consume queues are made anew from the commit log", problem)
+        log.warning("consume queues rebuilt reason=%s", problem)
     index_from = load_index(store, clean=clean)
     ours = checkpoint.marked or store.queues.list_file.path.exists()
     note_lost = ours and checkpoint.note is None and not checkpoint.stale
     if note_lost:
-        log.warning("%s is damaged or missing: the whole commit log is read", checkpoint.path)
+        log.warning("checkpoint damaged or missing, whole commit log read path=%s", checkpoint.path)
     try:
         todo = plan(
             Facts(
@@ -117,7 +115,7 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     else:
         if rebuild is not None:
             todo, index_from = _from_nothing(store, todo), store.log.first_position
-            problems = ["asked for"]
+            problems = ["requested"]
         recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
         if rebuild is not None:
             recovery.progress = rebuild
@@ -127,7 +125,7 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
             )
         changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
-    store.reserve.take()
+    store.reserve.allocate()
 
 
 def failed_flush(root: Path) -> int | None:
@@ -145,10 +143,10 @@ def mark_failure(store: RecoveredStore, failure: SaturnError) -> None:
     """Write a recovery marker for the next start (DUR-07). On a broken disk that may fail, which is only logged."""
     path = store.settings.root / FAILURE_NAME
     text = json.dumps({"offset": store.log.confirmed_end, "reason": failure.message})
-    leave_mark(path, text.encode(), store.disk)
+    write_marker(path, text.encode(), store.disk)
 
 
-def _drop_unborn_file(store: RecoveredStore, *, clean: bool) -> None:
+def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
     """Delete a last commit log file that a crash left unallocated: it holds no data.
 
     After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
@@ -160,7 +158,7 @@ def _drop_unborn_file(store: RecoveredStore, *, clean: bool) -> None:
     if note is not None and note.log_synced > int(paths[-1].name):
         return
     if is_zero(paths[-1]):
-        log.warning("%s was never allocated and is empty: deleted", paths[-1])
+        log.warning("unallocated commit log file deleted path=%s", paths[-1])
         store.disk.unlink(paths[-1])
 
 
@@ -176,7 +174,7 @@ def load_index(store: RecoveredStore, *, clean: bool) -> int | None:
     if synced is not None and synced.file:
         newest = store.index.paths[-1].name if store.index.paths else ""
         if newest != f"{synced.file:0{NAME_DIGITS}d}":
-            log.warning("the newest index file in %s is missing: what it had is indexed again", store.index.folder)
+            log.warning("newest index file missing, its records indexed again folder=%s", store.index.folder)
             return store.index.repair(synced)
     return store.index.dispatch_from if damaged else None
 
@@ -185,7 +183,7 @@ def _empty(store: RecoveredStore) -> None:
     """Without a commit log, delete everything that points into it (RC-11)."""
     if store.queues.max_physical > 0:
         log.warning(
-            "the log ends at offset 0 (it has no files), but consume queues point to records up to offset %s: all are gone",
+            "log end recovered offset=0 reason=no files; consume queues deleted, they reached offset=%s",
             store.queues.max_physical,
         )
     store.queues.remove(list(store.queues.by_key))
@@ -194,7 +192,7 @@ def _empty(store: RecoveredStore) -> None:
     store.log.set_end(0)
     store.log.set_confirmed(0)
     store.dispatched = 0
-    store.begin_upkeep([0])
+    store.begin_maintenance([0])
     store.write_note()
 
 
@@ -223,12 +221,12 @@ class _Recovery:
         listed = store.queues.listed
         self.known = store.checkpoint.note is not None and listed is not None and listed.log_start == start
         self.progress: Callable[[int, int], None] | None = None
-        self._told = 0
+        self._reported = 0
         self.reach = store.queues.max_physical
         self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
         self._misfit: Message | None = None
         # Records that restart a queue at 0, and the queue's end before that.
-        self._anew: dict[tuple[str, int], tuple[Message, int]] = {}
+        self._restarted: dict[tuple[str, int], tuple[Message, int]] = {}
         # Topics without a queue: first record's offset, number of records.
         self._absent: dict[str, tuple[int, int]] = {}
         self.boundaries: list[int] = []  # start offsets of some of the records
@@ -248,7 +246,7 @@ class _Recovery:
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
             log.warning(
-                "consume queues do not fit the commit log: all of them are made anew from offset %s",
+                "consume queues rebuilt reason=they do not match the commit log offset=%s",
                 store.log.first_position,
             )
             store.queues.clear()
@@ -262,12 +260,10 @@ class _Recovery:
         cut = store.log.set_end(scan.end)
         dropped = store.queues.truncate(scan.end)
         if not clean or self.foreign or cut or dropped or self.reach > scan.end:
-            log.warning(
-                "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
-            )
+            log.warning("log end recovered offset=%s reason=%s dropped_bytes=%s", scan.end, scan.stopped_by, cut)
         if not clean:
             store.queues.drop_empty()
-        self._tell_what_is_not_known()
+        self._warn_about_unknowns()
         for queue in store.queues.by_key.values():
             queue.correct_min_offset(store.log.first_position)
         if store.index is not None:
@@ -281,7 +277,7 @@ class _Recovery:
         store = self.store
         self.boundaries.clear()
         self._absent.clear()
-        self._anew.clear()
+        self._restarted.clear()
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
@@ -291,8 +287,8 @@ class _Recovery:
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)
-            if self.progress is not None and message.physical_offset - self._told >= _PROGRESS_BYTES:
-                self._told = message.physical_offset
+            if self.progress is not None and message.physical_offset - self._reported >= _PROGRESS_BYTES:
+                self._reported = message.physical_offset
                 self.progress(
                     message.physical_offset - store.log.first_position, len(store.log.files) * store.log.file_bytes
                 )
@@ -332,7 +328,7 @@ class _Recovery:
         if appended is not None:
             return appended
         found = store.queues.get(key)
-        if not due and self.known and _of_a_former_life(found, message):
+        if not due and self.known and _of_deleted_topic(found, message):
             return True  # topic was deleted; after a crash only records newer than the checkpoint were dispatched
         if found is None:
             return self._may_be_deleted(message)
@@ -355,8 +351,10 @@ class _Recovery:
             place = self._place(message.physical_offset)
             raise CorruptRecord(f"{place}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
         if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
-            log.warning("queue %s/%s begins anew at offset %s: the topic was deleted", *key, message.physical_offset)
-            self._anew[key] = (message, queue.max_offset)
+            log.warning(
+                "queue restarted after topic deletion topic=%s queue=%s offset=%s", *key, message.physical_offset
+            )
+            self._restarted[key] = (message, queue.max_offset)
             queue.delete()
         before = queue.max_offset
         if not before and number:
@@ -369,7 +367,7 @@ class _Recovery:
             return False
         if queue.max_offset == before:
             return None
-        store.queues.touched(key)
+        store.queues.mark_dirty(key)
         self.written += 1
         if self.written - self._saved >= UNITS_KEPT:
             self._write_queues()
@@ -402,19 +400,19 @@ class _Recovery:
         self._absent[topic] = (first, count + 1)
         return True
 
-    def _tell_what_is_not_known(self) -> None:
+    def _warn_about_unknowns(self) -> None:
         """Warn about a store of another broker, whose checkpoint has no note to distinguish damage from deletion."""
         if not self.foreign:
             return
         for topic, (first, count) in self._absent.items():
             log.warning(
-                "topic %r has no consume queue, but %s records from offset %s on: right if it was deleted, else make the "
-                "queues anew with `saturnmq store rebuild`", topic, count, first
+                "topic without consume queues topic=%r records=%s offset=%s: correct if it was deleted, otherwise rebuild the "
+                "queues with `saturnmq store rebuild`", topic, count, first
             )  # fmt: skip
         if self.read_from > self.store.log.first_position:
             log.warning(
-                "another broker wrote this store: its log before offset %s is taken as it is; `saturnmq store verify` "
-                "reads all of it", self.read_from
+                "store written by another broker, log not checked before offset=%s; `saturnmq store verify` reads all of it",
+                self.read_from
             )  # fmt: skip
 
     def _place(self, offset: int) -> str:
@@ -429,8 +427,8 @@ class _Recovery:
         key = (message.topic, message.queue_id)
         queue = self.store.queues.get(key)
         must = queue.max_offset if queue else 0
-        if key in self._anew:  # the topic was not re-created: the next record is not number 1
-            message, must = self._anew[key]
+        if key in self._restarted:  # the topic was not re-created: the next record is not number 1
+            message, must = self._restarted[key]
         return CorruptRecord(
             f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
             f"{message.topic}/{message.queue_id}, where number {must} must follow",
@@ -442,7 +440,7 @@ class _Recovery:
         return tags_code(message.properties_raw) if due is None else due
 
 
-def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
+def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
     """Whether all units of the queue are newer than a record without a unit, so that its topic was deleted since."""
     if queue is None or message.queue_offset < queue.min_offset:
         return True
@@ -453,7 +451,7 @@ def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
 def _settle(store: RecoveredStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
-        store.begin_upkeep(boundaries)
+        store.begin_maintenance(boundaries)
         return
     store.log.sync_from(min(todo.durable, store.log.end) - 1)
     todo_queues = store.queues.round(0)
@@ -464,6 +462,6 @@ def _settle(store: RecoveredStore, todo: Plan, boundaries: list[int], *, changed
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)
-    store.begin_upkeep(boundaries)
+    store.begin_maintenance(boundaries)
     store.write_note()
     store.disk.unlink(store.settings.root / FAILURE_NAME)

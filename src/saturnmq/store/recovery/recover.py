@@ -191,5 +191,5 @@ def damage(commit_log: ReadableLog, scan: Scan, durable: int) -> CorruptRecord:
     place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
     return CorruptRecord(
         f"{place} is damaged (offset {scan.end}: {scan.stopped_by}), but everything before offset {durable} was on disk.",
-        hint="Restore the file from a copy, or cut the log there with `saturnmq store repair` and lose what lies behind.",
+        hint="Restore the file from a copy, or cut the log there with `saturnmq store repair` and lose the records after it.",
     )

@@ -78,7 +78,7 @@ def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: i
     path = folder / file_name(at - at % size)
     first = int(paths[0].name) // UNIT_BYTES
     beyond = StoreError(
-        f"queue {topic}/{queue_id} has no unit for queue offset {queue_offset}; its files begin at {first} and have room "
+        f"queue {topic}/{queue_id} has no unit for queue offset {queue_offset}; its files begin at {first} and have space "
         f"up to {(int(paths[-1].name) + size) // UNIT_BYTES - 1}",
         hint="The newest units may still be in the memory of a running broker; the log has their records.",
     )
@@ -107,7 +107,7 @@ def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: i
         raise CorruptRecord(
             f"{where} points to offset {physical}, where queue offset {message.queue_offset} of "
             f"{message.topic}/{message.queue_id} lies",
-            hint="Make the queues anew from the log: saturnmq store rebuild",
+            hint="Rebuild the queues from the log: saturnmq store rebuild",
         )
     return found
 

@@ -190,7 +190,7 @@ def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad
 
 def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | None]:
     """End of the valid records from the file's start, bytes in the file, and the fault there, if any."""
-    at = told = 0
+    at = reported = 0
     while at < file.usable:
         found = file.record(at)
         if isinstance(found, Bad):
@@ -198,8 +198,8 @@ def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | No
         if found is None:
             break
         at += found.store_bytes
-        if at - told >= _PROGRESS_BYTES:
-            told = at
+        if at - reported >= _PROGRESS_BYTES:
+            reported = at
             progress(at)
     written = file.written_end()
     if not file.is_filled(at) and written > at:

@@ -173,7 +173,7 @@ class _Verifier:
             self._problem(
                 path,
                 f"is {length} bytes long, must be {CHECKPOINT_BYTES}",
-                "the next start writes it anew",
+                "the next start rewrites it",
                 at=min(length, CHECKPOINT_BYTES),
                 weight=Weight.PENDING,
             )
@@ -214,7 +214,7 @@ class _Verifier:
                 StateFile(main, ReadOnlyDisk()).read(_readable)
             except CorruptRecord as error:
                 if path.name == LIST_NAME:
-                    self._problem(path, error.message, "the next start makes it anew", weight=Weight.PENDING)
+                    self._problem(path, error.message, "the next start re-creates it", weight=Weight.PENDING)
                 else:
                     self._problem(path, error.message, "put a copy of it in its place")
                 continue
@@ -300,7 +300,7 @@ class _Verifier:
         for found in file.records():
             if self._empty_from is not None:
                 before, empty_at = self._empty_from
-                what = f"nothing was written here, but {file.path.name} behind it has records"
+                what = f"nothing was written here, but {file.path.name} after it has records"
                 self._bad_record(before, Bad(empty_at, what), durable)
                 self._empty_from = None
             if isinstance(found, Bad):

@@ -34,7 +34,7 @@ _KEPT_MAX: Final = 100
 _SECONDS_MAX: Final = 2**31 - 1
 UNKNOWN_MS: Final = -1  # store time of a record whose own is impossible
 _PREFIXES_MAX: Final = 50_000
-_REBUILD: Final = "make the index anew from the log: saturnmq store rebuild"
+_REBUILD: Final = "rebuild the index from the log: saturnmq store rebuild"
 _BY_ITSELF: Final = "the next start makes it whole"
 
 

@@ -22,9 +22,9 @@ from saturnmq.store.tools.scan import LogFile, Problem, ReadOnlyDisk, Weight, fi
 _BLOCK_UNITS: Final = 128
 _READ_BYTES: Final = UNIT_BYTES * 50_000
 _EXTENSION_MAX: Final = -(1 << 31)  # a tags code below it is an address in the queue's extension
-_REBUILD: Final = "make it anew from the log: saturnmq store rebuild"
+_REBUILD: Final = "rebuild it from the log: saturnmq store rebuild"
 _CUT: Final = "restore the file from a copy, or cut the log there: saturnmq store repair --at {}"
-_BY_ITSELF: Final = "the next start makes it anew from the log"
+_BY_ITSELF: Final = "the next start rebuilds it from the log"
 
 
 class _Lack:
@@ -145,7 +145,7 @@ class QueueCheck:
                 if physical >= 0 and size > 0:
                     if not run or not counts:
                         place_at = at + place * UNIT_BYTES
-                        self._problem(path, f"a unit (offset {physical}, size {size}) behind an empty one", at=place_at)
+                        self._problem(path, f"a unit (offset {physical}, size {size}) after an empty one", at=place_at)
                         return used
                     used += 1
                     queue.end += UNIT_BYTES
@@ -175,7 +175,7 @@ class QueueCheck:
             lack.add(message)
             return
         if message.queue_offset == 0:
-            self._begins_anew(queue, message)
+            self._restarts(queue, message)
         unit = queue.unit(message.queue_offset)
         if unit is not None and unit[:2] == (message.physical_offset, message.store_bytes):
             if unit[2] == code or unit[2] < _EXTENSION_MAX:
@@ -197,11 +197,13 @@ class QueueCheck:
             queue.wrong.add(message)
         # else the unit is of a later record: the topic was deleted and re-created, which finish() checks
 
-    def _begins_anew(self, queue: _Queue, message: Message) -> None:
+    def _restarts(self, queue: _Queue, message: Message) -> None:
         """Queue offset 0: earlier records without a unit are of a topic that was deleted since."""
         if queue.missing.first is None:
             return
-        what = f"queue begins anew here: {queue.missing.count} records before it have no unit, right if the topic was deleted"
+        what = (
+            f"queue restarts here: {queue.missing.count} records before it have no unit, right if the topic was deleted"
+        )
         self._add(Problem(Weight.REMARK, queue.folder, -1, message.physical_offset, what))
         queue.missing = _Lack()
 

@@ -267,7 +267,7 @@ def test_failed_sync_stops_acknowledgements_and_marks_store(
     marker = json.loads((tmp_path / FAILURE_NAME).read_bytes())
     assert marker["offset"] == durable and "errno 28" in marker["reason"]
     store = opened(tmp_path)
-    assert f"every record from offset {durable} on is checked" in caplog.text
+    assert f"flush failed before this start check_from={durable}\n" in caplog.text
     assert bodies(store)[0] == b"good"
     assert not (tmp_path / FAILURE_NAME).exists()
     asyncio.run(store.stop())
@@ -360,7 +360,7 @@ def test_reserve_is_given_up_for_state_file_on_full_disk(tmp_path: Path) -> None
     file = StateFile(tmp_path / "config" / "consumerOffset.json", Full(), store.reserve)
     file.write(b"{}")
     assert file.path.read_bytes() == b"{}" and not reserve.exists()
-    asyncio.run(store._upkeep.clean())
+    asyncio.run(store._maintenance.clean())
     assert reserve.exists()
     asyncio.run(store.stop())
 
@@ -376,7 +376,7 @@ def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path) 
         store.disk_usage = broken  # type: ignore[method-assign]
         await store.start()
         await until(lambda: not store.writable)
-        assert "upkeep failed: RuntimeError: no such device" in store.put(message()).reason
+        assert "maintenance failed: RuntimeError: no such device" in store.put(message()).reason
         await store.stop()
         assert (tmp_path / "abort").exists()
 
