@@ -329,7 +329,7 @@ class ConsumeBench(Bench):
 # The load processes in Python: `consume.py --load WORDS`. They print `load: ready`, then one RESULT line.
 
 
-def tell(**values: object) -> None:
+def emit(**values: object) -> None:
     print("RESULT " + json.dumps(values), flush=True)
 
 
@@ -354,7 +354,7 @@ class Polling(asyncio.Protocol):
         for answer in self._decoder.feed(data):
             self._outcome["answered"] += 1
             if answer.code != ResponseCode.PULL_NOT_FOUND:
-                self._outcome["refused"] += 1
+                self._outcome["rejected"] += 1
             again.append(self._frames[answer.opaque])
         self._transport.write(b"".join(again))
 
@@ -387,7 +387,7 @@ async def load_polls(name_servers: str, address: str) -> None:
         await client.create_topic("Idle", queues=POLL_QUEUES)
     host, _, port = address.rpartition(":")
     chance = random.Random(497)
-    outcome = {"answered": 0, "refused": 0, "lost": 0}
+    outcome = {"answered": 0, "rejected": 0, "lost": 0}
     loop = asyncio.get_running_loop()
     transports = []
     begin = time.monotonic()
@@ -401,10 +401,10 @@ async def load_polls(name_servers: str, address: str) -> None:
     await asyncio.to_thread(sys.stdin.readline)
     turns = (time.monotonic() - begin) * 1000 / POLL_SUSPEND_MS
     least, most = POLLS if turns > 1.5 else 0, POLLS * (1 + turns)
-    if outcome["refused"] or outcome["lost"] or not least <= outcome["answered"] <= most:
-        tell(error=f"the polls did not wait: {outcome}, due were {least} to {most:.0f} answers")
+    if outcome["rejected"] or outcome["lost"] or not least <= outcome["answered"] <= most:
+        emit(error=f"the polls did not wait: {outcome}, due were {least} to {most:.0f} answers")
     else:
-        tell(**outcome)
+        emit(**outcome)
     for transport in transports:
         transport.abort()
 
@@ -428,7 +428,7 @@ async def load_send(name_servers: str, seconds: str) -> None:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(IN_FLIGHT):
                     tasks.create_task(send_until(begin + length_s))
-        tell(messages=count, seconds=time.monotonic() - begin, cpuS=time.process_time() - cpu_s)
+        emit(messages=count, seconds=time.monotonic() - begin, cpuS=time.process_time() - cpu_s)
 
 
 async def load_consume(name_servers: str, topic: str, group: str, count: str) -> None:
@@ -448,7 +448,7 @@ async def load_consume(name_servers: str, topic: str, group: str, count: str) ->
                 left -= 1
                 if not left:
                     break
-        tell(messages=int(count) - 1, seconds=time.monotonic() - begin, cpuS=time.process_time() - cpu_s)
+        emit(messages=int(count) - 1, seconds=time.monotonic() - begin, cpuS=time.process_time() - cpu_s)
 
 
 LOADS = {"polls": load_polls, "send": load_send, "consume": load_consume}

@@ -82,7 +82,7 @@ class Servers:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("demo: the servers did not start; their message stands above")
+            raise SystemExit("demo: the servers did not start, see their message above")
         self.facts: dict[str, str] = json.loads(line)["rows"][0]
 
     @property

@@ -45,9 +45,9 @@ def test_bloom_defaults_are_20_percent_and_32_consumers() -> None:
 @pytest.mark.spec("FIL-07")
 @pytest.mark.parametrize(("percent", "consumers", "problems"), [(0, 1, 1), (100, 1, 1), (20, 0, 1), (-1, -1, 2)])
 def test_invalid_bloom_settings_are_rejected_together(percent: int, consumers: int, problems: int) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         BloomFilter(percent, consumers)
-    assert len(refused.value.problems) == problems
+    assert len(caught.value.problems) == problems
 
 
 @pytest.mark.spec("FIL-07")

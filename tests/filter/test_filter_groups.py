@@ -57,7 +57,7 @@ def test_heartbeat_creates_record() -> None:
 @pytest.mark.parametrize("kind", ["TAG", "", "tag"])
 def test_tags_and_empty_expressions_have_no_record(kind: str) -> None:
     filters = GroupFilters()
-    expected = [Change.REFUSED] if kind == "tag" else []  # an unknown expression type
+    expected = [Change.REJECTED] if kind == "tag" else []  # an unknown expression type
     assert changes(filters, sql("a", kind=kind)) == expected
     assert changes(filters, sql("", kind="SQL92")) == []
     assert len(filters) == 0
@@ -99,12 +99,12 @@ def test_invalid_new_expression_removes_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     facts = filters.subscribe("g", [sql("a > > 2", version=8)], NOW + 5)
-    assert [fact.change for fact in facts] == [Change.REFUSED]
+    assert [fact.change for fact in facts] == [Change.REJECTED]
     assert "column 5" in facts[0].detail
     assert filters.get("T", "g") is None
-    with pytest.raises(ResponseError) as refused:
+    with pytest.raises(ResponseError) as caught:
         filters.for_pull("T", "g", 8)
-    assert refused.value.code == 27
+    assert caught.value.code == 27
 
 
 @pytest.mark.spec("FIL-04")
@@ -181,7 +181,7 @@ def test_changed_bloom_filter_drops_all_saved_records() -> None:
     saved = filters.encode()
     other = GroupFilters(BloomFilter(20, 32))
     changes(other, sql("old = 1"))
-    assert {fact.change for fact in other.load(saved, NOW)} == {Change.REFUSED}
+    assert {fact.change for fact in other.load(saved, NOW)} == {Change.REJECTED}
     assert len(other) == 0
 
 
@@ -194,8 +194,8 @@ def test_saved_record_with_invalid_expression_or_bits_is_dropped() -> None:
     document["filterDataByTopic"]["U"]["groupFilterData"]["g"]["bloomFilterData"]["bitPos"] = [0, 1, 2]
     facts = GroupFilters().load(json.dumps(document).encode(), NOW)
     assert [(fact.topic, fact.change) for fact in facts] == [
-        ("T", Change.REFUSED),
-        ("U", Change.REFUSED),
+        ("T", Change.REJECTED),
+        ("U", Change.REJECTED),
         ("V", Change.NEW),
     ]
 
@@ -230,9 +230,9 @@ def test_pull_requires_record_as_new_as_its_subscription() -> None:
     changes(filters, sql("a > 1", version=7))
     assert filters.for_pull("T", "g", 7) is filters.get("T", "g")
     for topic, version, code in (("U", 0, 27), ("T", 8, 28)):
-        with pytest.raises(ResponseError) as refused:
+        with pytest.raises(ResponseError) as caught:
             filters.for_pull(topic, "g", version)
-        assert refused.value.code == code
+        assert caught.value.code == code
 
 
 @pytest.mark.spec("FIL-06")
@@ -325,10 +325,10 @@ def test_check_subscription_returns_expected_code(
     if code is None:
         check_subscription(text, kind, property_filter_enabled=enabled)
         return
-    with pytest.raises(ResponseError) as refused:
+    with pytest.raises(ResponseError) as caught:
         check_subscription(text, kind, property_filter_enabled=enabled)
-    assert refused.value.code == code
-    assert refused.value.remark
+    assert caught.value.code == code
+    assert caught.value.remark
 
 
 @pytest.mark.spec("FIL-03", "PRC-07")
@@ -336,9 +336,9 @@ def test_expressions_require_property_filter_enabled() -> None:
     require_property_filter("SQL92", enabled=True)
     require_property_filter("TAG", enabled=False)
     require_property_filter(None, enabled=False)
-    with pytest.raises(ResponseError) as refused:
+    with pytest.raises(ResponseError) as caught:
         require_property_filter("SQL92", enabled=False)
-    assert (refused.value.code, refused.value.remark) == (
+    assert (caught.value.code, caught.value.remark) == (
         1,
         "The broker does not support consumer to filter message by SQL92",
     )
@@ -347,6 +347,6 @@ def test_expressions_require_property_filter_enabled() -> None:
 @pytest.mark.spec("BP-01")
 def test_pull_with_invalid_expression_fails_with_23() -> None:
     for text, kind in (("a > >", "SQL92"), ("||", "TAG"), ("a", "CLASS")):
-        with pytest.raises(FilterError) as refused:
+        with pytest.raises(FilterError) as caught:
             matcher_of(text, kind)
-        assert refused.value.code == 23
+        assert caught.value.code == 23

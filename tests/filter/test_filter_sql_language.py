@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from filter_twin import verdict as twin_verdict
+from filter_reference import verdict as reference_verdict
 
 from saturnmq.filter import FilterError, PropertyError, SqlMatcher, compile_sql, matcher_of
 
@@ -39,7 +39,7 @@ def test_corpus_results_match_apache(row: str) -> None:
 
 @pytest.mark.spec("FUZ-06")
 def test_reference_implementation_matches_apache() -> None:
-    assert [case for case in CORPUS if twin_verdict(case[1], case[2]) != case[3]] == []
+    assert [case for case in CORPUS if reference_verdict(case[1], case[2]) != case[3]] == []
 
 
 @pytest.mark.spec("FIL-09")
@@ -155,9 +155,9 @@ def test_not_binds_tighter_and_absent_properties_never_match() -> None:
     ],
 )
 def test_compile_errors_name_position_and_reason(text: str, position: int, reason: str) -> None:
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         compile_sql(text)
-    error = refused.value
+    error = caught.value
     assert (error.code, error.position, error.line, error.column) == (23, position, 1, position + 1)
     assert reason in error.reason
     assert f"column {position + 1}: " in error.remark
@@ -165,22 +165,22 @@ def test_compile_errors_name_position_and_reason(text: str, position: int, reaso
 
 @pytest.mark.spec("FIL-13")
 def test_compile_error_names_line_column_and_expected_tokens() -> None:
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         compile_sql("a > 1\n  AND b > > 3")
-    error = refused.value
+    error = caught.value
     assert (error.line, error.column) == (2, 11)
     assert "a property name" in error.expected and "NOT" in error.expected
     assert str(error).startswith("SQL92 filter, line 2, column 11: found '>'; expected a property name, ")
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         compile_sql("a IS")
-    assert refused.value.expected == ("NULL", "NOT")
+    assert caught.value.expected == ("NULL", "NOT")
 
 
 @pytest.mark.spec("FIL-13")
 def test_compile_error_truncates_long_text() -> None:
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         compile_sql("(a " + "x" * 5000)
-    assert len(str(refused.value)) < 300
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.spec("FIL-14")
@@ -204,10 +204,10 @@ def test_text_after_condition_is_ignored_and_reported(text: str, same_as: str, i
 
 @pytest.mark.spec("FIL-14")
 def test_strict_mode_rejects_text_after_condition() -> None:
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         matcher_of("a LIKE 'x%'", "SQL92", strict=True)
-    assert refused.value.position == 2
-    assert "LIKE" in refused.value.reason
+    assert caught.value.position == 2
+    assert "LIKE" in caught.value.reason
     for text in ("a = 1", "a = 1  ", "a = 1 /* note */", "a = 1 -- line end\n"):
         compile_sql(text, strict=True)
 
@@ -230,9 +230,9 @@ def test_last_100_texts_are_cached_valid_or_invalid() -> None:
     assert compile_sql("cached = 1") is first
     errors = []
     for _ in range(2):
-        with pytest.raises(FilterError) as refused:
+        with pytest.raises(FilterError) as caught:
             compile_sql("cached = ")
-        errors.append(refused.value)
+        errors.append(caught.value)
     assert _compiled.cache_info().misses == 2
     assert errors[0] is not errors[1], "each raise has its own traceback"
     assert str(errors[0]) == str(errors[1])

@@ -63,9 +63,9 @@ def test_tag_codes_are_signed_java_hash_codes() -> None:
 @pytest.mark.spec("FIL-01")
 @pytest.mark.parametrize("text", ["||", "||||", "||||||"])
 def test_separators_only_are_rejected_with_23(text: str) -> None:
-    with pytest.raises(FilterError) as refused:
+    with pytest.raises(FilterError) as caught:
         tag_matcher(text)
-    assert (refused.value.code, refused.value.position, refused.value.kind) == (23, 0, "TAG")
+    assert (caught.value.code, caught.value.position, caught.value.kind) == (23, 0, "TAG")
 
 
 @pytest.mark.spec("FIL-02")

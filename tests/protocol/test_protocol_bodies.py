@@ -220,15 +220,15 @@ def test_body_tolerates_missing_null_and_unknown_members(cls: type[Body]) -> Non
 @pytest.mark.parametrize("cls", ALL_BODIES, ids=lambda cls: cls.__name__)
 def test_members_of_wrong_type_are_rejected_by_name(cls: type[Body]) -> None:
     for member in cls.MEMBERS:
-        refused = 0
+        rejected = 0
         for bad in ([[]], {"x": object}, "neither", 1.5):
             value = {"x": [[]]} if isinstance(bad, dict) else bad
             try:
                 cls.from_json({member.wire: value})
             except BodyError as error:
                 assert member.wire in str(error) or "must be an object" in str(error)
-                refused += 1
-        assert refused, member.wire
+                rejected += 1
+        assert rejected, member.wire
     for junk in (b"[]", b"1", b'"text"', b"null", b"{", b"", None):
         with pytest.raises(BodyError):
             cls.decode(junk)

@@ -76,9 +76,9 @@ def check_same(pieces: list[bytes]) -> list[Command]:
     """Decode with and without templates, assert equal outcomes, and return the commands of the decoder with templates."""
     plain, templated = outcome(FrameDecoder(), pieces), outcome(FrameDecoder(templates=HeaderTemplates()), pieces)
     assert templated == plain
-    for command, twin in zip(templated[0], plain[0], strict=True):
-        assert list(command.ext.items()) == list(twin.ext.items())  # in the same order
-        assert encode_frame(command) == encode_frame(twin)
+    for command, full in zip(templated[0], plain[0], strict=True):
+        assert list(command.ext.items()) == list(full.ext.items())  # in the same order
+        assert encode_frame(command) == encode_frame(full)
     return templated[0]
 
 

@@ -24,7 +24,7 @@ from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
-SECRETS = {"reader": "hush-hush", "nobody": "sh-sh"}
+SECRETS = {"reader": "hush-hush", "stranger": "sh-sh"}
 PREFIX = "org.apache.rocketmq.acl.common.AclException: "
 
 
@@ -66,7 +66,7 @@ class Accounts:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[SyncEmbeddedBroker, Accounts]]:
-    accounts = Accounts({"reader": {"open", "%RETRY%CID_RMQ_SYS_SPARK"}, "nobody": {"open"}})
+    accounts = Accounts({"reader": {"open", "%RETRY%CID_RMQ_SYS_SPARK"}, "stranger": {"open"}})
     with SyncEmbeddedBroker() as server:
         with Client(name_servers=server.name_servers) as client, client.producer("acl-tests") as out:
             for topic in ("open", "closed"):
@@ -98,7 +98,7 @@ def test_acl_read_with_sub_on_topic_and_group_succeeds(guarded: tuple[SyncEmbedd
     ("topic", "account", "more", "words"),
     [
         ("closed", "reader", {}, "No default permission for topic:closed"),
-        ("open", "nobody", {}, "No default permission for group:CID_RMQ_SYS_SPARK"),
+        ("open", "stranger", {}, "No default permission for group:CID_RMQ_SYS_SPARK"),
         ("open", "reader", {"secret": "guessed-wrong"}, "Check signature failed for accessKey=reader"),
     ],
 )

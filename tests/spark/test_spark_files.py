@@ -388,7 +388,7 @@ def test_plan_fixes_end_and_deleted_file_is_data_loss(tmp_path: Path) -> None:
     assert strict() == list(range(40)) and planned()() == list(range(41))
     first = len(read(files[0]))
     files[0].unlink()
-    with pytest.raises(DataLossError, match=rf"{files[0].name}.*the file is gone"):
+    with pytest.raises(DataLossError, match=rf"{files[0].name}.*the file was deleted"):
         strict()
     assert tolerant() == list(range(first, 40))
 

@@ -136,7 +136,7 @@ def test_log_outside_index_is_scanned(stopped: Path, tmp_path: Path, missing: st
 
 
 @pytest.mark.spec("FMD-09")
-@pytest.mark.parametrize("why", ["crashed", "damaged", "shape", "absent", "no topic", "told", "long", "packed"])
+@pytest.mark.parametrize("why", ["crashed", "damaged", "shape", "absent", "no topic", "reported", "long", "packed"])
 def test_unreliable_index_is_not_used(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     store, wanted, options = copy(stopped, tmp_path), ds.EqualTo(("keys",), "1034"), {}
     everything = rows(reader(store, wanted, plan="log"))
@@ -150,7 +150,7 @@ def test_unreliable_index_is_not_used(stopped: Path, tmp_path: Path, monkeypatch
         second.write_bytes(second.read_bytes() + bytes(8400))
     elif why == "absent":
         shutil.rmtree(store / "index")
-    elif why == "told":
+    elif why == "reported":
         options = {"plan": "log"}
     elif why == "long":
         monkeypatch.setattr(index_files, "PLACES_MAX", 2)

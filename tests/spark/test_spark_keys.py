@@ -22,12 +22,12 @@ from saturnmq.testing import SyncEmbeddedBroker
 
 COUNT, QUEUES = 3000, 2
 SHARED = dict.fromkeys(range(0, 600, 10), "few") | dict.fromkeys(range(1000, 1200, 2), "many")
-TWINS = ("Aa", "BB")  # two keys with the same hash
+SAME_HASH = ("Aa", "BB")  # two keys with the same hash
 
 
 def key_of(n: int) -> list[str]:
     if n in (50 + 1, 2500):
-        return [TWINS[n == 2500]]
+        return [SAME_HASH[n == 2500]]
     return [SHARED[n], f"k{n}"] if n in SHARED else [f"k{n}"]
 
 
@@ -149,10 +149,10 @@ def test_broker_without_index_or_with_errors_is_scanned(
         fill(server, "plain", 1200)
         assert read(server, "plain", ds.EqualTo(("keys",), "k77")) == ([77], 1200)
 
-    async def refused(*_given: Any, **_more: Any) -> Any:
+    async def rejected(*_given: Any, **_more: Any) -> Any:
         raise response_error(ResponseCode.SYSTEM_ERROR, f"code {RequestCode.QUERY_MESSAGE} is not served")
 
-    monkeypatch.setattr(index_lookup, "_query", refused)
+    monkeypatch.setattr(index_lookup, "_query", rejected)
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], COUNT)
 
 

@@ -222,7 +222,7 @@ def test_decreasing_store_times_lose_no_row(hint: int, begin: int, end: int, cap
     pushed = pushdown.Predicates(start_ms=begin, end_ms=end)
     piece = asyncio.run(planning._narrowed(link, known, whole, pushed))
     assert piece.begin <= wanted[0] and piece.end > wanted[-1]
-    assert "store times of T/b/0 fall" in caplog.text
+    assert "store times decrease queue=T/b/0" in caplog.text
     streaming = asyncio.run(planning.starts(link, known, made, compared=False))[0][queue]
     assert (
         stored[streaming] >= begin and streaming <= wanted[0]

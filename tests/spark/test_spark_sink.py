@@ -115,7 +115,7 @@ def test_sink_task_respects_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spec("SNK-04", "SNK-08")
-def test_sink_retries_transient_results_but_not_refusals(
+def test_sink_retries_transient_results_but_not_rejections(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A send not durable at first is repeated; a queue that must not be written fails at the first response."""
@@ -140,7 +140,7 @@ def test_sink_retries_transient_results_but_not_refusals(
         strict = sending.Sender(link, options)
         began = time.monotonic()
         bad = Request(Target("T", "broker-a", 99), Prepared("T", b"x", ("1",), "WAIT\x01true"), 1, 1)
-        with pytest.raises(StoreError, match="refused a message"):
+        with pytest.raises(StoreError, match="rejected a message"):
             link.run(strict.send([bad]))
         assert time.monotonic() - began < 2
 

@@ -150,8 +150,8 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
     assert len({row["ts"] for row in versions}) == 2, "the history grows by each poll"
     source = RocketMQDataSource({"nameServer": server.name_servers, "topic": "SATURN_ALERT", "columns": "body"})
     made = source.reader(source.schema())
-    told = [json.loads(row["body"]) for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
-    assert {(a["rule"], a["state"]) for a in told[:2]} == {("behind", "firing"), ("stuck", "firing")}
+    alerts = [json.loads(row["body"]) for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
+    assert {(a["rule"], a["state"]) for a in alerts[:2]} == {("behind", "firing"), ("stuck", "firing")}
 
 
 @pytest.mark.spec("PIP-11")

@@ -77,7 +77,7 @@ def test_wait_for_broker_is_bounded_by_read_timeout(made: Any) -> None:
         reader.partitions(START, END)
     assert 20 <= sum(waited) <= 26
     reader, waited = made({A: WHOLE[A]}, readTimeoutMs="20000")
-    with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 5\.\.70: the queue is gone"):
+    with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 5\.\.70: the queue was deleted"):
         reader.partitions(START, END)
     assert sum(waited) >= 20
     reader, waited = made({A: WHOLE[A], B: WHOLE[B]})

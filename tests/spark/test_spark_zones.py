@@ -38,7 +38,7 @@ def source_rows(spark: Any) -> Any:
     )
 
 
-def told(name: str, frame: Any, *columns: str) -> Any:
+def labelled(name: str, frame: Any, *columns: str) -> Any:
     """Return columns of a frame as text, with timestamps as Unix seconds: collect() would convert them to local time."""
     kinds = dict(frame.dtypes)
     shown = [f.unix_seconds(f.col(c)) if kinds[c] == "timestamp" else f.col(c) for c in columns]
@@ -55,7 +55,7 @@ def test_pipeline_tables_use_utc_in_every_session_time_zone(spark: Any, zones: l
     for zone in zones:
         spark.conf.set(ZONE, zone)
         messages = lake.messages_of(source_rows(spark))
-        assert told("", messages, "date", "hour").collect() == [("", "2026-03-01 21")], zone
+        assert labelled("", messages, "date", "hour").collect() == [("", "2026-03-01 21")], zone
     sent = messages.select("topic", "uniq_key", f.col("store_ts").alias("produced_at"))
     events = messages.select(f.lit("Pub").alias("type"), f.col("store_ts").alias("ts"), f.lit(None).cast("string").alias("_error"),
                              *[f.lit(None).cast(kind).alias(name) for name, kind in EVENT_COLUMNS])  # fmt: skip
@@ -67,12 +67,12 @@ def test_pipeline_tables_use_utc_in_every_session_time_zone(spark: Any, zones: l
     ]
     minutes = stats.stats_1m(messages.select(f.col("store_ts").alias("ts"), *ticks))
     frames = [
-        told("audit", audit.audit_daily(sent, messages, messages.select("uniq_key")), "date"),
-        told("events", good, "date"),
-        told("latency", trace.msg_latency(good), "date"),
-        told("minute", minutes, "window_start"),
-        told("hour", stats.rolled(minutes, "hour"), "window_start"),
-        told("day", stats.rolled(minutes, "day"), "window_start"),
+        labelled("audit", audit.audit_daily(sent, messages, messages.select("uniq_key")), "date"),
+        labelled("events", good, "date"),
+        labelled("latency", trace.msg_latency(good), "date"),
+        labelled("minute", minutes, "window_start"),
+        labelled("hour", stats.rolled(minutes, "hour"), "window_start"),
+        labelled("day", stats.rolled(minutes, "day"), "window_start"),
     ]
     assert dict(map(tuple, reduce(DataFrame.union, frames).collect())) == {
         "audit": "2026-03-01", "events": "2026-03-01", "latency": "2026-03-01", "minute": seconds(21, 45), "hour": seconds(21),

@@ -34,13 +34,13 @@ class Soak:
         self.missing = bytearray(b"\1") * messages  # by message number; preallocated, so that it does not grow
         self.left = messages
         self.samples: list[int] = []
-        self.room = asyncio.Semaphore(4096)  # limits messages that are sent but not received
+        self.slots = asyncio.Semaphore(4096)  # limits messages that are sent but not received
 
     async def send(self, out: Producer[bytes]) -> None:
         while self.sent < self.messages:
             number = self.sent
             self.sent += 1
-            await self.room.acquire()
+            await self.slots.acquire()
             await out.send(self.topic, b"%d" % number, keys=[f"k{number}"], tag="soak")
             if number and number % self.cut_every == 0:
                 self.cut()
@@ -60,7 +60,7 @@ class Soak:
             if self.missing[number]:
                 self.missing[number] = 0
                 self.left -= 1
-                self.room.release()
+                self.slots.release()
                 if self.left % step == 0:
                     self.samples.append(resident_bytes())
                 if self.left == 0:

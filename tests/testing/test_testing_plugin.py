@@ -374,7 +374,7 @@ def test_published_lag_and_requests_show_the_state_of_the_broker(
             assert saturn_broker.lag(saturn_group, saturn_topic) == 2
 
     run(work)
-    assert saturn_broker.published("nobody-knows-this-topic") == []
+    assert saturn_broker.published("unknown-topic") == []
     sends = [request for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"]
     assert [request.body for request in sends] == [b"%d" % n for n in range(5)]
     assert {request.ext["b"] for request in sends} == {saturn_topic}
@@ -479,7 +479,7 @@ def test_killed_broker_restarts_with_every_acknowledged_message(
             address = saturn_broker.server.broker_address
             saturn_broker.kill()
             with pytest.raises(SaturnError):
-                await out.send(saturn_topic, b"nobody there", timeout=0.5)
+                await out.send(saturn_topic, b"no server", timeout=0.5)
             saturn_broker.restart()
             assert saturn_broker.server.broker_address == address
             await out.send(saturn_topic, b"20")
@@ -498,12 +498,12 @@ def test_full_disk_rejects_sends_until_it_is_healed(
         async with saturn_client as client, client.producer("p") as out:
             saturn_broker.fill_disk()
             with pytest.raises(SaturnError, match="disk is full"):
-                await out.send(saturn_topic, b"no room", timeout=0.5)
+                await out.send(saturn_topic, b"disk full", timeout=0.5)
             saturn_broker.heal_disk()
-            await out.send(saturn_topic, b"room")
+            await out.send(saturn_topic, b"healed")
 
     run(work)
-    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"room"]
+    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"healed"]
 
 
 @pytest.mark.spec("TST-06")
@@ -593,10 +593,10 @@ def test_leaked_resource_fails_the_test_by_name(pytester: pytest.Pytester) -> No
     )
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-W", "ignore")
     result.assert_outcomes(passed=1, failed=len(LEFTOVERS))
-    for kind, (_, told) in LEFTOVERS.items():
+    for kind, (_, words) in LEFTOVERS.items():
         section = result.stdout.str().partition(f"_ test_{kind} _")[2].partition("\n___")[0]
         assert "the test left behind:" in section, kind
-        assert told in section, (kind, section)
+        assert words in section, (kind, section)
 
 
 @pytest.mark.spec("TST-04")

@@ -18,17 +18,17 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Some push consumers of a new group take what a topic holds, or what of it passes a filter; a message counts once.
- * They hold still until each has its queues, has fetched ahead, and has sent its second heartbeat: the original's broker may refuse
- * the pulls between the first, which can be older than the share of queues, and the second. What was fetched by then is
- * reported as {@code fetched}, and the clock starts.
+ * Push consumers of a new group consume a topic, or the messages that match a filter; each message counts once.
+ * They start when every consumer has its queues assigned, has prefetched and has sent its second heartbeat: an Apache broker may
+ * reject pulls between the first heartbeat, which can precede the rebalance, and the second. The messages prefetched until then
+ * are reported as {@code fetched}, and the clock starts.
  */
 final class LoadConsuming {
     private static final int QUEUES = 4;
     private static final int FAR = 65_535;
     private static final int AHEAD = 150;  // messages; several pulls
     static final long SETTLE_MS = 1500;  // a client's second heartbeat comes after a second
-    private static final String HIT = "hit";  // the tag of what both filters want, see LoadFilling
+    private static final String HIT = "hit";  // tag of the messages that match either filter, see LoadFilling
     private static final long JOIN_MS = 30_000;
 
     private final Options options;
@@ -67,7 +67,7 @@ final class LoadConsuming {
                 consumers.add(consumer(i));
             }
             waitJoined(consumers);
-            if (filtered) {  // hits lie far apart: with the default span of 2000 the client would mostly wait, 50 ms at a time
+            if (filtered) {  // matches are sparse: with the default span of 2000 the client would mostly sleep, 50 ms at a time
                 consumers.forEach(consumer -> consumer.setConsumeConcurrentlyMaxSpan(FAR));
                 consumers.forEach(consumer -> consumer.setPullThresholdForQueue(FAR));
             }
@@ -114,7 +114,7 @@ final class LoadConsuming {
         return consumer;
     }
 
-    /** How many of these, all of one queue, come for the first time. */
+    /** Number of these messages, all of one queue, that are delivered for the first time. */
     private int fresh(List<MessageExt> messages) {
         BitSet offsets = seen.computeIfAbsent(messages.get(0).getQueueId(), key -> new BitSet());
         int fresh = 0;

@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 
-/** A push consumer of a new group takes a backlog; measured from the first message it gets to the last. */
+/** A push consumer of a new group consumes a backlog; timed from its first message to its last. */
 final class LoadDraining {
     private LoadDraining() {
     }

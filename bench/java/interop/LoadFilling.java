@@ -13,7 +13,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.protocol.ResponseCode;
 
-/** Writes a backlog of exactly so many messages; with {@code marked=true} every tenth has the tag hit and the property a=0. */
+/** Writes exactly {@code count} messages; with {@code marked=true} every tenth has the tag hit and the property a=0. */
 final class LoadFilling {
     private static final int BATCH = 32;
     private static final int THREADS = 4;
@@ -60,7 +60,7 @@ final class LoadFilling {
         Report.line("messages", count, "hits", (count + EVERY - 1) / EVERY, "seconds", (System.nanoTime() - start) / 1e9);
     }
 
-    /** A busy broker says so before it stores anything; then once more. */
+    /** Sends again if the broker is busy: it reports that before it stores anything. */
     private static void send(DefaultMQProducer producer, List<Message> batch, long deadline) throws Exception {
         while (true) {
             try {

@@ -23,8 +23,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * From the moment a message was due to be sent to its listener, at a fixed rate; both ends in this JVM, one clock.
- * The schedule does not wait for a slow server: what it delays counts. The first second does not.
+ * Latency from the scheduled send time to the listener at a fixed rate; producer and consumer share this JVM and its clock.
+ * The schedule does not wait for a slow server, so that its delays count (no coordinated omission). The first second is warm-up.
  */
 final class LoadLatency {
     private static final long SETTLE_MS = 20_000;
@@ -74,7 +74,7 @@ final class LoadLatency {
             "p99Ms", LoadSending.percentile(sorted, 0.99));
     }
 
-    /** The queues of the topic, as soon as the name server knows them. */
+    /** Returns the queues of the topic once the name server has its route. */
     private List<MessageQueue> queues(DefaultMQProducer producer) throws Exception {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
         while (true) {
@@ -89,7 +89,7 @@ final class LoadLatency {
         }
     }
 
-    /** Until something of every queue has come: a pull that reaches the broker before the heartbeat is repeated late. */
+    /** Waits until a message of every queue was received: a pull that reaches the broker before the heartbeat is retried late. */
     private void waitJoined(int queues) throws InterruptedException {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
         while (joined.size() < queues) {

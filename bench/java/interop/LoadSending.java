@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sends for some seconds from some threads and reports how many messages the server stored in which time. */
+/** Sends from several threads for a fixed time; reports how many messages the server stored, and the time it took. */
 final class LoadSending {
     private static final int THREADS_PER_CONNECTION = 16;
     private static final int BATCH = 32;
@@ -46,7 +46,7 @@ final class LoadSending {
     private void measure(Options options) throws Exception {
         int threads = options.number("threads", 1);
         int connections = Math.max(1, threads / THREADS_PER_CONNECTION);
-        // The last one only asks how much is stored: its requests do not wait behind messages that are still to be written.
+        // The last producer only queries offsets: its requests do not queue behind messages that are still to be written.
         DefaultMQProducer[] producers = Load.producers(options.text("ns"), connections + 1);
         DefaultMQProducer observer = producers[connections];
         producers[0].send(message());  // the topic and its route exist
@@ -176,7 +176,7 @@ final class LoadSending {
         return new long[0];
     }
 
-    /** Messages stored since before, and the time until the last of them was: one-way sends tell nobody. */
+    /** Messages stored since {@code before}, and the time until the last one was stored: one-way sends get no response. */
     private long[] waitStored(DefaultMQProducer producer, long before, long sent, long start) throws Exception {
         long last = total(producer) - before;
         long changed = System.nanoTime();

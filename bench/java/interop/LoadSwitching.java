@@ -6,8 +6,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendStatus;
 
 /**
- * Sends one message after the other while a leader is killed, and reports how long no send succeeded.
- * Says {@code load: sending} when sends succeed; ends when they do so again after a failure, or after limitS.
+ * Sends messages one at a time while a leader is killed, and reports the longest time without a successful send.
+ * Prints {@code load: sending} when sends succeed; ends when they succeed again after a failure, or after limitS.
  */
 final class LoadSwitching {
     private static final long PAUSE_MS = 2;

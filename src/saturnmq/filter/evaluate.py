@@ -283,11 +283,11 @@ def _settle_equality(left: Kind, right: Kind) -> Settle:
     if left is Kind.TEXT and right is Kind.BOOLEAN:
         return lambda first, second: boolean_of(first) is second
     if left is Kind.BOOLEAN and right is Kind.TEXT:
-        return _refuse_boolean_before_text
+        return _reject_boolean_before_text
     if left is right:  # two texts, two booleans
         return operator.eq
     return lambda _first, _second: False  # a number and a boolean
 
 
-def _refuse_boolean_before_text(_first: bool, second: str) -> bool:
+def _reject_boolean_before_text(_first: bool, second: str) -> bool:
     raise PropertyError("a condition on the left of = cannot be compared with a text; write the text first")

@@ -34,7 +34,7 @@ class Change(Enum):
     REVIVED = "revived"
     CONFIRMED = "confirmed"
     DEAD = "dead"
-    REFUSED = "refused"  # the expression does not compile; the record was removed
+    REJECTED = "rejected"  # the expression does not compile; the record was removed
     IGNORED = "ignored"  # not newer than the known version
 
 
@@ -172,7 +172,7 @@ class GroupFilters:
             matcher = compile_expression(text, subscription.expression_type)
         except FilterError as error:
             self._remove(topic, group)
-            return Fact(Change.REFUSED, topic, group, error.message)
+            return Fact(Change.REJECTED, topic, group, error.message)
         positions = self.bloom.positions(position_text(group, topic))
         record = GroupFilter(topic, group, matcher, version, now_ms, positions, self.bloom.bits)
         self._topics.setdefault(topic, {})[group] = record
@@ -261,7 +261,7 @@ class GroupFilters:
             if bloom is None or not self.bloom.is_own(bloom.bit_num, bloom.bit_pos):
                 self._topics = {}
                 detail = f"the bloom filter is another one now: {self.bloom.hashes} of {self.bloom.bits} bits"
-                return [Fact(Change.REFUSED, each.topic, each.consumer_group, detail) for each in saved]
+                return [Fact(Change.REJECTED, each.topic, each.consumer_group, detail) for each in saved]
             facts.append(self._adopt(record, bloom, now_ms))
         return facts
 
@@ -270,10 +270,10 @@ class GroupFilters:
         try:
             matcher = compile_expression(record.expression, record.expression_type)
         except FilterError as error:
-            return Fact(Change.REFUSED, topic, group, error.message)
+            return Fact(Change.REJECTED, topic, group, error.message)
         positions = self.bloom.positions(position_text(group, topic))
         if positions != bloom.bit_pos:
-            return Fact(Change.REFUSED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
+            return Fact(Change.REJECTED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
         own = GroupFilter(topic, group, matcher, record.client_version, record.born_time, positions, bloom.bit_num)
         own.dead_time_ms = record.dead_time or max(record.born_time, now_ms - _DEAD_BEFORE_LOAD_MS)
         self._topics.setdefault(topic, {})[group] = own

@@ -194,27 +194,27 @@ ServiceNotAvailable = _define(
     "Not writable: slave, stopped or disk full (14).",
     retryable=True,
 )
-NoPermission = _define("NoPermission", ResponseCode.NO_PERMISSION, "Refused (16).", retryable=True)
+NoPermission = _define("NoPermission", ResponseCode.NO_PERMISSION, "Permission denied (16).", retryable=True)
 TopicNotExist = _define(
-    "TopicNotExist", ResponseCode.TOPIC_NOT_EXIST, "The topic is not there (17).", retryable=True, refresh_route=True
+    "TopicNotExist", ResponseCode.TOPIC_NOT_EXIST, "The topic does not exist (17).", retryable=True, refresh_route=True
 )
 PullNotFound = _define("PullNotFound", ResponseCode.PULL_NOT_FOUND, "No message yet (19).")
 PullRetryImmediately = _define(
-    "PullRetryImmediately", ResponseCode.PULL_RETRY_IMMEDIATELY, "Nothing matched, ask again (20)."
+    "PullRetryImmediately", ResponseCode.PULL_RETRY_IMMEDIATELY, "Nothing matched, pull again (20)."
 )
 PullOffsetMoved = _define("PullOffsetMoved", ResponseCode.PULL_OFFSET_MOVED, "The offset is out of range (21).")
 QueryNotFound = _define("QueryNotFound", ResponseCode.QUERY_NOT_FOUND, "Nothing found (22).")
 SubscriptionParseFailed = _define(
-    "SubscriptionParseFailed", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "The filter expression is wrong (23)."
+    "SubscriptionParseFailed", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "The filter expression is invalid (23)."
 )
 SubscriptionNotExist = _define(
-    "SubscriptionNotExist", ResponseCode.SUBSCRIPTION_NOT_EXIST, "The group does not subscribe it (24)."
+    "SubscriptionNotExist", ResponseCode.SUBSCRIPTION_NOT_EXIST, "The group does not subscribe to the topic (24)."
 )
 SubscriptionNotLatest = _define(
-    "SubscriptionNotLatest", ResponseCode.SUBSCRIPTION_NOT_LATEST, "The broker knows a newer one (25)."
+    "SubscriptionNotLatest", ResponseCode.SUBSCRIPTION_NOT_LATEST, "The broker has a newer subscription (25)."
 )
 SubscriptionGroupNotExist = _define(
-    "SubscriptionGroupNotExist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "The consumer group is not there (26)."
+    "SubscriptionGroupNotExist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "The consumer group does not exist (26)."
 )
 FilterDataNotExist = _define("FilterDataNotExist", ResponseCode.FILTER_DATA_NOT_EXIST, "No compiled filter (27).")
 FilterDataNotLatest = _define(

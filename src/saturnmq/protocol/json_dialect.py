@@ -31,13 +31,13 @@ except ImportError:  # orjson is installed by default but must stay optional (PK
 
     def _standard_loads(data: Any) -> Any:
         text = data if isinstance(data, str) else bytes(data).decode()
-        return json.loads(text, parse_int=_number, parse_constant=_refuse_constant)
+        return json.loads(text, parse_int=_number, parse_constant=_reject_constant)
 
     def _standard_dumps(value: object) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 

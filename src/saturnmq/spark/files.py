@@ -217,4 +217,4 @@ def _damaged(options: SourceOptions, piece: FilePiece, begin: int, end: int, rea
 
 
 def _gone(options: SourceOptions, path: str, begin: int, end: int) -> None:
-    met_loss(options, Loss("", path, 0, begin, end, "the file is gone, retention removed it"))
+    met_loss(options, Loss("", path, 0, begin, end, "the file was deleted by retention"))

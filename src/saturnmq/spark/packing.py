@@ -204,7 +204,9 @@ def say_decoder() -> None:
     path = next((p for p in Path(__file__).parents if zipfile.is_zipfile(p)), None) if not _said else None
     _said = True
     if path is not None:
-        logger.warning("decoder=numpy and pyarrow: saturnmq runs from %s, which holds no compiled parts", path.name)
+        logger.warning(
+            "compiled decoder not loaded decoder=numpy path=%s; an archive contains no compiled parts", path.name
+        )
 
 
 def parser() -> argparse.ArgumentParser:

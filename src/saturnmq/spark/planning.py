@@ -201,7 +201,7 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
         return TimeBound(found, False)
     before = max((at for at, stored in seen.items() if at < early and stored < time_ms), default=low - 1)
     early = await _searched(link, queue, Bounds(before + 1, early), time_ms, seen)
-    logger.warning("store times of %s fall between offsets %d and %d: the bound of %d ms is not exact there",
+    logger.warning("store times decrease queue=%s from=%d to=%d; the bound of %d ms is not exact there",
                    where(queue), early, late, time_ms)  # fmt: skip
     return TimeBound(early, True)
 

@@ -93,7 +93,7 @@ class Sender:
                 cause = f"stored, but not durably: {receipts[0].status.name}"
             except SaturnError as error:
                 if not _may_pass(error):
-                    raise StoreError(f"topic {request.target.topic}: the broker refused a message: {error}") from error
+                    raise StoreError(f"topic {request.target.topic}: the broker rejected a message: {error}") from error
                 cause = str(error)
             if time.monotonic() - began > BUDGET_S or attempt == options.retries:
                 raise StoreError(f"topic {request.target.topic}: not sent after {attempt + 1} attempts: {cause}")

@@ -93,7 +93,9 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
     if overwrite:
         problems.append('messages cannot be overwritten: use .mode("append"), on a stream outputMode append or update')
     if values.get("batch_bytes", 1) > BODY_BYTES_MAX:
-        problems.append(f"option batchBytes={values['batch_bytes']}: must be at most 4m, brokers refuse more")
+        problems.append(
+            f"option batchBytes={values['batch_bytes']}: must be at most 4m, brokers reject larger requests"
+        )
     if values.get("delivery") == "transactional":
         problems += _transactional(values, columns, {name.lower(): value for name, value in given.items()})
     problems += column_problems(columns)

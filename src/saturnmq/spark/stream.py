@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except SaturnError as error:
                 if self._cached is None or not _may_pass(error):
                     raise
-                logger.warning("no new offsets: %s", error)
+                logger.warning("offsets not refreshed error=%s", error)
                 self._cached = (now, *self._cached[1:])
         return self._cached[1], self._cached[2]
 
@@ -95,13 +95,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not away or time.monotonic() > until:
                     self._cached = (time.monotonic(), known, sizes)
                     return known, sizes
-                logger.warning("waiting for brokers that no route names: %s", away)
+                logger.warning("waiting for brokers without route brokers=%s", away)
             except SaturnError as error:
                 failed = error
             if failed is not None:
                 if not _may_pass(failed) or time.monotonic() > until:
                     raise failed
-                logger.warning("waiting for brokers: %s", failed)
+                logger.warning("waiting for brokers error=%s", failed)
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_S[1])
 
@@ -132,9 +132,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next micro-batch goes; `start` itself when there is nothing new."""
         begin = ranges.from_offset(start)
-        self._say_changed(start)
+        self._warn_changed_filter(start)
         known, sizes = self._state()
-        self._say_missing(begin, known)
+        self._warn_missing(begin, known)
         latest = dict(begin)  # a queue missing from the route keeps its offset
         later = {}
         for key, limits in known.items():
@@ -150,20 +150,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         made = ranges.to_offset(reached, self._options.group, later, self._options.filter_text)
         return start if ranges.at_one_place(start, made) else made
 
-    def _say_changed(self, start: dict[str, Any]) -> None:
+    def _warn_changed_filter(self, start: dict[str, Any]) -> None:
         """Warn once when the checkpoint was written with another filter (STR-15)."""
         before, now = str(start.get("s", "")), self._options.filter_text
         if before != now and not self._changed:
             self._changed = True
             logger.warning(
-                "subExpression is %r, the checkpoint was written with %r: what that left out before is not read again",
+                "filter changed expression=%r checkpoint=%r; messages that the earlier filter left out are not read",
                 now or ALL, before or ALL,
             )  # fmt: skip
 
-    def _say_missing(self, begin: dict[Key, int], known: dict[Key, Bounds]) -> None:
+    def _warn_missing(self, begin: dict[Key, int], known: dict[Key, Bounds]) -> None:
         missing = frozenset(begin) - frozenset(known)
         if missing - self._missing:
-            logger.warning("queues of the checkpoint are not in the route: %s", sorted(missing - self._missing))
+            logger.warning("queues of the checkpoint without route queues=%s", sorted(missing - self._missing))
         self._missing = missing
 
     @brief
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first == last:
                 continue
             if limits is None:
-                met_loss(options, Loss(*key, first, last, "the queue is gone"))
+                met_loss(options, Loss(*key, first, last, "the queue was deleted"))
                 continue
             whole.append(ranges.QueueRange(*key, *self._inside(key, first, last, limits)))
         pieces = ranges.split(
@@ -200,9 +200,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _inside(self, key: Key, first: int, last: int, limits: Bounds) -> tuple[int, int]:
         if first < limits.low:
-            gone = min(last, limits.low)
-            met_loss(self._options, Loss(*key, first, gone, f"the queue begins at {limits.low}"))
-            first = gone
+            lost_end = min(last, limits.low)
+            met_loss(self._options, Loss(*key, first, lost_end, f"the queue begins at {limits.low}"))
+            first = lost_end
         if last > limits.high:
             met_loss(self._options, Loss(*key, max(first, limits.high), last, f"the queue ends at {limits.high}"))
             last = max(limits.high, first)

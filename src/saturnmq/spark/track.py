@@ -84,7 +84,7 @@ class Lag:
 class _Group:
     wanted: dict[Key, int] = field(default_factory=dict)
     done: dict[Key, int] = field(default_factory=dict)
-    told: bool = False  # whether the warning about live members was logged
+    warned: bool = False  # whether the warning about live members was logged
     at_ms: float = -1e18
 
 
@@ -124,14 +124,14 @@ class OffsetCommitter:
                     link.run(_commit(link, name, due))
                     alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in due})))
                 group.done.update(due)
-                if not alone and not group.told:
-                    group.told = True
+                if not alone and not group.warned:
+                    group.warned = True
                     logger.warning(
-                        "group %s has live consumers: they and this stream commit to the same offsets; %s%s is left to them",
+                        "group has live consumers group=%s; both commit to the same offsets, topic %s%s is left to them",
                         name, RETRY_PREFIX, name,
                     )  # fmt: skip
             except SaturnError as error:
-                logger.warning("offsets of group %s not committed: %s", name, error)
+                logger.warning("offsets not committed group=%s error=%s", name, error)
 
 
 async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
@@ -143,7 +143,11 @@ async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
             await link.puller.commit(group, target, offset)
         elif stored > offset:
             logger.warning(
-                "group %s has offset %d of %s, beyond the stream's %d: left alone", group, stored, key, offset
+                "offset of the group is ahead group=%s committed=%d queue=%s offset=%d",
+                group,
+                stored,
+                key,
+                offset,
             )
 
     await asyncio.gather(*(one(key, offset) for key, offset in due.items()))
@@ -180,8 +184,8 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
             return False
     for address in sorted(addresses):
         await core.call_broker(address, Command(RequestCode.HEART_BEAT, body=body), core.settings.api_timeout_ms)
-        goodbye = Command(RequestCode.UNREGISTER_CLIENT, ext={"clientID": client_id, "consumerGroup": group})
-        await core.call_broker(address, goodbye, core.settings.api_timeout_ms)
+        unregister = Command(RequestCode.UNREGISTER_CLIENT, ext={"clientID": client_id, "consumerGroup": group})
+        await core.call_broker(address, unregister, core.settings.api_timeout_ms)
     return True
 
 
@@ -255,7 +259,7 @@ class Tracker(StreamingQueryListener):
         self._events.put(threading.Event())
         failure = str(getattr(event, "exception", None) or "")
         if "REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED" in failure and "PythonMicroBatchStream" in failure:
-            logger.error("query %s: %s", getattr(event, "id", ""), TRIGGERS)
+            logger.error("query failed query=%s: %s", getattr(event, "id", ""), TRIGGERS)
         with self._change:
             self._ended.add(str(getattr(event, "id", "")))
             self._change.notify_all()
@@ -263,8 +267,8 @@ class Tracker(StreamingQueryListener):
     def wait(self, query: StreamingQuery, timeout_s: float = STOP_SECONDS) -> bool:
         """Wait for Spark's termination event of the query, which comes after its end, and commit; return whether in time."""
         with self._change:
-            told = self._change.wait_for(lambda: str(query.id) in self._ended, timeout_s)
-        return self.flush(timeout_s) and told
+            ended = self._change.wait_for(lambda: str(query.id) in self._ended, timeout_s)
+        return self.flush(timeout_s) and ended
 
     # the thread
 
@@ -303,7 +307,7 @@ class Tracker(StreamingQueryListener):
             with linked(self._committer.options) as link:
                 lag.oldest_ms = link.run(_oldest(link, lag))
         except SaturnError as error:
-            logger.warning("age of the lag of query %s not known: %s", lag.query, error)
+            logger.warning("age of the lag unknown query=%s error=%s", lag.query, error)
 
     def gauges(self, now_ms: float | None = None) -> str:
         """Return the lag of every running query by topic, as Prometheus text: unread messages and the age of the oldest (STR-14).
@@ -331,7 +335,7 @@ class Tracker(StreamingQueryListener):
         try:
             write_lag(lag, self._lag_table or "")
         except OSError as error:
-            logger.warning("lag table %s: %s", self._lag_table, error)
+            logger.warning("lag table not written table=%s error=%s", self._lag_table, error)
 
     def flush(self, timeout_s: float = STOP_SECONDS) -> bool:
         """Commit everything reported so far; return whether that was done in time."""

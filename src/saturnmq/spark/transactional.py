@@ -99,7 +99,9 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
         log.finish(batch)
     else:
         logger.warning(
-            "batch %s: %d ends are not acknowledged, brokers will ask", batch, len(decision.pending) - len(done) - count
+            "transaction ends not acknowledged batch=%s count=%d; brokers will check them",
+            batch,
+            len(decision.pending) - len(done) - count,
         )
     return count
 
@@ -123,10 +125,10 @@ async def end(link: Link, group: str, halves: Sequence[Half], state: Transaction
                 address = await link.core.master_address(half.topic, half.broker)
                 answer = await link.core.remote.call(address, command, END_TIMEOUT_MS)
         except SaturnError as error:
-            logger.warning("end of half %s not acknowledged: %s", half.uniq, error)
+            logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, error)
             return False
         if answer.code != ResponseCode.SUCCESS:
-            logger.warning("end of half %s refused: code=%s %s", half.uniq, answer.code, answer.remark)
+            logger.warning("half message end rejected id=%s code=%s remark=%s", half.uniq, answer.code, answer.remark)
         return answer.code == ResponseCode.SUCCESS
 
     results = await asyncio.gather(*map(one, halves))
@@ -169,7 +171,7 @@ def answering(
     waiting = log.open_ends() if log.folder.exists() else []
     if waiting:
         some = ", ".join(half.uniq for _, half in waiting[:10])
-        logger.warning("%d halves are decided and not acknowledged (%s): brokers will ask, or gave up on them and moved them "
+        logger.warning("decided half messages not acknowledged count=%d ids=%s; brokers will check them, or have moved them "
                        "to TRANS_CHECK_MAX_TIME_TOPIC", len(waiting), some)  # fmt: skip
     connection = Connection(name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token,
                             tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
@@ -191,21 +193,21 @@ def check_brokers(connection: Connection, topic: str) -> None:
     """
     try:
         with linked(connection) as link:
-            refusing = link.run(_refusing(link, topic))
+            rejecting = link.run(_rejecting(link, topic))
     except SaturnError as error:
-        logger.warning("topic %s: not known whether its brokers take transactions: %s", topic, error)
+        logger.warning("transaction support unknown topic=%s error=%s", topic, error)
         return
-    if refusing:
+    if rejecting:
         raise ConfigError(
-            f"option delivery=transactional: topic {topic} lies on {', '.join(refusing)}, where rejectTransactionMessage=true; "
+            f"option delivery=transactional: topic {topic} lies on {', '.join(rejecting)}, where rejectTransactionMessage=true; "
             "use delivery=at_least_once, or change that broker's file"
         )
 
 
-async def _refusing(link: Link, topic: str) -> list[str]:
+async def _rejecting(link: Link, topic: str) -> list[str]:
     """Return the names of the topic's writable brokers that reject half messages."""
 
-    async def refuses(broker: str) -> bool:
+    async def rejects(broker: str) -> bool:
         address = await link.core.master_address(topic, broker)
         answer = await link.core.remote.call(address, Command(RequestCode.GET_BROKER_CONFIG), END_TIMEOUT_MS)
         lines = (answer.body or b"").decode("utf-8", "replace").splitlines()
@@ -213,10 +215,10 @@ async def _refusing(link: Link, topic: str) -> list[str]:
 
     route = await link.core.write_route(topic)
     names = sorted({queue.broker_name for queue in route.write_queues})
-    answers = await asyncio.gather(*map(refuses, names), return_exceptions=True)
+    answers = await asyncio.gather(*map(rejects, names), return_exceptions=True)
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, SaturnError):
-            logger.warning("broker %s: not known whether it takes transactions: %s", name, answer)
+            logger.warning("transaction support unknown broker=%s error=%s", name, answer)
         elif isinstance(answer, BaseException):
             raise answer
     return [name for name, answer in zip(names, answers, strict=True) if answer is True]

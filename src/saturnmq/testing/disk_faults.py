@@ -34,7 +34,7 @@ class DiskFaults:
         """Make every flush fail with EIO; the data that it should have written is not durable."""
 
         def lost(fd: int) -> None:
-            raise OSError(errno.EIO, "input/output error (made by a test)")
+            raise OSError(errno.EIO, "input/output error (injected by a test)")
 
         self._put(self._disk, "sync", lost)
 
@@ -50,10 +50,10 @@ class DiskFaults:
     def fill(self) -> None:
         """Report a full disk: file creation fails, and the store rechecks its disk usage at once."""
 
-        def no_room(path: Path, size_bytes: int, *, allocate: bool) -> int:
-            raise DiskFull(f"no room for {path} ({size_bytes} bytes): made by a test")
+        def disk_full(path: Path, size_bytes: int, *, allocate: bool) -> int:
+            raise DiskFull(f"no space for {path} ({size_bytes} bytes): injected by a test")
 
-        self._put(self._disk, "create", no_room)
+        self._put(self._disk, "create", disk_full)
         self._put(self._store, "disk_usage", lambda: _FULL)
         self._store.recheck(_FULL)
 

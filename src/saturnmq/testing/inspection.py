@@ -57,7 +57,7 @@ class Inspection:
             if len(messages) == n and (n or late):
                 return messages
             if len(messages) > n or late:
-                raise AssertionError(_told(topic, n, within, messages))
+                raise AssertionError(_difference(topic, n, within, messages))
             await asyncio.sleep(POLL_SECONDS)
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
@@ -79,7 +79,7 @@ class Inspection:
         return found
 
 
-def _told(topic: str, n: int, within: float, messages: list[Message[bytes]]) -> str:
+def _difference(topic: str, n: int, within: float, messages: list[Message[bytes]]) -> str:
     lines = [f"expected {n} messages in topic {topic!r} within {within:g} s, {len(messages)} arrived:"]
     lines += [f"  {_line(message)}" for message in messages]
     return "\n".join(lines)

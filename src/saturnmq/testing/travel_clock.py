@@ -118,14 +118,14 @@ class Traveller:
                 now = clock.now_ms()
                 more = master.delay.deliver_due() == 0
                 more = (master.timer.deliver_due() == 0) or more
-                if not more and self._refused():
+                if not more and self._rejects_writes():
                     return
                 if not more and self._delays_due(0) > now and self._timers_due(0) > now:
                     break
                 await self._confirm()
         await self._confirm()
 
-    def _refused(self) -> bool:
+    def _rejects_writes(self) -> bool:
         store = self._broker.store
         return store.failure is not None or bool(store.refusal)
 
@@ -170,12 +170,12 @@ class Traveller:
         asked = await transactions.round()
 
         def answered() -> bool:
-            heard = {
+            ended = {
                 request.ext.get("tranStateTableOffset")
                 for request in self._server.tap.since(first)
                 if request.code == RequestCode.END_TRANSACTION
             }
-            return all(offset not in pending or str(offset) in heard for offset in asked)
+            return all(offset not in pending or str(offset) in ended for offset in asked)
 
         if asked:
             await self._server.tap.wait_for(answered, ANSWER_SECONDS_MAX)

@@ -12,7 +12,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// tally waits until `count` different deliveries were counted.
+// tally waits until `count` distinct deliveries were counted.
 type tally struct {
 	mutex    sync.Mutex
 	seen     map[string]bool
@@ -77,9 +77,9 @@ func selector(o Options) consumer.MessageSelector {
 	return consumer.MessageSelector{Type: consumer.TAG, Expression: o.text("expression", "*")}
 }
 
-// consume starts `members` push consumers and ends when `count` different messages were consumed (by each member in a
-// broadcast), of those whose body begins with `only`. The first `fail` deliveries of each message are answered "later". Before that with warm=1 a member comes
-// and goes: it makes the retry topic, whose route the client reads at its start and then only every 30 s.
+// consume starts `members` push consumers and ends when `count` distinct messages were consumed (by each member in a
+// broadcast), of those whose body begins with `only`. The first `fail` deliveries of each message are answered "later". With warm=1 a member is
+// started and stopped first: it creates the retry topic, whose route the client reads at start and then only every 30 s.
 func consume(o Options) error {
 	if o.number("warm", 0) == 1 {
 		member, err := startMember(o, "warm", newTally(0))
@@ -153,7 +153,7 @@ func startMember(o Options, name string, counted *tally) (rocketmq.PushConsumer,
 	return member, member.Start()
 }
 
-// failing counts every delivery and consumes none: the message ends as a dead letter.
+// failing counts every delivery and acknowledges none: the message becomes a dead letter.
 func failing(name string, counted *tally) func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 	return func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, one := range messages {
@@ -164,15 +164,15 @@ func failing(name string, counted *tally) func(context.Context, ...*primitive.Me
 	}
 }
 
-// awaitDead returns when `count` messages lie in the dead letter queue, and reports them: what the consumer sends back
-// it does not wait for at its shutdown.
+// awaitDead returns when `count` messages are in the dead-letter queue, and reports them: at shutdown the consumer does not
+// wait for messages that it sends back.
 func awaitDead(o Options, count int) error {
 	topic := "%DLQ%" + o["group"]
 	var messages []*primitive.MessageExt
 	for end := time.Now().Add(o.wait()); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		puller, err := startPuller(Options{"ns": o["ns"], "topic": topic, "group": o["group"] + "-dead"})
 		if err != nil {
-			continue // the topic is not there yet
+			continue // the topic does not exist yet
 		}
 		messages, _, err = readQueue(puller, &primitive.MessageQueue{Topic: topic, BrokerName: "broker-a"})
 		puller.Shutdown()
@@ -186,7 +186,7 @@ func awaitDead(o Options, count int) error {
 	return nil
 }
 
-// later asks for the message again after the first delay level, 1 s; for an ordered queue after 100 ms.
+// later requests redelivery of the message after the first delay level, 1 s; for an ordered queue after 100 ms.
 func later(ctx context.Context) consumer.ConsumeResult {
 	if ordered, is := primitive.GetOrderlyCtx(ctx); is {
 		ordered.SuspendCurrentQueueTimeMillis = 100

@@ -1,5 +1,5 @@
 // Command interop drives the Go client of RocketMQ against a server: `interop COMMAND key=value...`.
-// What happened is printed as one line `RESULT {...}` for each fact; exit code 1 and a reason when it went wrong.
+// Each result is printed as one line `RESULT {...}`; on failure the exit code is 1 and the reason is printed.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// Options are the words key=value of a command.
+// Options are the key=value arguments of a command.
 type Options map[string]string
 
 func parseOptions(words []string) (Options, error) {
@@ -31,7 +31,7 @@ func (o Options) text(key, otherwise string) string {
 	return otherwise
 }
 
-// number is the whole number of an option; a word that is none ends the program, for the tests write them.
+// number is the integer value of an option; any other value ends the program, because only tests write them.
 func (o Options) number(key string, otherwise int) int {
 	value, given := o[key]
 	if !given {

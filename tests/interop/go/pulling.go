@@ -26,10 +26,10 @@ func startPuller(o Options) (rocketmq.PullConsumer, error) {
 	return puller, puller.Start()
 }
 
-// beyondTheEnd is an offset that no queue of ours reaches: it is answered at once, where a pull at the end is held.
+// beyondTheEnd is an offset above every queue of the tests: a pull there is answered at once, one at the end is parked.
 const beyondTheEnd = 1_000_000
 
-// pull asks each of the queues 0 to `queues`-1 beyond its end, which tells the bounds, and reads it from its beginning.
+// pull pulls each of the queues 0 to `queues`-1 beyond its end, which returns the bounds, then reads it from the beginning.
 func pull(o Options) error {
 	puller, err := startPuller(o)
 	if err != nil {
@@ -60,7 +60,7 @@ func pullQueue(puller rocketmq.PullConsumer, queue *primitive.MessageQueue) erro
 	return puller.UpdateOffset(queue, beyond.MaxOffset)
 }
 
-// readQueue is all that a queue holds, and what a pull beyond its end was answered.
+// readQueue returns all messages of a queue and the response to a pull beyond its end.
 func readQueue(puller rocketmq.PullConsumer, queue *primitive.MessageQueue) (
 	[]*primitive.MessageExt, *primitive.PullResult, error) {
 	beyond, err := puller.PullFrom(context.Background(), queue, beyondTheEnd, 3)
@@ -79,7 +79,7 @@ func readQueue(puller rocketmq.PullConsumer, queue *primitive.MessageQueue) (
 	return messages, beyond, nil
 }
 
-// poll takes what the client pulled in the background and acknowledges it, until `count` messages came.
+// poll takes messages that the client pulled in the background and acknowledges them, until `count` were received.
 func poll(o Options) error {
 	puller, err := startPuller(o)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// Fact is one thing that happened.
+// Fact is one result.
 type Fact map[string]interface{}
 
 var (

@@ -10,7 +10,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// request asks `count` questions; a consumer in this process answers each through the broker.
+// request sends `count` requests; a consumer in this process replies to each through the broker.
 func request(o Options) error {
 	answering, err := startAnswering(o)
 	if err != nil {
@@ -51,7 +51,7 @@ func startAnswering(o Options) (func(), error) {
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, one := range messages {
 				if consumer.GetReplyToClient(one) == "" {
-					continue // what made the topic
+					continue // the message that created the topic
 				}
 				if err := reply(sender, one); err != nil {
 					report(Fact{"failed": "reply", "error": err.Error()})
@@ -76,8 +76,8 @@ func reply(sender rocketmq.Producer, to *primitive.MessageExt) error {
 	if err != nil {
 		return err
 	}
-	answer.Body = []byte("answer to " + string(to.Body)) // the client's own function forgets the body
-	// The asker's heartbeat, by which the broker knows its connection, may come after its question.
+	answer.Body = []byte("answer to " + string(to.Body)) // the client's own function omits the body
+	// The requester's heartbeat, which registers its connection with the broker, may arrive after its request.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		_, err = sender.SendSync(context.Background(), answer)
 		if err == nil || time.Now().After(end) {

@@ -43,7 +43,7 @@ func message(o Options, number int) *primitive.Message {
 	return made
 }
 
-// send knows mode=sync|async|oneway|batch|ordered; ordered puts message n into queue n mod 2.
+// send supports mode=sync|async|oneway|batch|ordered; ordered puts message n into queue n mod 2.
 func send(o Options) error {
 	mode := o.text("mode", "sync")
 	var more []producer.Option
@@ -74,8 +74,8 @@ func send(o Options) error {
 	}
 	for number, one := range messages {
 		if mode == "oneway" && number == len(messages)-1 {
-			// The client marks no request as one-way and closes with the answers unread, which throws away what is still
-			// in its own send buffer; a last message that is answered proves that the others have left.
+			// The client marks no request as one-way and closes with responses unread, which discards what is still in its
+			// send buffer; the response to a last message proves that the others were sent.
 			mode = "sync"
 		}
 		if err := sendOne(sender, mode, number, one); err != nil {

@@ -14,7 +14,7 @@ func traceConfig(o Options) *primitive.TraceConfig {
 	}
 }
 
-// awaitTraces returns when the trace topic, of one queue, holds `count` records of a kind: the client sends them in the
+// awaitTraces returns when the trace topic, with one queue, contains `count` records of a kind: the client sends them in the
 // background and does not wait for them at its shutdown.
 func awaitTraces(o Options, kind string, count int) error {
 	reading := Options{"ns": o["ns"], "topic": o["traceTopic"], "group": o["group"] + "-traces"}

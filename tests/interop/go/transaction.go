@@ -8,7 +8,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
-// decisions: of three messages the first is committed, the second rolled back, the third left open until the broker asks.
+// decisions: of three messages the first is committed, the second rolled back, the third left undecided until the broker checks.
 type decisions struct {
 	asked *tally
 }
@@ -29,7 +29,7 @@ func (d decisions) CheckLocalTransaction(one *primitive.MessageExt) primitive.Lo
 	return primitive.RollbackMessageState
 }
 
-// transaction sends `count` messages and waits until the broker has asked about each that was left open.
+// transaction sends `count` messages and waits until the broker has checked each undecided one.
 func transaction(o Options) error {
 	count := o.number("count", 6)
 	asked := newTally(count / 3)

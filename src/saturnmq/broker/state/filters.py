@@ -197,7 +197,7 @@ class Filters:
 
 def _note(fact: Fact) -> None:
     level = logging.INFO
-    if fact.change is Change.REFUSED or (fact.change is Change.IGNORED and fact.detail):
+    if fact.change is Change.REJECTED or (fact.change is Change.IGNORED and fact.detail):
         level = logging.WARNING
     elif fact.change in (Change.IGNORED, Change.CONFIRMED):
         level = logging.DEBUG

@@ -153,7 +153,7 @@ async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
     try:
         route = await link.core.read_route(topic)
     except SaturnError as error:
-        logger.warning("no route of topic %s: %s", topic, error)
+        logger.warning("no route topic=%s error=%s", topic, error)
         return found
     for broker in sorted(route.addresses):
         address = route.master(broker)
@@ -162,7 +162,7 @@ async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
         try:
             found += await _on_broker(link, topic, broker, address, now_ms)
         except SaturnError as error:
-            logger.warning("broker %s does not say how topic %s does: %s", broker, topic, error)
+            logger.warning("no topic statistics broker=%s topic=%s error=%s", broker, topic, error)
     return found
 
 

@@ -145,9 +145,9 @@ def _rebuilt(
     fresh, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
     for leftover in (fresh, work):
         shutil.rmtree(leftover, ignore_errors=True)
-    gone = {path for group in todo for path in group.files}
+    replaced = {path for group in todo for path in group.files}
     for path in files:
-        if path not in gone:
+        if path not in replaced:
             _link(table / path, fresh / path)
     made: list[Path] = []
     for number, group in enumerate(todo, 1):
@@ -162,11 +162,11 @@ def _rebuilt(
             made.append(group.folder / path.name)
         shutil.rmtree(work)
     if log is not None:
-        kept = [line for path, line in log.files.items() if path not in gone]
+        kept = [line for path, line in log.files.items() if path not in replaced]
         added = [_line(table, fresh, path) for path in made]
         sink_log.write_log(fresh, log.latest, kept + added)
         if sink_log.latest_batch(table) != log.latest:
-            raise StoreError(f"{table}: somebody wrote to it meanwhile; the table is left as it was")
+            raise StoreError(f"{table}: another process wrote to it meanwhile; the table is unchanged")
     _sync([fresh / path for path in made], fresh)
     exchange(table, fresh)
     shutil.rmtree(fresh, ignore_errors=True)

@@ -211,8 +211,8 @@ def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Ou
     conf.check_bad(bad, "stats_ticks_bad")
     fresh = tables(spark, conf, step)
     if conf.alert_topic and fresh:
-        told = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in fresh]
-        collect.publish(Connection(conf.name_servers), conf.alert_topic, told)
+        alerts = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in fresh]
+        collect.publish(Connection(conf.name_servers), conf.alert_topic, alerts)
     minutes = sorted(lake.head(spark, conf.table("stats_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
     every = sorted(lake.head(spark, conf.table("alerts"), ROWS_MAX), key=lambda row: str(row["ts"]))
     last = {tuple(row[name] for name in _WHO): row for row in minutes}

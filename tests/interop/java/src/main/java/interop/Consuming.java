@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** Push consumers. Ends when {@code count} different messages were consumed, fails after {@code waitMs}. */
+/** Push consumers. Ends when {@code count} distinct messages were consumed, fails after {@code waitMs}. */
 final class Consuming {
     private Consuming() {
     }
@@ -27,7 +27,7 @@ final class Consuming {
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setMessageModel(MessageModel.valueOf(options.text("model", "CLUSTERING")));
         consumer.setPersistConsumerOffsetInterval(500);
-        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // what was consumed last is committed too
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // the last offsets are committed too
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
         String sql = options.text("sql", "");
         if (sql.isEmpty()) {
@@ -38,7 +38,7 @@ final class Consuming {
         return consumer;
     }
 
-    /** {@code members} consumers of one group; with {@code fail=1} each message fails once and comes back. */
+    /** {@code members} consumers of one group; with {@code fail=1} each message fails once and is redelivered. */
     static void run(Options options) throws Exception {
         int members = options.number("members", 1);
         int failures = options.number("fail", 0);

@@ -5,7 +5,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A push consumer that stays in its group, telling what it receives, until the program's input ends. */
+/** A push consumer that stays in its group and reports the messages that it receives, until standard input ends. */
 final class Holding {
     private Holding() {
     }

@@ -1,6 +1,6 @@
 package interop;
 
-/** {@code Interop COMMAND key=value...}: drives the original's client against a server and reports what happened. */
+/** {@code Interop COMMAND key=value...}: drives the Apache RocketMQ client against a server and reports the results. */
 public final class Interop {
     private Interop() {
     }
@@ -14,7 +14,7 @@ public final class Interop {
             error.printStackTrace();
             code = 1;
         }
-        System.exit(code);  // the client leaves threads that are no daemons
+        System.exit(code);  // the client leaves non-daemon threads running
     }
 
     private static void run(String[] args) throws Exception {

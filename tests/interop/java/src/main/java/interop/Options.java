@@ -3,7 +3,7 @@ package interop;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The words {@code key=value} of a command. */
+/** The {@code key=value} arguments of a command. */
 final class Options {
     private final Map<String, String> values = new HashMap<>();
 

@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Pull consumers: by hand, lite, and queries by key and by id. */
+/** Pull consumers: manual and lite, and queries by key and by id. */
 final class Pulling {
     private Pulling() {
     }
@@ -83,7 +83,7 @@ final class Pulling {
         }
     }
 
-    /** By {@code key}, which may be several with commas, and by {@code id}: a unique id or one of the physical offset. */
+    /** Queries by {@code key} (several, separated by commas) and by {@code id}: a unique id or an offset message id. */
     static void query(Options options) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "interop-query"));
         consumer.setNamesrvAddr(options.text("ns"));

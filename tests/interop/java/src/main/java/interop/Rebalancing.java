@@ -62,8 +62,8 @@ final class Rebalancing {
     }
 
     /**
-     * Returns when the members share the queues and have consumed each to its end. Before that a member that leaves may
-     * commit where it began to read a queue that it was just given, and what the former owner committed is lost.
+     * Returns when the queues are divided among the members and consumed to the end. A member that leaves earlier may commit the
+     * position where it began to read a queue just assigned to it, and overwrite the commit of the former owner.
      */
     static void awaitCaughtUp(DefaultMQPushConsumer[] members, Options options) throws Exception {
         long end = System.currentTimeMillis() + options.number("waitMs", 40000);

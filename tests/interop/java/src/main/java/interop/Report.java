@@ -8,7 +8,7 @@ import java.util.TreeMap;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What the programs tell the tests: one line {@code RESULT {...}} per fact. */
+/** Results of the programs for the tests: one line {@code RESULT {...}} per fact. */
 final class Report {
     private Report() {
     }

@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Request and reply over a topic: a consumer answers, the requester gets the answer from its broker. */
+/** Request and reply over a topic: a consumer replies, the requester receives the reply from its broker. */
 final class Requesting {
     private Requesting() {
     }
@@ -17,7 +17,7 @@ final class Requesting {
     static void run(Options options) throws Exception {
         DefaultMQProducer answering = Sending.producer(options);
         DefaultMQProducer asking = Sending.producer(options);
-        answering.send(Sending.message(options, -1));  // the topic exists before the consumer looks for it
+        answering.send(Sending.message(options, -1));  // the topic exists before the consumer requests its route
         DefaultMQPushConsumer consumer = Consuming.consumer(options, "answering");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {

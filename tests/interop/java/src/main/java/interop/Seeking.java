@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** A lite pull consumer with queues of its own choice, which seeks: to offsets, to the ends, to a time. */
+/** A lite pull consumer with manually assigned queues, which seeks: to offsets, to the ends, to a time. */
 final class Seeking {
     private static final int HALF = 5;
     private static final long PAUSE_MS = 20;
@@ -22,7 +22,7 @@ final class Seeking {
         try {
             sendHalf(producer, options, 0);
             Thread.sleep(10 * PAUSE_MS);
-            between = System.currentTimeMillis();  // the nearest message is what a search by time finds
+            between = System.currentTimeMillis();  // a search by time finds the nearest message
             Thread.sleep(PAUSE_MS);
             sendHalf(producer, options, HALF);
         } finally {
@@ -111,7 +111,7 @@ final class Seeking {
         }
     }
 
-    /** Reports the bodies of the next `count` messages; none at all where none are expected, asked for a second. */
+    /** Reports the bodies of the next `count` messages; where none is expected, polls for a second. */
     private static void poll(DefaultLitePullConsumer consumer, String how, int count) {
         List<String> bodies = new ArrayList<>();
         long end = System.currentTimeMillis() + (count == 0 ? 1000 : 20_000);

@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
- * Every way of the original's producer to send: {@code mode=sync|async|oneway|batch|selector}, and {@code stubborn}: sync,
+ * Every send mode of the Apache RocketMQ producer: {@code mode=sync|async|oneway|batch|selector}, and {@code stubborn}: sync,
  * but a message that fails is sent again until it is acknowledged.
  */
 final class Sending {

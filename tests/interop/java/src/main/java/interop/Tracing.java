@@ -7,13 +7,13 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** What lies on the trace topic. */
+/** Reads the records of the trace topic. */
 final class Tracing {
     private Tracing() {
     }
 
     /**
-     * Returns when the trace topic holds `count` records of a kind: the client sends them in the background and may lose
+     * Returns when the trace topic contains `count` records of a kind: the client sends them in the background and may lose
      * them at its shutdown.
      */
     static void await(Options options, String kind, int count) throws Exception {

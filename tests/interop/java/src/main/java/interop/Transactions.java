@@ -11,7 +11,7 @@ import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Half messages: number % 3 = 0 commits, 1 rolls back, 2 says unknown and commits when the broker asks (with checks=1). */
+/** Half messages: number % 3 = 0 commits, 1 rolls back, 2 returns unknown and commits when the broker checks (with checks=1). */
 final class Transactions {
     private Transactions() {
     }
