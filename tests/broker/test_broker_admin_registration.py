@@ -140,11 +140,11 @@ def test_silent_name_server_delays_create_topic_once(tmp_path: Path) -> None:
             topics.set(TopicConfig("A"))
             await made.wait_registered()
             assert 0.05 <= loop.time() - before < 10
-            while made._telling is not None:
+            while made._registering_event is not None:
                 await asyncio.sleep(0)
             assert told.changes == [{"A"}] and made._current == set()
             topics.set(TopicConfig("B"))
-            while made._changed or made._telling is not None:
+            while made._changed or made._registering_event is not None:
                 await asyncio.sleep(0)
             assert told.changes == [{"A"}], "it is told the whole next, and nobody waits for that"
             made._settings = usual
@@ -211,7 +211,7 @@ def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, under_w
             await made.wait_registered()
             if under_way:
                 told.open.clear()
-                made._soon.set()
+                made._full_event.set()
                 await told.until(lambda: len(told.whole) == 2)
             topics.delete("Gone")
             topics.set(TopicConfig("New"))
@@ -301,6 +301,6 @@ def test_cancelling_registrar_task_ends_all_its_tasks(tmp_path: Path) -> None:
             made._task.cancel()
             await asyncio.gather(made._task, return_exceptions=True)
             ended = {task.get_coro().__qualname__ for task in before - asyncio.all_tasks()}  # type: ignore[union-attr]
-            assert {"Registrar._run", "Registrar._run_whole", "Registrar._run_changes"} <= ended
+            assert {"Registrar._run", "Registrar._run_full", "Registrar._run_changes"} <= ended
 
     run(work)

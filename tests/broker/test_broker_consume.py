@@ -428,7 +428,7 @@ def test_silent_client_is_removed_and_disconnected() -> None:
             w.broker.expire_clients()
             assert "G" in w.broker.clients.consumers
             (info,) = w.broker.clients.consumers["G"].members.values()
-            assert list(w.broker.clients.expired(info.heard_ms + 120_000, 120_000)) == [], "not at the limit"
+            assert list(w.broker.clients.expired(info.heartbeat_ms + 120_000, 120_000)) == [], "not at the limit"
             w.broker._clock_ms = lambda: real() + 121_000
             w.broker.expire_clients()
             assert w.broker.clients.consumers == {} and w.broker.clients.producers == {}
@@ -477,10 +477,10 @@ def test_offset_decrease_is_accepted_and_logged(caplog: pytest.LogCaptureFixture
                 assert w.broker.offsets.get("T", "G", 0) == offset
 
     run(work)
-    lines = [(r.levelno, r.getMessage()) for r in caplog.records if r.getMessage().startswith("offset goes back")]
+    lines = [(r.levelno, r.getMessage()) for r in caplog.records if r.getMessage().startswith("offset set backwards")]
     assert lines == [
-        (logging.WARNING, "offset goes back topic=T group=G queue=0 from=1000000000000 to=3"),
-        (logging.WARNING, "offset goes back topic=T group=G queue=0 from=3 to=-1"),
+        (logging.WARNING, "offset set backwards topic=T group=G queue=0 from=1000000000000 to=3"),
+        (logging.WARNING, "offset set backwards topic=T group=G queue=0 from=3 to=-1"),
     ]
 
 

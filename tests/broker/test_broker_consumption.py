@@ -385,7 +385,7 @@ def test_unequal_subscriptions_are_logged_once_and_newest_wins(
                     assert live.subscriptions["T"].sub_string == "b"
                 assert len(caplog.records) == 1
                 words = caplog.records[0].getMessage()
-                assert "unequally" in words and "group=G" in words and "c2" in words and "['T']" in words
+                assert "unequal" in words and "group=G" in words and "c2" in words and "['T']" in words
             finally:
                 await other.client.close()
 

@@ -162,7 +162,7 @@ def test_reply_that_is_not_stored_is_still_delivered(
             monkeypatch.setattr(w.broker.store, "put", lambda message: full)
             answer = await reply(w)
             assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
-            assert f"reply not stored topic={TOPIC}: SERVICE_NOT_AVAILABLE full" in caplog.text
+            assert f"reply not stored topic={TOPIC} status=SERVICE_NOT_AVAILABLE reason=full" in caplog.text
 
     run(work)
 

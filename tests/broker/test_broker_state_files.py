@@ -68,10 +68,10 @@ def test_offset_decrease_is_stored_with_warning(caplog: pytest.LogCaptureFixture
         async with wire() as w:
             await w.send()
             await commit(w, 7)
-            assert "offset goes back" not in caplog.text
+            assert "offset set backwards" not in caplog.text
             await commit(w, 3)
             assert w.broker.offsets.get("T", "G", 0) == 3
-        assert "offset goes back topic=T group=G queue=0 from=7 to=3" in caplog.text
+        assert "offset set backwards topic=T group=G queue=0 from=7 to=3" in caplog.text
 
     run(work)
 

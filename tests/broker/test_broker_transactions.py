@@ -439,7 +439,7 @@ def test_at_most_three_producers_are_tried_per_check() -> None:
             clock.ms += 10_000
             for number, questions in ((2, 1), (3, 0)):
                 members["producers"] = dict.fromkeys([*deaf[:number], own], members["producers"][own])
-                w.broker.clients._turn = number  # the first of them is next
+                w.broker.clients._round = number  # the first of them is next
                 assert await service(w).round() == ({0} if questions else set())
             assert (await asked(w)).ext["msgId"] == "ID"
             members["producers"] = {own: members["producers"][own]}

@@ -498,7 +498,7 @@ class Broker:
                 if asyncio.iscoroutine(result):
                     await result
             except Exception:
-                log.exception("work of a timer failed, it is tried again in %s s", seconds)
+                log.exception("periodic work failed retry_s=%s", seconds)
 
     async def _save_offsets(self) -> None:
         with contextlib.suppress(StoreError):  # already logged by the state writer; retried at the next tick

@@ -41,7 +41,7 @@ NO_ROLE: Final = -1
 POLL_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 1.0  # pause between registrations while no NameServer accepts one
 PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
-HANDED_OVER_SECONDS: Final = 1.0
+TRANSFER_SECONDS: Final = 1.0
 
 
 class LedgerDelay(DelayService):
@@ -52,15 +52,15 @@ class LedgerDelay(DelayService):
 
     def load(self) -> None:
         super().load()
-        self._told = super().encode()
+        self._published = super().encode()
         self._next: tuple[int, bytes] | None = None
 
     def encode(self) -> bytes:
         if self._next is not None and self._next[0] <= self._store.log.readable_end:
-            self._told, self._next = self._next[1], None
+            self._published, self._next = self._next[1], None
         if self._next is None:
             self._next = self._store.log.end, DelayOffsetTable(self.offsets()).encode()
-        return self._told
+        return self._published
 
 
 class LedgerRole:
@@ -104,10 +104,10 @@ class DLedger:
         self._events: asyncio.Queue[tuple[Role, int]] = asyncio.Queue()
         self._register_soon: asyncio.Task[None] | None = None
         self._following = False  # copies in progress come from the leader that this member currently follows
-        self._asked_last = asyncio.Event()  # a member copied the offsets since this broker stopped leading
+        self._offsets_copied = asyncio.Event()  # a member copied the offsets since this broker stopped leading
         self.broker_id = NO_ROLE
         group.on_role = self._role_changed
-        group.dispatch.on_foreign = copy.came
+        group.dispatch.on_foreign = copy.replicated
         copy.copied.subscribe(self._copied)
 
     # ---- lifecycle
@@ -120,7 +120,7 @@ class DLedger:
 
     async def stop(self) -> None:
         """Transfer leadership if a follower can take it, then stop following role changes."""
-        await self._hand_over()
+        await self._transfer_leadership()
         for task in (self._task, self._register_soon):
             if task is not None:
                 task.cancel()
@@ -129,7 +129,7 @@ class DLedger:
         self.group.on_role = None
         await self.copy.close()
 
-    async def _hand_over(self) -> None:
+    async def _transfer_leadership(self) -> None:
         """Transfer leadership on an orderly stop, so that a follower leads at once and not after its election timeout.
 
         Followers are tried by watermark, highest first. A follower refuses if it has not yet copied the state outside the log
@@ -140,18 +140,18 @@ class DLedger:
             return
         status = member.status()
         others = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
-        self._asked_last.clear()
+        self._offsets_copied.clear()
         try:
-            async with asyncio.timeout(2 * HANDED_OVER_SECONDS):
+            async with asyncio.timeout(2 * TRANSFER_SECONDS):
                 for best in sorted(others, key=lambda name: others[name], reverse=True):
                     answer = await member.transfer(best)
-                    log.info("leadership handed over to=%s code=%s", best, answer.code)
+                    log.info("leadership transferred to=%s code=%s", best, answer.code)
                     if answer.code == Code.SUCCESS:
-                        async with asyncio.timeout(HANDED_OVER_SECONDS):
-                            await self._asked_last.wait()
+                        async with asyncio.timeout(TRANSFER_SECONDS):
+                            await self._offsets_copied.wait()
                         return
         except TimeoutError:
-            log.info("nobody took the leadership over in time")
+            log.info("leadership transfer timed out")
 
     # ---- roles
 
@@ -182,7 +182,7 @@ class DLedger:
                 elif role is Role.FOLLOWER or self.broker_id in (MASTER_ID, NO_ROLE):  # DL-C02
                     await self._follow()
             except Exception:
-                log.exception("change of role to %s in term %s failed, tried again", role.value, term)
+                log.exception("role change failed role=%s term=%s retry_s=%s", role.value, term, RETRY_SECONDS)
                 self.group.stop_serving()
                 await asyncio.sleep(RETRY_SECONDS)
                 self._events.put_nowait((role, term))
@@ -203,19 +203,19 @@ class DLedger:
                 return
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
-        await self.copy.copy_last(self._silent, self._patience_ms)
+        await self.copy.copy_last(self._unresponsive, self._patience_ms)
         if not self._is_leader(term) or not self.group.caught_up:
             if self._is_leader(term):
                 self._events.put_nowait((Role.LEADER, term))
             return
-        self.copy.make_topics()
+        self.copy.recreate_topics()
         self.group.begin_serving()
         self._start_services()
         self.broker_id = MASTER_ID
-        log.info("this broker is the master now term=%s", term)
+        log.info("became master term=%s", term)
         self._register()
 
-    def _silent(self) -> int:
+    def _unresponsive(self) -> int:
         """Members that did not answer the last heartbeat of this leader, or were not sent one yet."""
         node = self.group.member.node if self.group.member is not None else None
         return 0 if node is None else len(node.unanswered_peers())
@@ -228,13 +228,13 @@ class DLedger:
 
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
-        self._asked_last.clear()
+        self._offsets_copied.clear()
         before = self.broker_id
         self.broker_id = broker_id(self.group.raft.self_id)
         await self._stop_services()
         self._long_polling.wake_all()
         if before != self.broker_id:
-            log.info("this broker is a slave now id=%s", self.broker_id)
+            log.info("became slave id=%s", self.broker_id)
         await self.copy.restart()
         self._following = self._events.empty()
         self._register()
@@ -243,9 +243,9 @@ class DLedger:
         """Register with the NameServers, and retry until one has accepted (DL-C06, DL-X19)."""
         if self._register_soon is not None:
             self._register_soon.cancel()
-        self._register_soon = asyncio.get_running_loop().create_task(self._register_until_heard())
+        self._register_soon = asyncio.get_running_loop().create_task(self._register_until_accepted())
 
-    async def _register_until_heard(self) -> None:
+    async def _register_until_accepted(self) -> None:
         if not self._registrar.name_servers:
             return
         while True:
@@ -272,7 +272,7 @@ class DLedger:
         if code in READER_ONLY and not self._runtime.settings.slave_read_enable:
             return self._pull_later(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
-            self._asked_last.set()
+            self._offsets_copied.set()
         return None
 
     def _refusal(self, request: Command) -> Command:
@@ -320,7 +320,7 @@ class DLedger:
     def _delay_progress(self, request: Command) -> Command:
         """GET_ALL_DELAY_OFFSET (45), extended by the timer progress that our own followers need (DL-C07)."""
         reply = request.reply(body=self._runtime.master.delay.encode())
-        progress = self._runtime.master.timer.told_progress()
+        progress = self._runtime.master.timer.published_progress()
         if progress is not None:
             reply.ext = {TIMER_FIELD: progress}
         return reply

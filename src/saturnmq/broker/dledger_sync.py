@@ -69,9 +69,9 @@ class LeaderCopy:
         self._timer_file = timer_file
         self._task: asyncio.Task[None] | None = None
         self._leader = ""  # address of the last leader that answered
-        self._said = ""
+        self._last_error = ""
         self._writing = asyncio.Lock()
-        self.foreign: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
+        self.missing_topics: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
         self.count = 0  # successful copies
         self.copied: Event[str] = Event()  # after each of them: the address copied from
 
@@ -103,22 +103,22 @@ class LeaderCopy:
                     await self._registrar.register()  # the response names the leader
                     began = loop.time()
             except Exception:
-                log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
+                log.exception("copy from leader failed retry_s=%s", SYNC_SECONDS)
             await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
-    async def copy_last(self, silent: Callable[[], int], patience_ms: int) -> None:
+    async def copy_last(self, unresponsive: Callable[[], int], patience_ms: int) -> None:
         """Before this member leads: take over newer state from all other reachable members.
 
         The previous leader is among them unless it died; in that case another member may have copied from it later than this one.
-        Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most silent() copies are
-        outstanding. silent() counts the members that did not answer the last heartbeat.
+        Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most unresponsive() copies are
+        outstanding. unresponsive() counts the members that did not answer the last heartbeat.
         """
         clock = asyncio.get_running_loop().time
         patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000
         try:
             addresses = set(await self._registrar.siblings(LAST_TIMEOUT_MS))
         except SaturnError as error:
-            log.warning("the other brokers of the group are not known: %s", error)
+            log.warning("brokers of the group unknown error=%s", error)
             addresses = set()
         if self._leader:
             addresses.add(self._leader)
@@ -126,12 +126,12 @@ class LeaderCopy:
             asyncio.ensure_future(self.copy(address, LAST_TIMEOUT_MS, last=True)) for address in sorted(addresses)
         }
         try:
-            while missing and (clock() < patient_until or len(missing) > silent()):
+            while missing and (clock() < patient_until or len(missing) > unresponsive()):
                 done, missing = await asyncio.wait(missing, timeout=LAST_POLL_SECONDS)
                 for copy in done:
                     copy.result()
             if missing:
-                log.info("not waited for the offsets of %s members that are silent", len(missing))
+                log.info("final copy ended without unresponsive members missing=%s", len(missing))
         finally:
             for copy in missing:
                 copy.cancel()
@@ -143,7 +143,7 @@ class LeaderCopy:
         """Take over the tables of one member, with `last` only what is newer; returns False and logs if it did not answer."""
         if address == self._identity.address:
             return False
-        known = list(self.foreign)
+        known = list(self.missing_topics)
         try:
             topics, groups, offsets, delays = await asyncio.gather(
                 self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms),
@@ -157,15 +157,15 @@ class LeaderCopy:
             self._offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
             await self._take_progress(delays, last=last)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
-            if str(error) != self._said:
-                log.warning("cannot copy from the leader address=%s: %s", address, error)
-            self._said = str(error)
+            if str(error) != self._last_error:
+                log.warning("copy from leader failed address=%s error=%s", address, error)
+            self._last_error = str(error)
             return False
         if last:
             return True
         if self._leader != address:
-            log.info("topics, groups, offsets and delays are copied from address=%s", address)
-        self._leader, self._said = address, ""
+            log.info("copying from leader address=%s", address)
+        self._leader, self._last_error = address, ""
         self.count += 1
         self.copied.emit(address)
         return True
@@ -185,7 +185,7 @@ class LeaderCopy:
         if missing:
             topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._clock_ms())))
         for name in known if not last else ():  # decided by the leader's table: present in it, or deleted
-            self.foreign.pop(name, None)
+            self.missing_topics.pop(name, None)
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
         groups = self._groups
@@ -215,27 +215,29 @@ class LeaderCopy:
 
     # ---- topics that only the log has
 
-    def came(self, topic: str, queue_id: int) -> None:
+    def replicated(self, topic: str, queue_id: int) -> None:
         """Called for each replicated message: remember a topic or queue that is missing from the table."""
         config = self._topics.table.get(topic)
         if config is None or queue_id >= config.write_queue_nums:
-            self.foreign[topic] = max(self.foreign.get(topic, 0), queue_id + 1)
+            self.missing_topics[topic] = max(self.missing_topics.get(topic, 0), queue_id + 1)
 
-    def make_topics(self) -> None:
+    def recreate_topics(self) -> None:
         """Before this member leads: recreate topics that were created after the last copy and appear only in the log.
 
         Without them their messages could not be consumed.
         """
-        foreign, self.foreign = self.foreign, {}
-        for topic, queues in foreign.items():
+        missing_topics, self.missing_topics = self.missing_topics, {}
+        for topic, queues in missing_topics.items():
             if self._topics.get(topic) is None:
                 if topic not in self._topics.system:
                     queues = max(queues, QUEUES_MIN)
-                log.warning("topic %s is known from the log only, it is made with %s queues", topic, queues)
+                log.warning(
+                    "topic found in the log but not in topics.json, recreated topic=%s queues=%s", topic, queues
+                )
                 try:
                     self._topics.ensure(topic, queues)
                 except SaturnError as error:
-                    log.error("topic %r cannot be made: %s", topic, error)
+                    log.error("topic not recreated topic=%r error=%s", topic, error)
 
 
 def _done_ms(data: bytes) -> int:

@@ -195,7 +195,7 @@ class Traveller:
         for table in members:
             for connection, info in table.items():
                 if not connection.closed and not tap.is_stalled(connection):
-                    info.heard_ms = now
+                    info.heartbeat_ms = now
                     alive.add(info.client_id)
         broker.locks.renew(alive, now)
         for live in self._server.namesrv.routes.live.values():

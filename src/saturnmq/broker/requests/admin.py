@@ -257,7 +257,7 @@ def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Comma
 def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete consume queues whose last message was deleted from the log (DEL-10)."""
     removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
-    log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
+    log.info("expired consume queues cleaned by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
 
 
@@ -265,7 +265,7 @@ def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Comm
     """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
     known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
     unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
-    log.info("asked to clean unused topics by=%s topics=%s", connection.remote_address, sorted(unused))
+    log.info("unused topics cleaned by=%s topics=%s", connection.remote_address, sorted(unused))
     for topic in unused:
         ctx.store.delete_topic(topic)
     return request.reply()
@@ -273,6 +273,6 @@ def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Comm
 
 def delete_expired_files(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve DELETE_EXPIRED_COMMITLOG (329): the next cleaning runs delete expired files at any hour (DEL-08)."""
-    log.info("asked to delete expired commit log files by=%s", connection.remote_address)
+    log.info("deletion of expired commit log files requested by=%s", connection.remote_address)
     ctx.store.delete_expired_files()
     return request.reply()

@@ -95,8 +95,8 @@ def consumer_ids(ctx: ClientContext, connection: Connection, request: Command, h
 
 def check_client(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CHECK_CLIENT_CONFIG (46): whether an expression other than tags can be used here (FIL-03)."""
-    asked = CheckClientRequest.decode(request.body)
-    subscription = asked.subscription_data
+    body = CheckClientRequest.decode(request.body)
+    subscription = body.subscription_data
     if subscription is not None:
         enabled = ctx.settings.property_filter_enable
         check_subscription(subscription.sub_string, subscription.expression_type, property_filter_enabled=enabled)
@@ -105,15 +105,15 @@ def check_client(ctx: ClientContext, connection: Connection, request: Command, h
 
 def lock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve LOCK_BATCH_MQ (41)."""
-    asked = LockBatchRequest.decode(request.body)
-    held = ctx.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, ctx.clock_ms())
-    return request.reply(body=LockBatchResponse(held).encode())
+    body = LockBatchRequest.decode(request.body)
+    owned = ctx.locks.lock(body.consumer_group, body.client_id, body.mq_set, ctx.clock_ms())
+    return request.reply(body=LockBatchResponse(owned).encode())
 
 
 def unlock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UNLOCK_BATCH_MQ (42)."""
-    asked = LockBatchRequest.decode(request.body)
-    ctx.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    body = LockBatchRequest.decode(request.body)
+    ctx.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return request.reply()
 
 
@@ -162,7 +162,9 @@ def all_producers(ctx: ClientContext, connection: Connection, request: Command, 
     """Serve GET_ALL_PRODUCER_INFO (328)."""
     data = {
         group: [
-            ProducerInfo(info.client_id, c.remote_address, language_name(info.language), info.version, info.heard_ms)
+            ProducerInfo(
+                info.client_id, c.remote_address, language_name(info.language), info.version, info.heartbeat_ms
+            )
             for c, info in members.items()
         ]
         for group, members in ctx.clients.producers.items()

@@ -71,7 +71,7 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
         try:
             member.invoke_oneway(push)
         except SendFailed as error:
-            log.warning("offsets not pushed group=%s client=%s: %s", group, info.client_id, error)
+            log.warning("offsets not pushed group=%s client=%s error=%s", group, info.client_id, error)
     log.info("offsets reset group=%s topic=%s time_ms=%s force=%s by=%s", group, topic, header.timestamp,
              header.is_force, connection.remote_address)  # fmt: skip
     return request.reply(body=as_map)

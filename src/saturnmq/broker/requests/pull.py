@@ -36,7 +36,7 @@ _FIELDS: Final = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
     "subVersion", "expressionType",
 )  # fmt: skip
-_HELD_CHARS_MAX: Final = 65_536  # limit of a parked pull's expression; longer ones are answered at once
+_PARKED_CHARS_MAX: Final = 65_536  # limit of a parked pull's expression; longer ones are answered at once
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -50,21 +50,21 @@ _CODES: Final = {
 
 def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | None:
     """Serve 11. None if the request is parked; it is answered later."""
-    return _pull(ctx, connection, request, may_hold=True)
+    return _pull(ctx, connection, request, may_park=True)
 
 
-def resume(ctx: PullContext, held: ParkedPull) -> None:
+def resume(ctx: PullContext, parked: ParkedPull) -> None:
     """Answer a parked pull; it is not parked again (LP-04)."""
     reply: Command | bytes | None
     try:
-        reply = _pull(ctx, held.connection, held.request, may_hold=False)
+        reply = _pull(ctx, parked.connection, parked.request, may_park=False)
     except Exception as error:
-        reply = held.connection.failure(held.request, error)
+        reply = parked.connection.failure(parked.request, error)
     if reply is not None:
-        held.connection.send(reply)
+        parked.connection.send(reply)
 
 
-def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_hold: bool) -> bytes | None:
+def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_park: bool) -> bytes | None:
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
@@ -73,7 +73,7 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_hol
     except KeyError as error:
         raise MissingField(error.args[0]) from error
     wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
-    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave:
+    if may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave:
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
     result = ctx.store.get(
         topic,
@@ -88,19 +88,19 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_hol
     code = _CODES.get(result.status)
     if code is None:  # the queue does not exist yet or is empty
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-    hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
-    if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
+    park = may_park and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
+    if park and _park(ctx, connection, request, topic, queue_id, offset, wanted):
         return None
     if code == ResponseCode.PULL_OFFSET_MOVED and ctx.role.slave and not ctx.settings.offset_check_in_slave:
-        return _ask_elsewhere(ctx, request, group, offset, result)
-    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold and not ctx.role.slave:
+        return _redirect(ctx, request, group, offset, result)
+    if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
         ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
     return _answer(
-        ctx, request, result, code, _broker_to_ask(ctx, group, result) if ctx.settings.slave_read_enable else 0
+        ctx, request, result, code, _next_broker(ctx, group, result) if ctx.settings.slave_read_enable else 0
     )
 
 
-def _ask_elsewhere(ctx: PullContext, request: Command, group: str, offset: int, result: GetResult) -> bytes:
+def _redirect(ctx: PullContext, request: Command, group: str, offset: int, result: GetResult) -> bytes:
     """A slave may lag: let the client retry the same offset at the broker of the group's settings (BP-08)."""
     ctx.stats.get_miss += 1
     config = ctx.groups.table.get(group)
@@ -109,7 +109,7 @@ def _ask_elsewhere(ctx: PullContext, request: Command, group: str, offset: int, 
     return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status.value, broker_id, offsets)
 
 
-def _broker_to_ask(ctx: PullContext, group: str, result: GetResult) -> int:
+def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
     """Broker id for the next pull: the group's, or its one for slow consumption if the records left memory (BP-06)."""
     config = ctx.groups.table.get(group)
     if config is None:
@@ -132,7 +132,7 @@ def _answer(ctx: PullContext, request: Command, result: GetResult, code: Respons
     return frame(request, code, result.status.value, broker_id, offsets, records)
 
 
-def _held(
+def _park(
     ctx: PullContext, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
 ) -> bool:
     """Park the pull until a message arrives; False if it may not wait (LP-01)."""
@@ -142,12 +142,12 @@ def _held(
     if wait_ms <= 0:
         return False
     ext = request.ext
-    if len(ext.get("subscription", "")) > _HELD_CHARS_MAX:
+    if len(ext.get("subscription", "")) > _PARKED_CHARS_MAX:
         return False
     request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-    held = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
-    return ctx.long_polling.add((topic, queue_id), held)
+    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
+    return ctx.long_polling.add((topic, queue_id), parked)
 
 
 # ---- checks

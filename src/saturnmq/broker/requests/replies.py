@@ -48,7 +48,7 @@ async def send_reply(ctx: ReplyContext, connection: Connection, request: Command
     finally:
         ctx.send.load.replies -= 1
     if problem is not None:
-        log.warning("reply not delivered peer=%s: %s", connection.remote_address, problem)
+        log.warning("reply not delivered peer=%s error=%s", connection.remote_address, problem)
         return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)
     return request.reply(ResponseCode.SUCCESS, None, base | place)
 
@@ -86,7 +86,9 @@ def _stored(
         return nowhere
     result, _ = put_one(ctx.send, connection, request, ext, config, queue_id)
     if result.status is not PutStatus.PUT_OK:
-        log.warning("reply not stored topic=%s: %s %s", config.topic_name, result.status.value, result.reason)
+        log.warning(
+            "reply not stored topic=%s status=%s reason=%s", config.topic_name, result.status.value, result.reason
+        )
         return nowhere
     return ctx.send.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
 

@@ -25,14 +25,14 @@ _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 def end(ctx: TransactionContext, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
     """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
     if header.commit_or_rollback == _UNKNOWN:
-        log.debug("producer does not know yet key=%s peer=%s", header.transaction_id, connection.remote_address)
+        log.debug("transaction undecided by producer key=%s peer=%s", header.transaction_id, connection.remote_address)
         return None
     if header.commit_or_rollback not in _ENDS:
         text = f"commitOrRollback={header.commit_or_rollback} must be 0, 8 or 12"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     code, remark = ctx.master.transactions.end(header)
     if code != ResponseCode.SUCCESS:
-        log.warning("end of transaction refused key=%s group=%s peer=%s: %s", header.transaction_id, header.producer_group,
+        log.warning("end of transaction refused key=%s group=%s peer=%s reason=%s", header.transaction_id, header.producer_group,
                     connection.remote_address, remark)  # fmt: skip
     return request.reply(code, remark)
 
@@ -48,5 +48,5 @@ def resume(
     if not ctx.master.transactions.resume(physical):
         text = f"Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: {header.msg_id} was not given up by this broker"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
-    log.info("half message is back by=%s id=%s", connection.remote_address, header.msg_id)
+    log.info("half message re-queued for check by=%s id=%s", connection.remote_address, header.msg_id)
     return request.reply()

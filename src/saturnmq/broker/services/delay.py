@@ -212,7 +212,7 @@ class DelayService:
                 wait_ms = min(wait_ms, self._deliver_level(level, now, budget))
             except Exception:
                 log.exception(
-                    "delay level=%s offset=%s failed, tried again in %s ms", level.number, level.offset, PAUSE_MS
+                    "delayed delivery failed level=%s offset=%s retry_ms=%s", level.number, level.offset, PAUSE_MS
                 )
                 level.rest(now, PAUSE_MS, PAUSE_MS)
         return wait_ms
@@ -243,7 +243,10 @@ class DelayService:
                 level.offset = min(queue.next_file_offset(start), queue.max_offset)
                 self._dirty = True
                 log.error(
-                    "delay level=%s: queue offsets %s..%s are missing, skipped", level.number, start, level.offset - 1
+                    "delayed messages skipped, queue units missing level=%s from=%s to=%s",
+                    level.number,
+                    start,
+                    level.offset - 1,
                 )
         return self._idle_ms
 
@@ -265,14 +268,19 @@ class DelayService:
             return
         corrected = low if level.offset < low else high
         if level.offset >= 0:
-            log.warning("delay level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
+            log.warning("delay offset corrected level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
         level.offset, self._dirty = corrected, True
 
     def _deliver(self, level: Level, offset: int, physical: int, size: int) -> bool:
         """Store the copy of one message; False if it must be retried (DLY-06). Damaged messages are logged and skipped."""
         record = self._store.read_record(physical, size)
         if record is None:
-            log.error("delay level=%s offset=%s: no record at %s, skipped", level.number, offset, physical)
+            log.error(
+                "delayed message skipped, no record level=%s offset=%s physical_offset=%s",
+                level.number,
+                offset,
+                physical,
+            )
             return True
         try:
             message = decode_record(record, check_crc=True)
@@ -280,7 +288,7 @@ class DelayService:
                 raise CorruptRecord(f"it is {message.topic!r} {message.queue_offset}")
             copy = restored(message)
         except (MessageError, CorruptRecord) as error:
-            log.error("delay level=%s offset=%s: the record at %s cannot be delivered, skipped: %s", level.number, offset,
+            log.error("delayed message skipped level=%s offset=%s physical_offset=%s error=%s", level.number, offset,
                       physical, error.message)  # fmt: skip
             return True
         result = self._store.put(copy)
@@ -289,7 +297,7 @@ class DelayService:
             self._stats.put_bytes += result.size
             return True
         if level.rest_ms < RETRY_MS_MAX:  # logged for the first retries only
-            log.warning("delay level=%s offset=%s not delivered, tried again: %s %s", level.number, offset,
+            log.warning("delayed message not delivered, retried level=%s offset=%s status=%s reason=%s", level.number, offset,
                         result.status.value, result.reason)  # fmt: skip
         return False
 
@@ -324,7 +332,7 @@ class DelayService:
                 await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             except StoreError as error:
                 self._dirty = True
-                log.error("delay progress is not saved, trying again: %s", error.message)
+                log.error("delay progress not saved, retried error=%s", error.message)
             except BaseException:
                 self._dirty = True
                 raise

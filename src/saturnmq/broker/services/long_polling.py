@@ -40,12 +40,12 @@ class ParkedPull:
     accept_record: Callable[[bytes], bool] | None = None
 
 
-def _wants(held: ParkedPull, properties: bytes) -> bool:
+def _wants(parked: ParkedPull, properties: bytes) -> bool:
     """Whether a pull accepts these properties. If its filter fails, the pull is woken and answered with the error."""
     try:
-        return held.accept_record is None or held.accept_record(properties)
+        return parked.accept_record is None or parked.accept_record(properties)
     except Exception:
-        log.exception("filter of a held pull failed peer=%s", held.connection.remote_address)
+        log.exception("filter of a parked pull failed peer=%s", parked.connection.remote_address)
         return True
 
 
@@ -76,13 +76,13 @@ class LongPolling:
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
 
-    def add(self, key: Key, held: ParkedPull) -> bool:
+    def add(self, key: Key, parked: ParkedPull) -> bool:
         """Park a pull; False if the limit in total or of its connection is reached."""
-        keys = self._keys.get(held.connection, {})
+        keys = self._keys.get(parked.connection, {})
         if self.count >= self._limit or len(keys) * CONNECTION_SHARE >= max(self._limit, CONNECTION_SHARE):
             return False
-        self._waiting.setdefault(key, set()).add(held)
-        self._keys.setdefault(held.connection, keys)[held] = key
+        self._waiting.setdefault(key, set()).add(parked)
+        self._keys.setdefault(parked.connection, keys)[parked] = key
         self.count += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
@@ -99,45 +99,45 @@ class LongPolling:
             woken = [h for h in woken if properties is None or _wants(h, properties)]
         if not woken:
             return
-        for held in woken:
-            self._drop((topic, queue_id), held)
+        for parked in woken:
+            self._drop((topic, queue_id), parked)
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._run_woken)
         self._woken += woken
 
     def wake(self, topic: str, group: str) -> None:
         """Answer all pulls of a group for a topic within this event-loop iteration, whatever they wait for."""
-        found = [(key, held) for key, waiting in self._waiting.items() if key[0] == topic for held in waiting]
-        woken = [(key, held) for key, held in found if held.request.ext.get("consumerGroup") == group]
-        for key, held in woken:
-            self._drop(key, held)
+        found = [(key, parked) for key, waiting in self._waiting.items() if key[0] == topic for parked in waiting]
+        woken = [(key, parked) for key, parked in found if parked.request.ext.get("consumerGroup") == group]
+        for key, parked in woken:
+            self._drop(key, parked)
         if woken and not self._woken:
             asyncio.get_running_loop().call_soon(self._run_woken)
-        self._woken += [held for _, held in woken]
+        self._woken += [parked for _, parked in woken]
 
     def wake_all(self) -> None:
         """Answer every pull within this event-loop iteration, whatever it waits for."""
-        found = [(key, held) for key, waiting in self._waiting.items() for held in waiting]
-        for key, held in found:
-            self._drop(key, held)
+        found = [(key, parked) for key, waiting in self._waiting.items() for parked in waiting]
+        for key, parked in found:
+            self._drop(key, parked)
         if found and not self._woken:
             asyncio.get_running_loop().call_soon(self._run_woken)
-        self._woken += [held for _, held in found]
+        self._woken += [parked for _, parked in found]
 
     def _run_woken(self) -> None:
         woken, self._woken = self._woken, []
-        for held in woken:
-            self._resume(held)
+        for parked in woken:
+            self._resume(parked)
 
-    def _drop(self, key: Key, held: ParkedPull) -> None:
+    def _drop(self, key: Key, parked: ParkedPull) -> None:
         waiting = self._waiting.get(key)
-        if waiting is not None and held in waiting:
-            waiting.discard(held)
+        if waiting is not None and parked in waiting:
+            waiting.discard(parked)
             self.count -= 1
-            keys = self._keys[held.connection]
-            del keys[held]
+            keys = self._keys[parked.connection]
+            del keys[parked]
             if not keys:
-                del self._keys[held.connection]
+                del self._keys[parked.connection]
             if not waiting:
                 del self._waiting[key]
 
@@ -150,12 +150,12 @@ class LongPolling:
             self._scanned = now
         for key, waiting in list(self._waiting.items()):
             end = self._queue_end(*key) if scan and self._queue_end is not None else 0
-            for held in list(waiting):
-                if held.connection.closed:
-                    self._drop(key, held)
-                elif held.deadline <= now or held.offset < end:
-                    self._drop(key, held)
-                    self._resume(held)
+            for parked in list(waiting):
+                if parked.connection.closed:
+                    self._drop(key, parked)
+                elif parked.deadline <= now or parked.offset < end:
+                    self._drop(key, parked)
+                    self._resume(parked)
         if self.count:
             self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
@@ -166,9 +166,9 @@ class LongPolling:
     def take(self, connection: Connection) -> list[Command]:
         """Drop the pulls of a connection; returns their requests."""
         taken = list(self._keys.get(connection, {}).items())
-        for held, key in taken:
-            self._drop(key, held)
-        return [held.request for held, _ in taken]
+        for parked, key in taken:
+            self._drop(key, parked)
+        return [parked.request for parked, _ in taken]
 
     def abort(self) -> None:
         """Drop all pulls without a response."""
@@ -184,6 +184,6 @@ class LongPolling:
             self._timer.cancel()
             self._timer = None
         for key, waiting in list(self._waiting.items()):
-            for held in list(waiting):
-                self._drop(key, held)
-                self._resume(held)
+            for parked in list(waiting):
+                self._drop(key, parked)
+                self._resume(parked)

@@ -36,8 +36,8 @@ COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then remove topics
 UNREGISTER_TIMEOUT_MS: Final = 3000
 LOOK_UP_SECONDS: Final = 120
 CHANGES_WAIT_MS: Final = 2000  # less than clients' usual timeout of an admin request
-WHOLE_PAUSE_FACTOR: Final = 10  # pause after a full registration, as a multiple of its duration
-WHOLE_PAUSE_SECONDS_MAX: Final = 10
+FULL_PAUSE_FACTOR: Final = 10  # pause after a full registration, as a multiple of its duration
+FULL_PAUSE_SECONDS_MAX: Final = 10
 
 
 class Registrar:
@@ -61,14 +61,14 @@ class Registrar:
         self._ha_address = ha_address
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
-        self._soon: asyncio.Event = asyncio.Event()  # a full registration is due
-        self._news: asyncio.Event = asyncio.Event()  # _changed is not empty
+        self._full_event: asyncio.Event = asyncio.Event()  # a full registration is due
+        self._changes_event: asyncio.Event = asyncio.Event()  # _changed is not empty
         self._changed: dict[str, None] = {}  # topics set since the last incremental registration; an ordered set
-        self._told: asyncio.Event = asyncio.Event()  # set when the topics in _changed are registered
-        self._telling: asyncio.Event | None = None  # set when those being registered now are
+        self._registered_event: asyncio.Event = asyncio.Event()  # set when the topics in _changed are registered
+        self._registering_event: asyncio.Event | None = None  # set when those being registered now are
         self._current: set[str] = set()  # NameServers that have everything except _changed
         self._losses = 0  # incremented when _current is cleared
-        self._told_as = -1  # broker id of the last incremental registration
+        self._registered_as = -1  # broker id of the last incremental registration
         self._looked_up: list[str] = []
         self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
@@ -88,7 +88,7 @@ class Registrar:
             await self.look_up()
             self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
         if self.name_servers or self._look_up_task is not None:
-            self._told_as = self._broker_id()
+            self._registered_as = self._broker_id()
             await self.register()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -103,14 +103,14 @@ class Registrar:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-            self._told.set()
+            self._registered_event.set()
             header = h.UnregisterBroker(
                 broker_name=self._settings.broker_name,
                 broker_addr=self._address(),
                 cluster_name=self._settings.cluster_name,
                 broker_id=self._broker_id(),
             )
-            await self._tell_all(
+            await self._request_all(
                 lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
             )
         await self._client.close()
@@ -134,12 +134,12 @@ class Registrar:
         try:
             found = await look_up(self._settings.name_server_domain, self._settings.name_server_subgroup)
         except LookupFailed as error:
-            log.warning("name servers are not looked up: %s", error)
+            log.warning("name server lookup failed error=%s", error)
             return
         if found != self._looked_up:
-            log.info("name servers are %s, they were %s", found, self._looked_up)
+            log.info("name servers changed addresses=%s before=%s", found, self._looked_up)
             self._looked_up = found
-            self._soon.set()
+            self._full_event.set()
 
     async def _look_up_again(self) -> None:
         while True:
@@ -150,27 +150,27 @@ class Registrar:
         """Register changed topics soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
-                self._nobody_is_current()  # only a full registration conveys a deletion
+                self._require_full()  # only a full registration conveys a deletion
             else:
                 self._changed[config.topic_name] = None
         if self._changed:
-            self._news.set()
+            self._changes_event.set()
 
-    def _nobody_is_current(self) -> None:
+    def _require_full(self) -> None:
         """Require a full registration of all NameServers.
 
         No incremental one is sent before it: the NameServers would then ignore the full one, which has the same version.
         """
         self._losses += 1
         self._current.clear()
-        self._soon.set()
+        self._full_event.set()
 
     async def wait_registered(self) -> None:
         """Wait until the NameServers have all topics set so far, at most CHANGES_WAIT_MS (NS-34).
 
         NameServers that failed the last registration are not waited for.
         """
-        event = self._told if self._changed else self._telling
+        event = self._registered_event if self._changed else self._registering_event
         if event is None or self._task is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -179,40 +179,40 @@ class Registrar:
 
     async def _run_changes(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changes_event.wait()
+            self._changes_event.clear()
             names, self._changed = list(self._changed), {}
-            self._telling, self._told = self._told, asyncio.Event()
+            self._registering_event, self._registered_event = self._registered_event, asyncio.Event()
             try:
-                await self._tell_changes(names)
+                await self._register_changes(names)
             except Exception:
-                self._soon.set()
-                log.exception("registration of changed topics failed, all are told instead")
+                self._full_event.set()
+                log.exception("registration of changed topics failed, full registration scheduled")
             finally:
-                self._telling.set()
-                self._telling = None
+                self._registering_event.set()
+                self._registering_event = None
 
-    async def _tell_changes(self, names: list[str]) -> None:
+    async def _register_changes(self, names: list[str]) -> None:
         """Register these topics with the NameServers that have all others; the remaining ones get a full registration later."""
         broker_id = self._broker_id()
         if broker_id < 0:
             return
         # A NameServer with this version may have it from another member, with fewer topics.
-        if broker_id != self._told_as:
-            self._told_as = broker_id
-            self._nobody_is_current()
-        everybody = self.name_servers
-        ready = [address for address in everybody if address in self._current]
-        if len(ready) < len(everybody):
-            self._soon.set()
+        if broker_id != self._registered_as:
+            self._registered_as = broker_id
+            self._require_full()
+        addresses = self.name_servers
+        ready = [address for address in addresses if address in self._current]
+        if len(ready) < len(addresses):
+            self._full_event.set()
         table = self._topics.registered(names)
         if ready and table.topic_config_table:
             answers = await self._register_with(ready, table, complete=False)
             if None in answers:
-                self._soon.set()
+                self._full_event.set()
             ordered = {name for answer in answers if answer is not None for name in _orders(answer) or ()}
             if ordered & table.topic_config_table.keys():
-                self._soon.set()  # the order flags of topics are applied only by a full registration
+                self._full_event.set()  # the order flags of topics are applied only by a full registration
 
     async def _register_with(
         self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
@@ -221,7 +221,7 @@ class Registrar:
         timeout_ms, losses = self._settings.register_timeout_ms, self._losses
         answers = await asyncio.gather(
             *(
-                self._tell(address, self._command(table, complete=complete), timeout_ms, connect=complete)
+                self._request(address, self._command(table, complete=complete), timeout_ms, connect=complete)
                 for address in addresses
             )
         )
@@ -235,21 +235,21 @@ class Registrar:
         return answers
 
     async def _run(self) -> None:
-        await asyncio.gather(self._run_whole(), self._run_changes())
+        await asyncio.gather(self._run_full(), self._run_changes())
 
-    async def _run_whole(self) -> None:
+    async def _run_full(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.register_seconds):
-                    await self._soon.wait()
-            self._soon.clear()
+                    await self._full_event.wait()
+            self._full_event.clear()
             began = loop.time()
             try:
                 await self.register()
             except Exception:
-                log.exception("registration failed, it is tried again within %s s", self._settings.register_seconds)
-            await asyncio.sleep(min(WHOLE_PAUSE_FACTOR * (loop.time() - began), WHOLE_PAUSE_SECONDS_MAX))
+                log.exception("registration failed retry_s=%s", self._settings.register_seconds)
+            await asyncio.sleep(min(FULL_PAUSE_FACTOR * (loop.time() - began), FULL_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
         """Send one full registration; without forceRegister only if a NameServer has another version or fails (NS-33).
@@ -258,12 +258,12 @@ class Registrar:
         """
         if self._broker_id() < 0 or not self.name_servers:
             return True
-        if not force and not self._settings.force_register and not await self._anybody_differs():
+        if not force and not self._settings.force_register and not await self._any_differs():
             return True
         answers = await self._register_with(self.name_servers, self._topics.registered(), complete=True)
         first = next((answer for answer in answers if answer is not None), None)
         if first is None:
-            log.warning("registered with no name server of %s", self.name_servers)
+            log.warning("registered with no name server addresses=%s", self.name_servers)
             return False
         self.registered += 1
         self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
@@ -279,7 +279,7 @@ class Registrar:
         """
         asked = [
             asyncio.get_running_loop().create_task(
-                self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
+                self._request(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
             )
             for address in self.name_servers
         ]
@@ -313,7 +313,7 @@ class Registrar:
         ext = header.to_ext() | ({COMPLETE_FIELD: "true"} if complete else {})
         return Command(RequestCode.REGISTER_BROKER, ext=ext, body=data)
 
-    async def _anybody_differs(self) -> bool:
+    async def _any_differs(self) -> bool:
         header = h.QueryDataVersion(
             broker_name=self._settings.broker_name,
             broker_addr=self._address(),
@@ -322,7 +322,7 @@ class Registrar:
         )
         version = self._topics.version.encode()
         addresses, losses = self.name_servers, self._losses
-        answers = await self._tell_all(
+        answers = await self._request_all(
             lambda: Command(RequestCode.QUERY_DATA_VERSION, ext=header.to_ext(), body=version),
             self._settings.register_timeout_ms,
         )
@@ -331,11 +331,13 @@ class Registrar:
             self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
         return not all(same)
 
-    async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
+    async def _request_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
         """Responses of all NameServers, queried in parallel; None where it failed."""
-        return await asyncio.gather(*(self._tell(address, command(), timeout_ms) for address in self.name_servers))
+        return await asyncio.gather(*(self._request(address, command(), timeout_ms) for address in self.name_servers))
 
-    async def _tell(self, address: str, command: Command, timeout_ms: int, *, connect: bool = True) -> Command | None:
+    async def _request(
+        self, address: str, command: Command, timeout_ms: int, *, connect: bool = True
+    ) -> Command | None:
         """Send one request; None and a log line if it fails.
 
         connect=False: only over an open connection, as a NameServer that was restarted may have fewer topics.
@@ -361,5 +363,5 @@ def _orders(answer: Command) -> dict[str, str] | None:
     try:
         return KVTable.decode(answer.body).table
     except SaturnError as error:
-        log.warning("ordered topics are not taken over from the name server: %s", error)
+        log.warning("ordered topics not applied error=%s", error)
         return None

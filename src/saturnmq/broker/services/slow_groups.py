@@ -31,7 +31,7 @@ def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_b
             continue
         behind = max((_behind(store, topic, offsets.of(topic, group)) for topic in offsets.topics_of(group)), default=0)
         if behind > behind_bytes_max:
-            log.warning("group is too far behind and may not consume any more group=%s bytes=%s", group, behind)
+            log.warning("consumption disabled, group too far behind group=%s behind_bytes=%s", group, behind)
             groups.set(dataclasses.replace(config, consume_enable=False))
             slow.append(group)
     return slow

@@ -104,8 +104,8 @@ class TimerService:
         self._dirty = False
         self._saving = asyncio.Lock()
         self._count = 0
-        self._told: str | None = None
-        self._next_told: tuple[int, str] | None = None  # published once the log is durable up to its offset
+        self._published: str | None = None
+        self._next_published: tuple[int, str] | None = None  # published once the log is durable up to its offset
 
     # ---- lifecycle
 
@@ -245,7 +245,7 @@ class TimerService:
             self._read_on(now)
             wait_ms = self._deliver_due(now)
         except Exception:
-            log.exception("timed messages cannot be delivered, trying again in %s ms", PAUSE_MS)
+            log.exception("timed delivery failed retry_ms=%s", PAUSE_MS)
             wait_ms = PAUSE_MS
         self._seen_ms = max(self._seen_ms, now)
         if self._reading is not None:
@@ -294,7 +294,7 @@ class TimerService:
         """Store the copy of one message, or the message again if it waits longer; False if it must be retried."""
         record = self._store.read_record(physical, size)
         if record is None:
-            log.error("timed message: no record at %s, skipped", physical)
+            log.error("timed message skipped, no record physical_offset=%s", physical)
             return True
         try:
             message = decode_record(record, check_crc=True)
@@ -304,7 +304,7 @@ class TimerService:
                 raise MessageError(f"it is {message.topic!r} TIMER_OUT_MS={text!r:.20}")
             copy = restored(message)
         except MessageError as error:
-            log.error("timed message: the record at %s cannot be delivered, skipped: %s", physical, error.message)
+            log.error("timed message skipped physical_offset=%s error=%s", physical, error.message)
             return True
         if int(text) > now_ms:
             result = self._put(copy, properties, int(text))
@@ -314,7 +314,7 @@ class TimerService:
                 self._stats.put_messages += 1
                 self._stats.put_bytes += result.size
         if result.status is not PutStatus.PUT_OK and self._rest_ms < RETRY_MS_MAX:
-            log.warning("timed message not delivered, tried again: %s %s", result.status.value, result.reason)
+            log.warning("timed message not delivered, retried status=%s reason=%s", result.status.value, result.reason)
         return result.status is PutStatus.PUT_OK
 
     # ---- progress
@@ -332,15 +332,15 @@ class TimerService:
             bounds.append(self._order[0] * 1000 - 1)
         return min(bounds)
 
-    def told_progress(self) -> str | None:
+    def published_progress(self) -> str | None:
         """Progress for followers, covering only what the store has confirmed; None if it is not known yet."""
         store = self._store
-        if self._next_told is not None and self._next_told[0] <= store.flushed_offset:
-            self._told, self._next_told = self._next_told[1], None
-        if self._next_told is None and self._loaded_until_ms and self._reading is None:
+        if self._next_published is not None and self._next_published[0] <= store.flushed_offset:
+            self._published, self._next_published = self._next_published[1], None
+        if self._next_published is None and self._loaded_until_ms and self._reading is None:
             end = store.log.end
-            self._next_told = end, json.dumps({"doneMs": self.done_ms(), "logEnd": end})
-        return self._told
+            self._next_published = end, json.dumps({"doneMs": self.done_ms(), "logEnd": end})
+        return self._published
 
     async def save(self) -> None:
         """Write the progress once the messages it covers are durable; a failure is logged and retried at the next call."""
@@ -359,7 +359,7 @@ class TimerService:
                 await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             except StoreError as error:
                 self._dirty = True
-                log.error("timer progress is not saved, trying again: %s", error.message)
+                log.error("timer progress not saved, retried error=%s", error.message)
 
 
 def _parse(data: bytes) -> tuple[int, int]:

@@ -116,7 +116,7 @@ class Transactions:
         self._store = store
         self._file = file
         self._saved_checks: dict[int, tuple[int, int]] = {}  # loaded at start: offset -> (physical offset, checks)
-        self._owed: list[int] = []  # decided, but storing the operation failed
+        self._unwritten: list[int] = []  # decided, but storing the operation failed
         self._finished: set[int] = set()  # decided by the recovery of the last commit, before the scan
         self._ends = (0, 0)  # of half and operation queue at the start
         # Log end, half and operation offset; the offsets are published once the log is durable up to that end.
@@ -168,14 +168,14 @@ class Transactions:
             try:
                 await self._scan()
             except (StoreError, OSError):
-                log.exception("half messages cannot be read, trying again in %s s", _RETRY_SECONDS)
+                log.exception("scan of half messages failed retry_s=%s", _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
         while True:
             await self._alarm.sleep(self._interval_ms / 1000)
             try:
                 await self.round()
             except Exception:
-                log.exception("a round over the half messages failed, the next one tries again")
+                log.exception("check of half messages failed, retried in the next round")
 
     # ---- recovery
 
@@ -215,7 +215,7 @@ class Transactions:
             if message is not None and message.queue_offset == offset:
                 yield message
             else:
-                log.error("topic=%s offset=%s: no intact message at %s, left out", topic, offset, physical)
+                log.error("damaged message skipped topic=%s offset=%s physical_offset=%s", topic, offset, physical)
 
     def producer_group(self, physical: int) -> str:
         """Producer group of the half message at a physical offset; "" if there is no intact one."""
@@ -232,8 +232,8 @@ class Transactions:
         return message if there and message and (message.topic, message.physical_offset) == (topic, physical) else None
 
     def _half(self, message: Message, op_floor: int) -> Half:
-        asked_for = message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
-        immune_ms = immunity_ms(asked_for, self.table.limits.timeout_ms)
+        requested = message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
+        immune_ms = immunity_ms(requested, self.table.limits.timeout_ms)
         counted = message.properties.get(
             PropertyKey.TRANSACTION_CHECK_TIMES, ""
         )  # 4.9.7 keeps the count in the message
@@ -256,9 +256,7 @@ class Transactions:
             return
         half = self._message_at(message.prepared_transaction_offset, HALF_TOPIC)
         if half is not None and half.queue_offset >= self._progress(HALF_TOPIC):
-            log.warning(
-                "the commit of half message %s is the last record: its operation is written now", half.queue_offset
-            )
+            log.warning("operation of the last commit missing, written now offset=%s", half.queue_offset)
             self._write_op(half.queue_offset)
             self._finished.add(half.queue_offset)
 
@@ -277,7 +275,7 @@ class Transactions:
         if message is None:
             return False
         properties = with_property(message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, "0")
-        half = _moved(message, HALF_TOPIC, properties.encode())
+        half = _copied_to(message, HALF_TOPIC, properties.encode())
         result = self._store.put(half)
         self.prepared(half, result)
         return result.status is PutStatus.PUT_OK
@@ -298,7 +296,7 @@ class Transactions:
         wanted = Outcome.COMMITTED if header.commit_or_rollback == _COMMIT else Outcome.ROLLED_BACK
         half = self.table.pending.get(message.queue_offset)
         if half is None or half.physical != message.physical_offset:
-            return self._again(message.queue_offset, wanted)
+            return self._repeated(message.queue_offset, wanted)
         if wanted is Outcome.COMMITTED:
             failure = self._commit(message)
             if failure is not None:
@@ -307,7 +305,7 @@ class Transactions:
         self._write_op(half.offset)
         return ResponseCode.SUCCESS, None
 
-    def _again(self, offset: int, wanted: Outcome) -> Answer:
+    def _repeated(self, offset: int, wanted: Outcome) -> Answer:
         known = self.table.outcome(offset)
         if known is wanted:
             return ResponseCode.SUCCESS, None
@@ -341,46 +339,46 @@ class Transactions:
         message.born_timestamp_ms, message.born_host, message.store_host = now, host, host
         result = self._store.put(message)
         if result.status is not PutStatus.PUT_OK:
-            log.error("operation on half message %s is not stored, tried again: %s", offset, result.reason)
-            self._owed.append(offset)
+            log.error("operation on half message not stored, retried offset=%s reason=%s", offset, result.reason)
+            self._unwritten.append(offset)
 
     # ---- checks
 
     async def round(self) -> set[int]:
         """Check or discard what is due (TX-07..TX-10). Returns the queue offsets that a producer was asked about."""
-        asked: set[int] = set()
+        checked: set[int] = set()
         if not self.ready:
-            return asked
-        owed, self._owed = self._owed, []
+            return checked
+        owed, self._unwritten = self._unwritten, []
         for offset in owed:
             self._write_op(offset)
-        lonely: dict[str, int] = {}
+        without_producer: dict[str, int] = {}
         for count, (half, step) in enumerate(self.table.due(self._clock_ms()), 1):
             if self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
                 if message is None and half.physical >= self._store.max_physical_offset:
                     continue  # not committed by the group yet: unreadable, and its sender has no response
                 if message is None:
-                    log.error("half message %s has left the log undecided", half.offset)
+                    log.error("undecided half message expired offset=%s", half.offset)
                     self.table.settle(half.offset, Outcome.DISCARDED)
                 elif step is Step.DISCARD:
                     self._discard(half, message)
-                elif self._check(half, message, lonely):
-                    asked.add(half.offset)
+                elif self._check(half, message, without_producer):
+                    checked.add(half.offset)
             if count % _STEP == 0:
                 await asyncio.sleep(0)
-        for group, number in lonely.items():
+        for group, number in without_producer.items():
             log.warning("no live producer to check half messages group=%s count=%s", group, number)
         await self._save()
-        return asked
+        return checked
 
-    def _check(self, half: Half, message: Message, lonely: dict[str, int]) -> bool:
+    def _check(self, half: Half, message: Message, without_producer: dict[str, int]) -> bool:
         """Ask one live producer of the group; counts as a check even if none can be asked. Returns whether one was."""
         half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
         connection = self._producer(group)
         if connection is None:
-            lonely[group] = lonely.get(group, 0) + 1
+            without_producer[group] = without_producer.get(group, 0) + 1
             return False
         unique = message.properties.get(PropertyKey.UNIQ_KEY)
         header = CheckTransactionState(
@@ -391,17 +389,17 @@ class Transactions:
             offset_msg_id=offset_message_id(message.store_host, half.physical),
         )
         try:
-            body = _asked_about(message, half.checks)
+            body = _check_record(message, half.checks)
             connection.invoke_oneway(Command(RequestCode.CHECK_TRANSACTION_STATE, ext=header.to_ext(), body=body))
         except (SendFailed, MessageError, LocalProtocolError) as error:
-            log.warning("check of half message %s was not sent: %s", half.offset, error)
+            log.warning("check of half message not sent offset=%s error=%s", half.offset, error)
             return False
         return True
 
     def _producer(self, group: str) -> Connection | None:
         """The group's next producer, round robin, that is open and drains its output (TX-09); None without any."""
         for _ in range(_TRIES):
-            connection = self._clients.producer_near(group)
+            connection = self._clients.next_producer(group)
             if connection is None or not (connection.closed or connection.congested):
                 return connection
         return None
@@ -414,9 +412,9 @@ class Transactions:
         ).encode()
         if len(properties) > PROPERTIES_BYTES_MAX:
             properties = message.properties_raw
-        result = self._store.put(_moved(message, CHECK_MAX_TIME_TOPIC, properties))
+        result = self._store.put(_copied_to(message, CHECK_MAX_TIME_TOPIC, properties))
         if result.status is not PutStatus.PUT_OK:
-            log.error("half message %s cannot be given up, tried again: %s", half.offset, result.reason)
+            log.error("half message not discarded, retried offset=%s reason=%s", half.offset, result.reason)
             return
         log.warning("half message discarded offset=%s group=%s key=%s checks=%s topic=%s", half.offset,
                     message.properties.get(PropertyKey.PGROUP), message.properties.get(PropertyKey.UNIQ_KEY), half.checks,
@@ -450,7 +448,7 @@ class Transactions:
             await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             self._written = data
         except StoreError as error:
-            log.error("check counts of half messages not saved: %s", error.message)
+            log.error("check counts of half messages not saved error=%s", error.message)
 
 
 def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
@@ -465,7 +463,7 @@ def _decided_by(operation: Message) -> Iterator[int]:
                 yield int(word)
 
 
-def _moved(message: Message, topic: str, properties: bytes) -> Message:
+def _copied_to(message: Message, topic: str, properties: bytes) -> Message:
     """A copy of the message under a system topic, without transaction flags."""
     return Message(
         topic,
@@ -481,7 +479,7 @@ def _moved(message: Message, topic: str, properties: bytes) -> Message:
     )
 
 
-def _asked_about(half: Message, times: int) -> bytes:
+def _check_record(half: Message, times: int) -> bytes:
     """Record for a check: the message as it would be committed, at the offsets of the half message (TX-09)."""
     message = restored(half)
     text = with_property(half.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(times)).encode()

@@ -22,12 +22,12 @@ GROUPS_MAX: Final = 4096  # groups per client connection
 
 @dataclass(slots=True)
 class ClientInfo:
-    """One client on one connection. heard_ms: time of the last heartbeat, Unix ms."""
+    """One client on one connection. heartbeat_ms: time of the last heartbeat, Unix ms."""
 
     client_id: str
     language: int
     version: int
-    heard_ms: int
+    heartbeat_ms: int
     subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression, expression type)
 
 
@@ -63,7 +63,7 @@ class ConsumerGroup:
         return changed
 
 
-def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
+def _warn_of_unequal_subscriptions(group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
     """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03). Once per change."""
     for member, other in group.members.items():
         if member is not connection and other.subscriptions != info.subscriptions:
@@ -73,7 +73,7 @@ def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientI
                 if other.subscriptions.get(topic) != info.subscriptions.get(topic)
             )
             log.warning(
-                "members of one group subscribe unequally, and lose messages by it group=%s client=%s other=%s topics=%s",
+                "unequal subscriptions in one group, messages may be lost group=%s client=%s other=%s topics=%s",
                 group.name, info.client_id, other.client_id, topics[:10],
             )  # fmt: skip
             return
@@ -86,14 +86,14 @@ class Clients:
     """
 
     def __init__(self, live_groups_max: int = 2**31) -> None:
-        self._most = live_groups_max
+        self._live_groups_max = live_groups_max
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # groups as producer, groups as consumer
         self.changed: Event[ConsumerGroup] = Event()
         self.offline: Event[str] = Event()
         self._producer_ids: dict[str, Connection] = {}
-        self._turn = 0
+        self._round = 0
 
     def problem(self, connection: Connection, producers: Iterable[str], consumers: Iterable[str]) -> str | None:
         """Why a heartbeat with these groups is rejected: too many on its connection, or in total (LIM-13). None if accepted."""
@@ -104,8 +104,8 @@ class Clients:
             return f"{count} groups of one client, at most {GROUPS_MAX} are taken"
         for table, wanted in ((self.producers, names[0]), (self.consumers, names[1])):
             count = len(table) + len(wanted - table.keys())
-            if count > self._most and not wanted <= table.keys():
-                return f"{count} groups are online, at most {self._most} are allowed (liveGroupsMax)"
+            if count > self._live_groups_max and not wanted <= table.keys():
+                return f"{count} groups are online, at most {self._live_groups_max} are allowed (liveGroupsMax)"
         return None
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
@@ -126,7 +126,7 @@ class Clients:
             log.warning("client id changed group=%s from=%s to=%s", group.name, known.client_id, info.client_id)
         info.subscriptions = {s.topic: (s.sub_string, s.expression_type) for s in data.subscription_data_set}
         if known is None or known.subscriptions != info.subscriptions:
-            _warn_of_unequal(group, connection, info)
+            _warn_of_unequal_subscriptions(group, connection, info)
         group.members[connection] = info
         self._groups_of.setdefault(connection, (set(), set()))[1].add(group.name)
         changed = group.update(data)
@@ -163,15 +163,15 @@ class Clients:
 
     def expired(self, now_ms: int, expiry_ms: int) -> Iterable[Connection]:
         """Remove clients without a heartbeat for more than expiry_ms; returns their connections."""
-        silent = {
+        expired = {
             connection
             for members in (*self.producers.values(), *(group.members for group in self.consumers.values()))
             for connection, info in members.items()
-            if now_ms - info.heard_ms > expiry_ms
+            if now_ms - info.heartbeat_ms > expiry_ms
         }
-        for connection in silent:
+        for connection in expired:
             self.connection_closed(connection)
-        return silent
+        return expired
 
     def _left(self, group: ConsumerGroup) -> None:
         if not group.members:
@@ -183,10 +183,10 @@ class Clients:
         """Connection of the producer with this client id (RR-03)."""
         return self._producer_ids.get(client_id)
 
-    def producer_near(self, group: str) -> Connection | None:
+    def next_producer(self, group: str) -> Connection | None:
         """A live producer of a group, round robin (PR-36, TX-09)."""
         members = self.producers.get(group)
         if not members:
             return None
-        self._turn += 1
-        return next(islice(members, self._turn % len(members), None))
+        self._round += 1
+        return next(islice(members, self._round % len(members), None))

@@ -183,7 +183,7 @@ class Filters:
     def save_soon(self) -> None:
         """Drop data of groups that have long been offline and schedule a write if anything changed. Runs every SAVE_SECONDS."""
         for topic, group in self.groups.clean(self._clock_ms(), self._clean_span_ms):
-            log.info("filter forgotten topic=%r group=%s", topic, group)
+            log.info("filter expired topic=%r group=%s", topic, group)
             self._dirty = True
         if self._dirty:
             self._dirty = False

@@ -66,11 +66,11 @@ class Groups:
         return config
 
     def set(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a group; `saver.saved` waits until it is durable."""
+        """Create or change a group; `writer.saved` waits until it is durable."""
         self.table[config.group_name] = config
         self.version = self.version.next(self._clock_ms())
         self.writer.changed()
-        log.info("subscription group set name=%s", config.group_name)
+        log.info("subscription group set group=%s", config.group_name)
 
     def take(self, found: SubscriptionGroupTable) -> None:
         """Replace groups and version by those of another broker; system groups it does not have are kept (DL-C07)."""

@@ -33,18 +33,18 @@ class QueueLocks:
     def lock(self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int) -> list[MessageQueue]:
         """Renew the client's own locks and take free and expired ones; returns the queues it now owns."""
         table = self._locks.setdefault(group, {})
-        held = []
-        room = self._most - sum(map(len, self._locks.values()))
+        owned = []
+        free = self._most - sum(map(len, self._locks.values()))
         for queue in queues:
             lock = table.get(queue)
             if lock is None:
-                if room <= 0:
+                if free <= 0:
                     continue
-                room -= 1
+                free -= 1
             if lock is None or lock.client_id == client_id or now_ms - lock.updated_ms > LOCK_LIVE_MS:
                 table[queue] = _Lock(client_id, now_ms)
-                held.append(queue)
-        return held
+                owned.append(queue)
+        return owned
 
     def renew(self, client_ids: Container[str], now_ms: int) -> None:
         """Renew all locks of these clients."""

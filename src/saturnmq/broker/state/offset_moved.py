@@ -49,4 +49,4 @@ class OffsetMovedEvents:
         properties = encode_properties({PropertyKey.TAGS: group, PropertyKey.KEYS: group})
         result = self._store.put(Message(OFFSET_MOVED_EVENT, body, properties, 0, 0, 0, now, host, host))
         if result.status is not PutStatus.PUT_OK:
-            log.warning("offset moved, not stored group=%s topic=%s: %s", group, topic, result.status.value)
+            log.warning("offset-moved event not stored group=%s topic=%s status=%s", group, topic, result.status.value)

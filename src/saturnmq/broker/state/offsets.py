@@ -52,7 +52,7 @@ class Offsets:
         before = queues.get(queue_id)
         if before is not None and offset < before:
             log.warning(
-                "offset goes back topic=%s group=%s queue=%s from=%s to=%s", topic, group, queue_id, before, offset
+                "offset set backwards topic=%s group=%s queue=%s from=%s to=%s", topic, group, queue_id, before, offset
             )
         if before != offset:
             queues[queue_id] = offset

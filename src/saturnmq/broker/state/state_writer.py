@@ -75,6 +75,6 @@ class StateWriter:
 def _written(task: asyncio.Task[None]) -> None:
     failure = None if task.cancelled() else task.exception()
     if isinstance(failure, StoreError):
-        log.error("not saved, the next change tries again: %s", failure)
+        log.error("state file not saved, retried with the next change error=%s", failure)
     elif failure is not None:
-        log.error("not saved: %s", failure, exc_info=failure)
+        log.error("state file not saved error=%s", failure, exc_info=failure)

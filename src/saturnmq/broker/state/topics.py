@@ -1,6 +1,6 @@
 """Topic table of a broker: system topics and those created by a first send or an administrator; kept in topics.json.
 
-`set`, `take` and `delete` change the table at once and schedule the write; `saver.saved` waits until it is durable.
+`set`, `take` and `delete` change the table at once and schedule the write; `writer.saved` waits until it is durable.
 
 Requirements: SND-06, NS-34, NS-35, CF-05.
 """
@@ -93,12 +93,12 @@ class Topics:
         return list(self.table)
 
     def set(self, config: TopicConfig) -> None:
-        """Create or change a topic; `saver.saved` waits until it is durable."""
+        """Create or change a topic; `writer.saved` waits until it is durable."""
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = self.version.next(self._clock_ms())
         self.writer.changed()
-        log.info("topic %s name=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
+        log.info("topic %s topic=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
                  config.write_queue_nums, config.perm)  # fmt: skip
         self.changed.emit([config])
 
