@@ -184,15 +184,15 @@ def test_start_sends_its_requests_in_the_documented_order(run: Run, cluster: Any
                 sent = HeartbeatData.decode(slave.of(34)[-1].body).consumer_data_set[0]
                 wanted = {(s.topic, s.expression_type, s.sub_string) for s in sent.subscription_data_set}
                 assert wanted == {("T", "TAG", "*"), ("S", "SQL92", "a = 1"), ("%RETRY%g", "TAG", "*")}
-                twin = client.consumer("g")
+                second = client.consumer("g")
                 with pytest.raises(
                     GroupInUse, match=r"group\[g\] has been created before, specify another name please"
                 ):
-                    await twin.start()
-                assert twin.state is State.NEW and client._core.consumers["g"] is inbox
+                    await second.start()
+                assert second.state is State.NEW and client._core.consumers["g"] is inbox
                 await inbox.stop()
-                await twin.start()
-                await twin.stop()
+                await second.start()
+                await second.stop()
 
     run(work)
 
@@ -359,7 +359,7 @@ def test_group_check_reports_only_real_differences(
 ) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            names = {"me": client.client_id, "other": "somebody else"}
+            names = {"me": client.client_id, "other": "another-client"}
             body = ConsumerConnection(
                 [Connection(client_id=names[member]) for member in members.split()], {"T": newest} if newest else {}
             )
@@ -375,7 +375,7 @@ def test_group_check_reports_only_real_differences(
     run(work)
     logged = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
     assert len(logged) == bool(word), "once of each difference"
-    assert all(word in text and "others=somebody else" in text for text in logged)
+    assert all(word in text and "others=another-client" in text for text in logged)
 
 
 @pytest.mark.spec("CA-03", "PL-09")
@@ -392,7 +392,9 @@ def test_lost_subscription_is_compared_before_it_is_announced_again(
                 both = [Connection(client_id=client.client_id), Connection(client_id="zzz")]
                 body = ConsumerConnection(both, {"%RETRY%g": wish("%RETRY%g", "*", 1)}).encode()
                 c.broker.script[203] = lambda command: command.reply(body=body)
-                c.broker.script[11] = [lambda command: command.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "gone")]
+                c.broker.script[11] = [
+                    lambda command: command.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "unknown subscription")
+                ]
                 seen = len(c.broker.requests)
                 c.broker.put("T", 0, b"wakes the pull")
                 await until(lambda: any(one.code == 34 for one in c.broker.requests[seen:]))
@@ -500,10 +502,10 @@ def test_client_timers_have_apache_delays_and_periods(run: Run, cluster: Any, mo
                     await c.broker.wait_for(code, len(c.broker.of(code)) + 3)
                 await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 3)
                 await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)
-                gone = c.brokers["b1"].address
-                assert gone in client._core.broker_versions
+                removed = c.brokers["b1"].address
+                assert removed in client._core.broker_versions
                 c.add("T", c.route("b0", read=1, write=1))
-                await until(lambda: gone not in client._core.broker_versions)
+                await until(lambda: removed not in client._core.broker_versions)
                 beats = len(c.brokers["b1"].of(34))
                 await c.broker.wait_for(34, len(c.broker.of(34)) + 3)
                 assert len(c.brokers["b1"].of(34)) == beats, "a broker in no route gets no heartbeat"
@@ -558,7 +560,7 @@ def test_manual_assignment_reads_queues_outside_of_the_group(run: Run, cluster: 
             assert c.ns[0].routes.keys() == {"T"}
             assert "%RETRY%g" not in {command.ext.get("topic") for command in c.ns[0].of(105)}
             beats = [HeartbeatData.decode(command.body) for command in c.broker.of(34)]
-            assert not [beat for beat in beats if beat.consumer_data_set], "it is nobody's member"
+            assert not [beat for beat in beats if beat.consumer_data_set], "it is no member of the group"
             async with client.consumer("h") as other:
                 await other.subscribe("T")
                 with pytest.raises(ClientError, match="mutually exclusive"):
@@ -657,7 +659,7 @@ def test_direct_consumption_answers_with_the_verdict(run: Run, cluster: Any) -> 
             async def handle(message: Message[bytes]) -> Ack | None:
                 assert (message.message_id, message.offset, message.queue) == ("ID", 7, ONE)
                 if message.body == b"raises":
-                    raise OSError("disk gone")
+                    raise OSError("disk removed")
                 return {b"later": Ack.RETRY, b"never": Ack.REJECT, b"fine": Ack.SUCCESS}.get(message.body)
 
             running = asyncio.ensure_future(client.run())
@@ -669,7 +671,7 @@ def test_direct_consumption_answers_with_the_verdict(run: Run, cluster: Any) -> 
                 assert 0 <= result.spent_time_mills < 5_000
                 results[body] = result.consume_result
                 if body == b"raises":
-                    assert result.remark == f"{FAILED_PREFIX}OSError: disk gone"
+                    assert result.remark == f"{FAILED_PREFIX}OSError: disk removed"
             assert results == {
                 b"fine": "CR_SUCCESS",
                 b"none": "CR_SUCCESS",
@@ -744,7 +746,7 @@ def test_running_info_shows_the_state_of_a_member(run: Run, cluster: Any) -> Non
                 assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {ZERO: 2}
                 strange = await connection.invoke(Command(4711, ext={"consumerGroup": "g"}), 5_000)
                 assert strange.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                other = await connection.invoke(Command(307, ext={"consumerGroup": "nobody"}), 5_000)
+                other = await connection.invoke(Command(307, ext={"consumerGroup": "unknown"}), 5_000)
                 assert other.code == ResponseCode.SYSTEM_ERROR
 
     run(work)
@@ -1085,7 +1087,7 @@ def test_cluster_offsets_are_cached_and_stored_at_the_broker(
             assert second.is_oneway and second.ext["queueId"] == "1", "what is stored already is not sent again"
             offsets.forget(ZERO)
             assert offsets.snapshot() == {ONE: 4}
-            offsets.update(MessageQueue("T", "nobody", 0), 1)
+            offsets.update(MessageQueue("T", "unknown", 0), 1)
             offsets.update(ONE, 5)
             await offsets.persist_all()  # one failure does not stop the others
             await c.broker.wait_for(15, 3)

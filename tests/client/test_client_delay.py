@@ -170,7 +170,7 @@ def test_exact_delay_goes_only_to_brokers_with_timer_support(run: Run, cluster: 
 
 
 @pytest.mark.spec("API-13", "API-28")
-def test_silent_broker_does_not_delay_sends_to_one_with_timers(run: Run, cluster: Any) -> None:
+def test_unresponsive_broker_does_not_delay_sends_to_one_with_timers(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.brokers["b0"].script[34] = lambda command: None

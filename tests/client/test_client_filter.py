@@ -153,7 +153,7 @@ def test_listener_accepts_a_sql_filter(run: Run) -> None:
             seen: list[bytes] = []
             done = asyncio.Event()
 
-            @client.listener("T", group="heard", filter=sql("n >= 2"))
+            @client.listener("T", group="filtered", filter=sql("n >= 2"))
             async def handle(message: Message[bytes]) -> Ack:
                 seen.append(message.body)
                 if b"3" in seen and b"2" in seen:
@@ -162,7 +162,7 @@ def test_listener_accepts_a_sql_filter(run: Run) -> None:
 
             task = asyncio.create_task(client.run())
             try:
-                while "heard" not in server.broker.clients.consumers:
+                while "filtered" not in server.broker.clients.consumers:
                     await asyncio.sleep(0)
                 await send(client, 4)
                 await done.wait()

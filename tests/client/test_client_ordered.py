@@ -160,7 +160,7 @@ def test_ordered_queue_is_released_only_after_its_message_is_settled(run: Run) -
                     await second.subscribe("Orders")
                     await until(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
                     await silence(second, 0.3)
-                    assert second.assigned == [], "no queue moves while somebody works on it"
+                    assert second.assigned == [], "no queue moves while a reader holds a message of it"
                     for message in held:
                         await message.ack()
                     got: list[tuple[str, str]] = []
@@ -224,12 +224,12 @@ def test_ordered_queue_halts_without_lock_and_resumes_at_group_offset(
                 assignment = next(item for item in inbox.assignments if item.user_queue == queue)
                 locks = server.broker.locks
                 locks.unlock("c", client.client_id, [queue])
-                locks.lock("c", "somebody else", [queue], server.broker._clock_ms())
+                locks.lock("c", "another client", [queue], server.broker._clock_ms())
                 await until(lambda: not assignment.locked)  # type: ignore[attr-defined]
                 await message.ack()
                 await silence(inbox, 0.2)
                 await client.puller().commit("c", queue, 3)
-                locks.unlock("c", "somebody else", [queue])
+                locks.unlock("c", "another client", [queue])
                 assert (await inbox.recv(30)).value == "k0:3", "what another member settled is not repeated"
 
     run(work)
@@ -397,7 +397,7 @@ def test_order_per_key_survives_members_joining_and_leaving(run: Run) -> None:
             for numbers in seen.values():
                 assert sorted(set(numbers)) == list(range(count)), "nothing is lost"
                 steps = [after - before for before, after in itertools.pairwise(numbers)]
-                assert all(step in (0, 1) for step in steps), "only a message that nobody settled comes again"
+                assert all(step in (0, 1) for step in steps), "only an unsettled message is redelivered"
 
     run(work)
 

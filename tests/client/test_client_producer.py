@@ -60,7 +60,7 @@ def answer(code: int, remark: str = "scripted", **ext: str) -> Callable[[Command
     return lambda command: command.reply(code, remark, ext=ext)
 
 
-def silent(command: Command) -> None:
+def no_response(command: Command) -> None:
     return None
 
 
@@ -477,13 +477,13 @@ def test_send_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
-            c.brokers["b0"].script[310] = silent
+            c.brokers["b0"].script[310] = no_response
             loop = asyncio.get_running_loop()
             for _ in range(2):
                 begin = loop.time()
                 assert (await out.send("T", b"x", timeout=2.4)).queue.broker_name == "b1", "a share was left for b1"
                 assert loop.time() - begin < 2.4
-            c.brokers["b1"].script[310] = silent
+            c.brokers["b1"].script[310] = no_response
             begin = loop.time()
             with pytest.raises(SendFailed) as caught:
                 await out.send("T", b"x", timeout=0.3)
@@ -500,7 +500,7 @@ def test_route_lookup_for_a_fixed_queue_ends_at_the_timeout(run: Run, cluster: A
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
             async with client.producer("g") as out:
-                c.ns[0].script[105] = silent
+                c.ns[0].script[105] = no_response
                 begin = asyncio.get_running_loop().time()
                 with pytest.raises(CallTimeout, match="no route of topic T"):
                     await out.send("T", b"x", timeout=0.2, **options)
@@ -517,7 +517,7 @@ def test_broker_address_lookup_ends_at_the_send_timeout(run: Run, cluster: Any) 
         async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
             async with client.producer("g") as out:
                 await out.queues("T")
-                c.ns[0].script[105] = silent
+                c.ns[0].script[105] = no_response
                 loop = asyncio.get_running_loop()
                 unknown = MessageQueue("T", "b9", 0)
                 begin = loop.time()
@@ -568,7 +568,7 @@ def test_route_refresh_leaves_time_for_the_next_attempt(run: Run, cluster: Any) 
         async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
             async with client.producer("g") as out:
                 await out.queues("T")
-                c.ns[0].script[105] = silent
+                c.ns[0].script[105] = no_response
                 c.broker.script[310] = [answer(17)]
                 receipt = await out.send("T", b"x", timeout=3)
                 assert receipt.status is SendStatus.SEND_OK and len(c.broker.of(310)) == 2
@@ -588,7 +588,7 @@ def test_missing_route_on_a_retry_keeps_the_unknown_outcome(run: Run, cluster: A
 
             def stored_but_not_answered(command: Command) -> None:
                 c.broker.on_310(command)
-                c.ns[0].script[105] = silent
+                c.ns[0].script[105] = no_response
                 client._core.routes._routes.clear()
 
             c.broker.script[310] = stored_but_not_answered
@@ -775,8 +775,8 @@ def test_unknown_broker_triggers_one_route_refresh(run: Run, cluster: Any, monke
                 return await refresh(topic)
 
             client._core.routes.refresh = noted  # type: ignore[method-assign, assignment]
-            with pytest.raises(SendFailed, match=r"The broker\[nobody\] not exist") as caught:
-                await out.send("T", b"x", queue=MessageQueue("T", "nobody", 0))
+            with pytest.raises(SendFailed, match=r"The broker\[unknown\] not exist") as caught:
+                await out.send("T", b"x", queue=MessageQueue("T", "unknown", 0))
             assert caught.value.code == 10003 and isinstance(caught.value.__cause__, BrokerNotExist)
             assert asked == ["T"], "once"
             c.add(
@@ -1096,7 +1096,7 @@ def test_create_topic_tries_every_master_five_times_and_needs_one(run: Run, clus
             with pytest.raises(ResponseError):
                 await client.create_topic("NEW")
             with pytest.raises(RouteNotFound):
-                await client.create_topic("NEW", key="nobody")
+                await client.create_topic("NEW", key="unknown")
 
     run(work)
 
@@ -1166,7 +1166,7 @@ def test_cancelled_send_leaves_the_producer_usable(run: Run, cluster: Any) -> No
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
-            c.broker.script[310] = [silent]
+            c.broker.script[310] = [no_response]
             sending = asyncio.ensure_future(out.send("T", b"x"))
             await c.broker.wait_for(310)
             sending.cancel()

@@ -47,7 +47,7 @@ def test_request_names_the_client_and_matches_the_reply_by_id(run: Run, cluster:
                 properties = decode_properties(sent.ext["i"])
                 assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
                 assert 9000 < int(properties["TTL"]) <= 10_000
-                other = await c.broker.connections[0].invoke(push("somebody else's"), 5000)
+                other = await c.broker.connections[0].invoke(push("another request"), 5000)
                 assert other.code == 0 and not task.done()
                 body = zlib.compress("answer ä".encode())
                 answer = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"], body, 1), 5000)
@@ -142,7 +142,7 @@ def test_client_stop_fails_pending_requests(run: Run, cluster: Any) -> None:
                 await c.broker.wait_for(310)
                 while not len(client._core.replies):
                     await asyncio.sleep(0)
-                await c.broker.connections[0].invoke(push("nobody's"), 5000)  # handled after the answer to the send
+                await c.broker.connections[0].invoke(push("unknown"), 5000)  # handled after the answer to the send
                 await client.stop()
                 with pytest.raises(Closed):
                     await task
@@ -205,9 +205,9 @@ def test_listener_return_value_is_sent_as_the_reply(run: Run, caplog: pytest.Log
                 running = asyncio.create_task(client.run())
                 replies = await asyncio.gather(*(out.request("Ask", f"ping {n}", timeout=15) for n in range(20)))
                 assert [reply.value for reply in replies] == [f"ping {n} pong" for n in range(20)]
-                gone = asyncio.create_task(out.request("Ask", "gone", timeout=15))
-                gone.cancel()
-                await asyncio.gather(gone, return_exceptions=True)
+                cancelled = asyncio.create_task(out.request("Ask", "cancelled", timeout=15))
+                cancelled.cancel()
+                await asyncio.gather(cancelled, return_exceptions=True)
                 with pytest.raises(ReplyTimeout):
                     await out.request("Ask", "quiet", timeout=1.0)
                 running.cancel()

@@ -56,7 +56,7 @@ def ask_the_master(command: Command) -> Command:
 
 
 @pytest.mark.spec("PR-11", "DL-B06", "DL-C09")
-@pytest.mark.parametrize("how", ["refuses", "is gone", "asks for the master"])
+@pytest.mark.parametrize("how", ["refuses", "is down", "asks for the master"])
 def test_new_master_is_found_after_the_old_one_fails_or_redirects(run: Run, cluster: Any, how: str) -> None:
     async def work() -> None:
         async with (

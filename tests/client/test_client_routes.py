@@ -88,10 +88,10 @@ def test_new_name_server_list_drops_a_removed_choice(run: Run, cluster: Any) -> 
         async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
             servers = client._core.name_servers
             await servers.call(ask(), 1000)
-            gone = servers.chosen
-            left = next(ns.address for ns in c.ns if ns.address != gone)
+            removed = servers.chosen
+            left = next(ns.address for ns in c.ns if ns.address != removed)
             servers.update([ns.address for ns in c.ns])
-            assert servers.chosen == gone, "the same list changes nothing"
+            assert servers.chosen == removed, "the same list changes nothing"
             servers.update([])
             assert len(servers.addresses) == 2
             servers.update([left])
@@ -121,7 +121,7 @@ def test_each_name_server_is_tried_once_and_named_in_the_error(run: Run, cluster
 
 
 @pytest.mark.spec("REM-27", "DG-01")
-def test_silent_name_server_uses_only_its_share_of_the_timeout(run: Run, cluster: Any) -> None:
+def test_unresponsive_name_server_uses_only_its_share_of_the_timeout(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
             for quiet in c.ns:
@@ -310,9 +310,9 @@ def test_brokers_in_no_route_get_no_heartbeats(run: Run, cluster: Any) -> None:
             assert core.broker_versions == {older.address: 232, newer.address: 407}
             c.add("T", c.route("b1"))
             await core.routes.refresh("T")
-            heard = len(c.brokers["b0"].of(34))
+            before = len(c.brokers["b0"].of(34))
             await core.heartbeat()
-            assert len(c.brokers["b0"].of(34)) == heard
+            assert len(c.brokers["b0"].of(34)) == before
             assert list(core.broker_versions) == [c.brokers["b1"].address]
 
     run(work)

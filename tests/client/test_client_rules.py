@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
 from saturnmq.client.compression import ZLIB_FLAGS, compress, decompress
+from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.routes import build_route, substitute_route
-from saturnmq.client.connection.signing import Signer
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.rebalance import average, average_by_circle
 from saturnmq.client.delays import Delay
@@ -151,7 +151,7 @@ def test_without_available_broker_the_faster_half_is_used() -> None:
 def test_best_broker_without_queues_of_the_topic_is_dropped() -> None:
     table = FaultTable()
     table.record("a", 20, 0, failed=True)
-    table.record("gone", 1, 0, failed=True)
+    table.record("removed", 1, 0, failed=True)
     assert table.pick(A, RoundRobin(0), 1) in A
     assert len(table) == 1
 

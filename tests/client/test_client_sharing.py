@@ -47,7 +47,7 @@ def ids(queues: list[MessageQueue]) -> list[int]:
         (average, [[1, 2, 3], [4, 5, 6], [7, 8]]),
         (average_by_circle, [[1, 4, 7], [2, 5, 8], [3, 6]]),
         (consistent_hash(), [[2], [3, 4, 7, 8], [1, 5, 6]]),
-        (configured([EIGHT[4], EIGHT[1], MessageQueue("T", "gone", 0)]), [[2, 5]] * 3),
+        (configured([EIGHT[4], EIGHT[1], MessageQueue("T", "removed", 0)]), [[2, 5]] * 3),
     ],
     ids=["average", "circle", "hash", "config"],
 )

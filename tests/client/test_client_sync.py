@@ -61,8 +61,8 @@ def test_sync_names_and_signatures_equal_the_async_ones(plain: type, facade: typ
     for name, function in ours.items():
         mine, other = inspect.signature(function), inspect.signature(theirs[name])
         assert list(mine.parameters) == list(other.parameters), name
-        for parameter, twin in zip(mine.parameters.values(), other.parameters.values(), strict=True):
-            assert (parameter.kind, parameter.default) == (twin.kind, twin.default), f"{name}({parameter.name})"
+        for parameter, original in zip(mine.parameters.values(), other.parameters.values(), strict=True):
+            assert (parameter.kind, parameter.default) == (original.kind, original.default), f"{name}({parameter.name})"
         assert not inspect.iscoroutinefunction(function)
 
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from recorded import SPEC
 from saturnmq import Outgoing
+from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.remote import Remote
-from saturnmq.client.connection.signing import Signer
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode

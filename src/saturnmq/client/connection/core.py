@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 from saturnmq.client import hints
 from saturnmq.client.connection import forks
 from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
+from saturnmq.client.connection.credentials import with_key_file
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
-from saturnmq.client.connection.key_file import with_key_file
 from saturnmq.client.connection.name_servers import NameServers
 from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies

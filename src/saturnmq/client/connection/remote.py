@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 
 from saturnmq.client.connection import forks
+from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.route_suspicion import is_no_master
-from saturnmq.client.connection.signing import Signer
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings

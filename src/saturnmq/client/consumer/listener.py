@@ -248,10 +248,10 @@ class Feeder:
 async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_signals: bool) -> None:
     """Run until a failure, a cancellation or a handled signal, then drain; a second one of these ends draining at once."""
     loop = asyncio.get_running_loop()
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, abort = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
+        (abort if stop.is_set() else stop).set()
 
     tasks: list[asyncio.Task[Any]] = []
     with _signal_handlers(on_signal) if handle_signals else contextlib.nullcontext():
@@ -266,17 +266,17 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
                 task.result()
         finally:
             draining = loop.create_task(_drain(feeders, drain_timeout))
-            hurrying = loop.create_task(hurry.wait())
+            aborting = loop.create_task(abort.wait())
             try:
-                await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((draining, aborting), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 if not draining.done():
                     draining.cancel()
                     await asyncio.gather(draining, return_exceptions=True)
                     await _drain(feeders, 0.0)
-                for task in (*tasks, hurrying):
+                for task in (*tasks, aborting):
                     task.cancel()
-                await asyncio.gather(*tasks, hurrying, draining, return_exceptions=True)
+                await asyncio.gather(*tasks, aborting, draining, return_exceptions=True)
 
 
 @contextlib.contextmanager
