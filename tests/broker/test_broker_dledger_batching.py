@@ -18,6 +18,7 @@ from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
 from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.ledger.bodies import body_at
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import HEADER
 from saturnmq.raft.ledger.message_entries import stamp_message
@@ -410,7 +411,7 @@ def test_damaged_length_stops_dispatch_without_looping(tmp_path: Path, size: int
     log = RaftLog([tmp_path / "log"], 8192, Disk())
     log.attach(files, 0, files.end_pos)
     with pytest.raises(CorruptRecord, match=f"no entry at {at} of the ledger: magic 1, size {size}"):
-        log.body_at(at)
+        body_at(files, at, files.end_pos)
     assert Bare(tmp_path / "store", log).found(9)[0] == f"no entry at {at} of the ledger: magic 1, size {size}"
     files.close()
 

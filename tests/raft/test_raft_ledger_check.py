@@ -11,6 +11,7 @@ from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
+from saturnmq.raft.ledger.bodies import bodies, body_at
 from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
@@ -34,21 +35,19 @@ def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) ->
 @pytest.mark.spec("DL-B04", "DL-B11", "DL-B12", "DL-Q08")
 def test_bodies_end_at_committed_position_and_skip_blank_records(tmp_path: Path) -> None:
     files = member(tmp_path, 12)  # 200 bytes each, five per file
-    log = RaftLog([tmp_path / "old"], 1024, Disk())
-    log.attach(files, 0, files.end_pos)
-    found = list(log.bodies(0))
+    found = list(bodies(files, 0, files.end_pos))
     assert [bytes(one.record).rstrip(b".") for one in found] == [b"%d" % number for number in range(12)]
     assert [one.physical_offset for one in found[4:6]] == [848, 1072]
     seventh = files.entry(7)
     assert seventh is not None
-    assert log.body_at(found[-1].next_pos) is None
+    assert body_at(files, found[-1].next_pos, files.end_pos) is None
     with pytest.raises(CorruptRecord):
-        log.body_at(8)
+        body_at(files, 8, files.end_pos)
     for committed_pos in (seventh.pos, seventh.end_pos - 1):  # an entry not fully committed is not returned
-        log.committed_pos = committed_pos
-        assert len(list(log.bodies(0))) == 7
-    log.committed_pos = seventh.end_pos
-    assert [bytes(one.record)[:1] for one in log.bodies(seventh.pos)] == [b"7"]
+        assert len(list(bodies(files, 0, committed_pos))) == 7
+    assert [bytes(one.record)[:1] for one in bodies(files, seventh.pos, seventh.end_pos)] == [b"7"]
+    log = RaftLog([tmp_path / "old"], 1024, Disk())
+    log.attach(files, 0, files.end_pos)
     at = log.view(seventh.pos + 48, 152)
     assert at is not None
     assert bytes(at) == seventh.body

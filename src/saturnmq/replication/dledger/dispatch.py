@@ -24,8 +24,9 @@ from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message, decode_record
 from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.ledger.bodies import Body, body_at
 from saturnmq.raft.ledger.layout import HEADER
-from saturnmq.replication.dledger.log import Body, RaftLog
+from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex, Record
 from saturnmq.store.queue.consume_queue import ConsumeQueue
@@ -99,9 +100,9 @@ class GroupDispatch:
     def dispatch_some(self, count_max: int) -> bool:
         """Dispatch up to count_max committed messages. Returns whether there are more. Raises CorruptRecord, StoreError."""
         store, commit_log = self.store, self.log
-        pending = store.unconfirmed
-        if commit_log.ledger is not None and commit_log.ledger.begin_pos != self._ledger_begin:
-            self._begin_moved(commit_log.ledger.begin_pos)
+        pending, ledger = store.unconfirmed, commit_log.ledger
+        if ledger is not None and ledger.begin_pos != self._ledger_begin:
+            self._begin_moved(ledger.begin_pos)
         done = 0
         while done < count_max:
             if store.dispatched >= commit_log.committed_pos:
@@ -115,7 +116,7 @@ class GroupDispatch:
                 store.dispatch(queue, message, code)
                 store.dispatched = end
                 continue
-            found = commit_log.body_at(store.dispatched)
+            found = body_at(ledger, store.dispatched, commit_log.committed_pos) if ledger is not None else None
             if found is None:
                 return False
             if pending and pending[0][2].physical_offset == found.physical_offset:  # the entry follows a blank record

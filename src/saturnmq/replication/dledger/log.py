@@ -13,17 +13,16 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from saturnmq.protocol.errors import CorruptRecord, FlushFailed, SaturnError
+from saturnmq.protocol.errors import FlushFailed, SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Buffer, Message, encode_record
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
-from saturnmq.raft.ledger.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.raft.ledger.layout import HEADER, Header, read_header
 from saturnmq.replication.dledger.answer import Answer, ProposedPosition, outcome, refused_by
 from saturnmq.replication.dledger.failure import SyncMark
@@ -40,14 +39,6 @@ NOT_LEADING: Final = "this broker does not lead its group"
 _NOWHERE: Final = 1 << 62
 _BLANK: Final = struct.Struct(">ii")
 _RESIDENT_BYTES: Final = 32 << 20
-
-
-class Body(NamedTuple):
-    """A message in the ledger: physical offset, position after its entry, and bytes (valid until the file is deleted)."""
-
-    physical_offset: int
-    next_pos: int
-    record: memoryview
 
 
 class JoinedFiles(MappedFiles):
@@ -133,38 +124,6 @@ class RaftLog(CommitLog):
         if self.files or self.ledger is None:
             return super().first_position
         return self.ledger.begin_pos
-
-    def body_at(self, pos: int) -> Body | None:
-        """The body of the committed entry at pos, or after a blank record there; None at the end of the committed part.
-
-        Raises CorruptRecord if there is neither an entry nor a blank record at pos.
-        """
-        ledger = self.ledger
-        while ledger is not None and pos < self.committed_pos:
-            file = ledger.data.find(pos)
-            if file is None or pos >= ledger.end_pos:
-                return None
-            view, at = file.view, pos - file.start
-            if file.size_bytes - at < ENTRY_HEADER_BYTES:
-                magic, size, its_pos, body_len = LEDGER_BLANK_MAGIC, 0, pos, 0
-            else:
-                magic, size, _, _, its_pos, _, _, _, body_len = HEADER.unpack_from(view, at)
-            if magic == LEDGER_BLANK_MAGIC:
-                pos += self.file_bytes - pos % self.file_bytes
-                continue
-            if magic != ENTRY_MAGIC or its_pos != pos or not ENTRY_HEADER_BYTES < size == ENTRY_HEADER_BYTES + body_len:
-                raise CorruptRecord(f"no entry at {pos} of the ledger: magic {magic}, size {size}")
-            end = pos + size
-            if end > self.committed_pos:
-                return None
-            return Body(pos + ENTRY_HEADER_BYTES, end, view[at + ENTRY_HEADER_BYTES : at + size])
-        return None
-
-    def bodies(self, pos: int) -> Iterator[Body]:
-        """Yield every committed message from pos on; pos is the start of an entry or blank record. Raises CorruptRecord."""
-        while (found := self.body_at(pos)) is not None:
-            yield found
-            pos = found.next_pos
 
     def entry_pos(self, offset: int) -> int:
         """Position of the entry whose body begins at this physical offset; any other offset is returned unchanged."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.ledger.bodies import bodies
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good
 from saturnmq.raft.settings import RaftSettings
@@ -200,7 +201,7 @@ def _messages(raft_log: RaftLog, begin: int, *, check_crc: bool) -> Iterator[Mes
             raise damage(raft_log, scan, raft_log.divided)
         begin = raft_log.divided
     assert raft_log.ledger is not None
-    for found in raft_log.bodies(max(begin, raft_log.ledger.begin_pos)):
+    for found in bodies(raft_log.ledger, max(begin, raft_log.ledger.begin_pos), raft_log.committed_pos):
         try:
             message = decode_record(found.record)
         except MessageError as error:
