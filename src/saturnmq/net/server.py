@@ -152,9 +152,14 @@ class RemotingServer(Endpoint):
 
     async def stop(self) -> None:
         """Close the listener, answer the requests in flight, close all connections."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            loop = asyncio.get_running_loop()
+            for sock in server.sockets:
+                loop.remove_reader(sock.fileno())
+            # asyncio leaks a socket that it has accepted if its server is closed before the socket has a transport.
+            await asyncio.sleep(0)
+            server.close()
         await self.close_connections()
         await self._tls.stop()
 
