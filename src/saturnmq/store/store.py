@@ -36,8 +36,8 @@ from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.commit_log import CommitLog
-from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position
-from saturnmq.store.maintenance.maintenance import Maintenance
+from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position, wait_confirmed
+from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
 from saturnmq.store.proposals import ProposalBatch
 from saturnmq.store.queue.consume_queue import ConsumeQueue
@@ -177,7 +177,7 @@ class MessageStore:
     async def write_all(self) -> None:
         """Make everything appended so far durable, with consume queues, index and the checkpoint. Raises StoreError."""
         self.commit()
-        self.log.start_flush()
+        await wait_confirmed(self.log, self.log.readable_end, FLUSH_TIMEOUT_MS)
         await self._maintenance.write_all()
 
     async def start(self) -> None:

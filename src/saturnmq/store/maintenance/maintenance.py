@@ -35,7 +35,7 @@ VERIFY_BYTES: Final = 64 << 20  # amount of log that is read and verified at eve
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
 _RECHECK_S: Final = 1.0
-_FLUSH_TIMEOUT_MS: Final = 600_000
+FLUSH_TIMEOUT_MS: Final = 600_000
 
 
 class MaintainedStore(Protocol):
@@ -213,7 +213,7 @@ class Maintenance:
             todo = store.queues.round(0)
             try:
                 if store.log.confirmed_end < dispatched:
-                    await wait_confirmed(store.log, dispatched, _FLUSH_TIMEOUT_MS)
+                    await wait_confirmed(store.log, dispatched, FLUSH_TIMEOUT_MS)
                     if store.log.failure is not None:
                         raise store.log.failure
                 await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
