@@ -187,9 +187,13 @@ def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
 
     began = time.monotonic()
     spark = session("flights-demo", name_server=name_servers, **SHORT_SESSION)
+    step(outcome, "spark session", began)
     try:
         conf = ExportConf(name_servers, TOPIC, str(out), ("tags",))
+        phase = time.monotonic()
         watch(build(spark, conf), "spark", quiet=False)
+        step(outcome, "spark export", phase)
+        phase = time.monotonic()
         table = spark.read.parquet(conf.table).select("tags", f.col("keys").cast("long").alias("id"))
         by_id = table.groupBy("id").agg(f.count("*").alias("rows"), f.min("tags").alias("carrier"))
         found = by_id.groupBy("carrier").agg(
@@ -199,6 +203,7 @@ def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
         outcome.spark_rows, outcome.spark_ids = sum(r["rows"] for r in rows), sum(r["ids"] for r in rows)
         outcome.spark_low, outcome.spark_high = min(r["low"] for r in rows), max(r["high"] for r in rows)
         outcome.carriers = {r["carrier"]: r["rows"] for r in rows}
+        step(outcome, "spark read back", phase)
     finally:
         spark.stop()
     step(outcome, "spark", began)
@@ -235,6 +240,9 @@ def show(o: Outcome, facts: dict[str, str], out: Path, wrong: list[str]) -> None
     for name, count in (("send", o.sent), ("consume", len(o.consumed)), ("spark", o.spark_rows)):
         seconds = o.seconds.get(name, 0.0)
         table.add_row(name, f"{count:,}", f"{seconds:.1f}", f"{count / seconds:,.0f}" if seconds else "")
+        for phase, spent in o.seconds.items():
+            if phase.startswith(f"{name} "):
+                table.add_row(f"  {phase.removeprefix(name).strip()}", "", f"{spent:.1f}", "")
     table.add_row("lag of the group", f"{o.lag:,}", "", "")
     console.print(table)
     carriers = Table(title="Rows per carrier in the Parquet table")
