@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -19,15 +20,21 @@ READY_SECONDS_MAX = 30
 
 
 class Server:
-    """A `saturnmq` server process that has printed its ready line; `facts` holds the key=value pairs of that line."""
+    """A `saturnmq` server process that has printed its ready line; `facts` holds the key=value pairs of that line.
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    descriptors: soft and hard limit of its file descriptors.
+    """
+
+    def __init__(
+        self, *args: str, env: dict[str, str] | None = None, descriptors: tuple[int, int] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "saturnmq.cli", *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | (env or {}),
+            preexec_fn=None if descriptors is None else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, descriptors),
         )
         self.out: list[str] = []
         self.err: list[str] = []
@@ -82,8 +89,8 @@ def serve() -> Iterator[Callable[..., Server]]:
     """Starts servers; those still running at the end are stopped."""
     servers: list[Server] = []
 
-    def start(*args: str, env: dict[str, str] | None = None) -> Server:
-        servers.append(Server(*args, env=env))
+    def start(*args: str, env: dict[str, str] | None = None, descriptors: tuple[int, int] | None = None) -> Server:
+        servers.append(Server(*args, env=env, descriptors=descriptors))
         return servers[-1]
 
     yield start
@@ -95,9 +102,9 @@ def serve() -> Iterator[Callable[..., Server]]:
 def standalone(serve: Callable[..., Server], tmp_path: Path) -> Callable[..., Server]:
     """Starts a standalone server on free ports with its data in tmp_path."""
 
-    def start(*args: str, env: dict[str, str] | None = None) -> Server:
+    def start(*args: str, env: dict[str, str] | None = None, descriptors: tuple[int, int] | None = None) -> Server:
         ports = ("--namesrv-port", "0", "--port", "0")
-        return serve("standalone", "--data", str(tmp_path / "data"), *ports, *args, env=env)
+        return serve("standalone", "--data", str(tmp_path / "data"), *ports, *args, env=env, descriptors=descriptors)
 
     return start
 

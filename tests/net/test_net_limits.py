@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 from netpair import Pair, pair, run
 
+from saturnmq import descriptors
 from saturnmq.config.settings import to_properties
 from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
+from saturnmq.net.budget import descriptors_left
 from saturnmq.net.refusals import Refusals
-from saturnmq.net.server import descriptors_left
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from waiting import until
@@ -314,16 +315,16 @@ def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.Mo
 
 @pytest.mark.spec("LIM-08")
 def test_connection_limit_reserves_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda which: (1024, 4096))
     assert descriptors_left(256) == 768
     assert descriptors_left(2000) == 512
 
     async def work() -> None:
         async with pair() as p:
-            assert p.server.connections_max == 768
+            assert p.server.process_connections_max == 768
 
     run(work)
-    monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (server_module.resource.RLIM_INFINITY, 0))
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda which: (descriptors.resource.RLIM_INFINITY, 0))
     assert descriptors_left(256) >= 10_000
 
 

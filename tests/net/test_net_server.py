@@ -444,16 +444,15 @@ def test_connection_error_is_reported_as_close_reason() -> None:
 @pytest.mark.spec("REM-25")
 def test_listener_sets_backlog_and_reuses_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        loop = asyncio.get_running_loop()
-        create, asked = loop.create_server, list[dict[str, Any]]()
+        listen, backlogs = socket.socket.listen, list[int]()
 
-        async def noted(*args: Any, **more: Any) -> asyncio.Server:
-            asked.append(more)
-            return await create(*args, **more)
+        def noted(sock: socket.socket, backlog: int) -> None:
+            backlogs.append(backlog)
+            listen(sock, backlog)
 
-        monkeypatch.setattr(loop, "create_server", noted)
+        monkeypatch.setattr(socket.socket, "listen", noted)
         async with pair() as p:
-            assert asked[0]["backlog"] == 1024
+            assert backlogs[-1] == 1024
             assert p.server._server is not None
             (listening,) = p.server._server.sockets
             assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
 from saturnmq.cli.runtime import implementation, loop_factory, loop_name
 from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config
+from saturnmq.descriptors import raise_descriptor_limit
 from saturnmq.namesrv import NameServer
 from saturnmq.namesrv.settings import NameServerSettings, stored_in
 from saturnmq.net import NetSettings, TlsSettings
+from saturnmq.net.budget import AcceptErrors
 from saturnmq.protocol.frames.command import own_serialization
 
 if TYPE_CHECKING:  # a NameServer runs without the broker package
@@ -30,9 +32,12 @@ if TYPE_CHECKING:  # a NameServer runs without the broker package
 def serve(main: Callable[[asyncio.Event], Any]) -> int:
     """Run a server until SIGTERM or SIGINT, then let it stop; its stop steps bound the time that takes."""
 
+    raise_descriptor_limit()
+
     async def run() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(AcceptErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         await main(stop)

@@ -104,6 +104,11 @@ class Endpoint:
             self._schedule_scan()
         self._notify(connection, lambda: self.listener.connected(connection))
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more than half of the permitted connections are open (LIM-07)."""
+        return len(self.connections) * 2 > self.connections_max
+
     def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
         """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
 
@@ -147,7 +152,7 @@ class Endpoint:
     def _scan_connections(self) -> None:
         """Close connections that are idle (REM-23) or too slow to send a frame; abort closed ones that do not drain output."""
         now = asyncio.get_running_loop().time()
-        crowded = len(self.connections) * 2 > self.connections_max
+        crowded = self.crowded
         for connection in list(self.connections):
             if connection.closed:
                 connection.watch.closing_since = connection.watch.closing_since or now
@@ -163,8 +168,8 @@ class Endpoint:
             ):
                 connection.refuse(
                     "silent",
-                    f"no frame within firstFrameTimeoutMillis={self.settings.first_frame_ms} while more than half of "
-                    f"serverConnectionsMax={self.connections_max} connections are open",
+                    f"no frame within firstFrameTimeoutMillis={self.settings.first_frame_ms} while more than half of the "
+                    "permitted connections are open",
                 )
                 continue
             if connection.active:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from typing import Any, Final
+from typing import Final
 
+from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET, descriptors_left
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
@@ -17,25 +18,9 @@ from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TLS_CLIENT_HELLO, ContextHolder, TlsMode, TlsSettings, TlsStream
 
-try:
-    import resource as _resource
-
-    resource: Any = _resource
-except ImportError:  # not a Unix: there is no descriptor limit to read
-    resource = None
-
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
-_UNLIMITED: Final = 2**31
 _LOOPBACK: Final = ("127.", "::ffff:127.")
-
-
-def descriptors_left(reserved: int) -> int:
-    """Maximum number of connections that leaves `reserved` descriptors, but at most half of all, for files (LIM-08)."""
-    if resource is None:
-        return _UNLIMITED
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _UNLIMITED if soft == resource.RLIM_INFINITY else max(soft - reserved, soft // 2)
 
 
 def _is_loopback(ip: str) -> bool:
@@ -66,7 +51,9 @@ class RemotingServer(Endpoint):
         )
         self.frame_limits = settings.request_limits
         self.partial_bytes_max = settings.unsigned_bytes_max
-        self.connections_max = min(settings.connections_max, descriptors_left(settings.descriptors_reserved))
+        self.process_connections_max = descriptors_left(settings.descriptors_reserved)
+        self.budget = PROCESS_BUDGET
+        self.budget.join(self)
         self._by_address: dict[str, int] = {}  # connections by remote IP, loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
         self._mode = self._tls.settings.server_mode
@@ -82,13 +69,22 @@ class RemotingServer(Endpoint):
             raise StartError(f"port {port} is outside 0..{_PORT_MAX}", hint=f"Choose a port in range ({chosen_by}).")
         loop = asyncio.get_running_loop()
         self.stopping = False
+        backlog = self.settings.backlog
+        paced = isinstance(loop, asyncio.BaseEventLoop)  # it accepts up to `backlog` connections per iteration
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self), host, port, backlog=self.settings.backlog, reuse_address=True
+                lambda: Connection(self),
+                host,
+                port,
+                backlog=min(backlog, ACCEPTED_AT_ONCE) if paced else backlog,
+                reuse_address=True,
             )
         except OSError as error:
             raise _start_error(host, port, error, chosen_by) from error
         for sock in self._server.sockets:
+            if paced:
+                with sock.dup() as same:
+                    same.listen(backlog)  # the queue of the kernel has its full length nevertheless
             for option, size in (
                 (socket.SO_SNDBUF, self.settings.server_sndbuf_bytes),
                 (socket.SO_RCVBUF, self.settings.server_rcvbuf_bytes),
@@ -104,6 +100,13 @@ class RemotingServer(Endpoint):
         if len(self.connections) >= self.connections_max:
             connection.refuse("connections", f"serverConnectionsMax={self.connections_max} connections are open")
             return
+        if self._budget_used:
+            connection.refuse(
+                "descriptors",
+                f"{self.process_connections_max} connections of this process are open, the other descriptors of `ulimit -n` are "
+                "reserved for files (serverDescriptorsReserved)",
+            )
+            return
         ip = connection.remote_address.rpartition(":")[0]
         if not _is_loopback(ip):
             limit, count = self.settings.connections_per_address, self._by_address.get(ip, 0)
@@ -114,6 +117,15 @@ class RemotingServer(Endpoint):
                 return
             self._by_address[ip] = count + 1
         super().opened(connection)
+
+    @property
+    def _budget_used(self) -> bool:
+        return len(self.connections) >= LISTENER_SHARE and self.budget.used >= self.process_connections_max
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more than half of the permitted connections are open, of this listener or of the process (LIM-07)."""
+        return super().crowded or self.budget.used * 2 > self.process_connections_max
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection from the count of its address."""

@@ -6,9 +6,13 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
+from saturnmq.descriptors import descriptor_limit
 from saturnmq.store.files.disk import Disk
 
 OPEN_FILES_MAX: Final = 256
+_LIMIT_SHARE: Final = (
+    8  # at most this part of the process' descriptors: the rest serves connections, writers and other files
+)
 
 
 class FileCache:
@@ -19,7 +23,7 @@ class FileCache:
 
     def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
         self.disk = disk
-        self._limit = limit
+        self._limit = max(min(limit, descriptor_limit() // _LIMIT_SHARE), 1)
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def __len__(self) -> int:
