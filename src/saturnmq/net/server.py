@@ -70,7 +70,7 @@ class RemotingServer(Endpoint):
         loop = asyncio.get_running_loop()
         self.stopping = False
         backlog = self.settings.backlog
-        paced = isinstance(loop, asyncio.BaseEventLoop)  # it accepts up to `backlog` connections per iteration
+        paced = isinstance(loop, asyncio.SelectorEventLoop)  # accepts up to `backlog` connections per iteration
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self),
@@ -167,10 +167,11 @@ class RemotingServer(Endpoint):
         server, self._server = self._server, None
         if server is not None:
             loop = asyncio.get_running_loop()
-            for sock in server.sockets:
-                loop.remove_reader(sock.fileno())
-            # asyncio leaks a socket that it has accepted if its server is closed before the socket has a transport.
-            await asyncio.sleep(0)
+            if isinstance(loop, asyncio.SelectorEventLoop):
+                # It leaks a socket that it has accepted if its server is closed before the socket has a transport.
+                for sock in server.sockets:
+                    loop.remove_reader(sock.fileno())
+                await asyncio.sleep(0)
             server.close()
         await self.close_connections()
         await self._tls.stop()
