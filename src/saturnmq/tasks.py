@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 log = logging.getLogger("saturnmq")
 T = TypeVar("T")
+OnFailure = Callable[[BaseException], object]
 
 
-def supervised(
-    work: Coroutine[Any, Any, T], name: str, on_failure: Callable[[BaseException], object]
-) -> asyncio.Task[T]:
+def supervised(work: Coroutine[Any, Any, T], name: str, on_failure: OnFailure) -> asyncio.Task[T]:
     """Run work as a task of the running event loop and return the task.
 
     If work ends with an exception, it is logged as critical and on_failure(exception) is called once, in the event loop. A

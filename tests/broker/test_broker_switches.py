@@ -10,6 +10,8 @@ from brokergroup import ledger_group
 from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.state.locks import LOCK_LIVE_MS
 from saturnmq.config.settings import to_properties
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
@@ -222,3 +224,21 @@ def test_broker_defaults_match_apache() -> None:
     expected = dict(word.split("=") for word in DEFAULTS.split())
     assert {name: properties.get(name) for name in expected} == expected
     assert LOCK_LIVE_MS == 60_000
+
+
+# ---- background tasks
+
+
+@pytest.mark.parametrize("service", [DelayService, TimerService])
+def test_failed_background_task_stops_the_broker(service: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise KeyError("level")
+
+    monkeypatch.setattr(service, "deliver_due", fails)
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.broker.failed.wait()
+            assert str(w.broker.failure) == "a background task ended with KeyError('level'). The log has the trace."
+
+    run(work)

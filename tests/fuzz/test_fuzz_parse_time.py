@@ -117,9 +117,13 @@ def cpu_ns(parse: Parse, data: bytes) -> int:
 def assert_linear(parse: Parse, build: Callable[[int], bytes]) -> None:
     spent: list[int] = []
     for size in SIZES:
-        spent.append(cpu_ns(parse, build(size)))
+        data = build(size)
+        spent.append(cpu_ns(parse, data))
         if len(spent) > STEPS:
-            growth = spent[-1] / max(spent[-1 - STEPS], 20_000)  # below 20 us the clock decides
+            before = max(spent[-1 - STEPS], 20_000)  # below 20 us the clock decides
+            if spent[-1] > before * 2**STEPS * SLACK:  # a disturbance of this machine does not come three times
+                spent[-1] = min(spent[-1], cpu_ns(parse, data), cpu_ns(parse, data))
+            growth = spent[-1] / before
             assert growth <= 2**STEPS * SLACK, (
                 f"{size} bytes took {growth:.0f} times as long as {size >> STEPS}: {spent}"
             )

@@ -127,6 +127,22 @@ def test_offer_to_failing_core_is_answered_only_by_its_result(tmp_path: Path, mo
     asyncio.run(run())
 
 
+def test_failed_housekeeping_is_reported_as_storage_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        member = await made.start("n0")
+
+        def fails() -> None:
+            raise KeyError("space")
+
+        monkeypatch.setattr(member, "_check_space", fails)
+        await made.until(lambda: member.status().failed is not None, "the failure is not reported")
+        assert "housekeeping failed: KeyError('space')" in str(member.status().failed)
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
 @pytest.mark.spec("DL-Q07")
 def test_checkpoint_is_written_periodically(tmp_path: Path) -> None:
     async def run() -> None:

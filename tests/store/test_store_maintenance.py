@@ -33,6 +33,7 @@ from saturnmq.store import (
 from saturnmq.store.delay import delay_levels, due_ms
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.log.log import wait_confirmed
 from saturnmq.store.maintenance.retention import Policy, Usage, decide, delete_hours, percent
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from waiting import until
@@ -366,19 +367,37 @@ def test_reserve_is_given_up_for_state_file_on_full_disk(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DUR-06")
-def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("no such device"), KeyError("topic")], ids=["runtime", "key"])
+def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path, error: Exception) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
 
         def broken() -> Usage:
-            raise RuntimeError("no such device")
+            raise error
 
         store.disk_usage = broken  # type: ignore[method-assign]
         await store.start()
         await until(lambda: not store.writable)
-        assert "maintenance failed: RuntimeError: no such device" in store.put(message()).reason
+        assert f"maintenance failed: {type(error).__name__}: {error}" in store.put(message()).reason
         await store.stop()
         assert (tmp_path / "abort").exists()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DUR-06")
+def test_unexpected_flush_failure_stops_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+        def broken(_: int) -> object:
+            raise ValueError("flush of closed file")
+
+        await store.start()
+        result = store.put(message())
+        monkeypatch.setattr(store.log, "dirty_files", broken)
+        assert await wait_confirmed(store.log, result.end_offset, 60_000) is PutStatus.UNKNOWN_ERROR
+        assert "ValueError('flush of closed file')" in store.put(message()).reason
 
     asyncio.run(work())
 

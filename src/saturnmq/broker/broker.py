@@ -116,7 +116,8 @@ class Broker:
         self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
         self._advertised_host = ""
-        self.failed = asyncio.Event()  # disk failure with storeFailureAction=exit; the owner then stops the broker
+        self.failed = asyncio.Event()  # the broker cannot go on because of `failure`; the owner then stops it
+        self.failure: SaturnError | None = None
 
         group = GroupMember(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
         self.store = group.store if group is not None else MessageStore(store, clock_ms=clock_ms)
@@ -148,7 +149,7 @@ class Broker:
         settings = self.settings
         self._delay_class = delay_class
         self.stats = Stats(self._clock_ms())
-        self.master = MasterServices(self._make_master_services)
+        self.master = MasterServices(self._make_master_services, self._task_failed)
         self.long_polling = LongPolling(
             lambda parked: pull.resume(self._pull_context, parked),
             limit=settings.pull_queue_max,
@@ -281,7 +282,14 @@ class Broker:
 
     def _store_failed(self, failure: SaturnError) -> None:
         if self._store_settings.store_failure_action is StoreFailureAction.EXIT:
-            self.failed.set()
+            self._fail(failure)
+
+    def _task_failed(self, error: BaseException) -> None:
+        self._fail(SaturnError(f"a background task ended with {error!r}", hint="The log has the trace."))
+
+    def _fail(self, failure: SaturnError) -> None:
+        self.failure = self.failure or failure
+        self.failed.set()
 
     def _lead(self) -> None:
         """Become master of the DLedger group: create, load and start the master-only services (DL-C05)."""

@@ -81,15 +81,15 @@ def run_namesrv(args: argparse.Namespace) -> int:
 
 
 async def wait_for_stop_or_failure(stop: asyncio.Event, broker: Broker) -> None:
-    """Wait for a stop signal, or for a disk failure if storeFailureAction is exit (DUR-06), which is raised."""
+    """Wait for a stop signal or a failure, which is raised: of a task, or of the disk if storeFailureAction is exit (DUR-06)."""
     waits = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()
-    if broker.failed.is_set() and broker.store.failure is not None:
-        raise broker.store.failure
+    if broker.failure is not None:
+        raise broker.failure
 
 
 def broker_facts(broker: Broker, store: Any) -> dict[str, str]:

@@ -54,6 +54,7 @@ from saturnmq.raft.peers import Peers
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.store.files.disk import Disk
+from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class RaftMember:
         if self.node is None:
             self.open()
         self.address = await self._peers.start(*self.settings.listen_address)
-        self._background = asyncio.get_running_loop().create_task(self._housekeeping())
+        self._background = supervised(self._housekeeping(), "ledger housekeeping", self._housekeeping_failed)
         self._ticker.start()
 
     async def stop(self) -> None:
@@ -391,7 +392,7 @@ class RaftMember:
     async def _wait_for(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except (SaturnError, OSError) as error:
+        except Exception as error:
             self._failed(error)
         self._blocked = None
         self._start_sync()
@@ -429,6 +430,11 @@ class RaftMember:
         elif isinstance(action, Alarm):
             log.warning("%s member=%s", action.text, self.settings.self_id)
         return None
+
+    def _housekeeping_failed(self, error: BaseException) -> None:
+        """Report a storage failure: no flush or checkpoint would follow."""
+        node = self._node()
+        self._feed(lambda: node.disk_failed(self._clock_ms(), f"housekeeping failed: {error!r}"))
 
     def _failed(self, error: BaseException) -> None:
         """Drop the remaining actions and report the storage failure to the core (DL-X15)."""

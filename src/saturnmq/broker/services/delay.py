@@ -27,6 +27,7 @@ from saturnmq.store import MessageStore, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import delay_levels
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+from saturnmq.tasks import OnFailure
 
 log = logging.getLogger(__name__)
 
@@ -163,9 +164,9 @@ class DelayService:
             else:
                 self._unknown[number] = offset
 
-    def start(self) -> None:
-        """Start delivering; the store must be open for writes."""
-        self._task.start()
+    def start(self, on_failure: OnFailure) -> None:
+        """Start delivering; the store must be open for writes. on_failure: called if delivery ends with an error."""
+        self._task.start("delayed messages", on_failure)
 
     async def abort(self) -> None:
         """Stop delivering without saving the progress."""

@@ -14,30 +14,35 @@ from collections.abc import Callable
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.services.transactions import Transactions
+from saturnmq.tasks import OnFailure
 
 Made = tuple[DelayService, TimerService, Transactions]
 
 
 class MasterServices:
-    """The current instance of each service. make: creates all of them, not yet loaded or started."""
+    """The current instance of each service.
 
-    __slots__ = ("_make", "delay", "timer", "transactions")
+    make: creates all of them, not yet loaded or started. on_failure: called if the task of one ends with an error.
+    """
 
-    def __init__(self, make: Callable[[], Made]) -> None:
+    __slots__ = ("_make", "_on_failure", "delay", "timer", "transactions")
+
+    def __init__(self, make: Callable[[], Made], on_failure: OnFailure) -> None:
         self._make = make
+        self._on_failure = on_failure
         self.delay, self.timer, self.transactions = make()
 
     def start(self) -> None:
         """Start all services; they are loaded."""
         for service in (self.delay, self.timer, self.transactions):
-            service.start()
+            service.start(self._on_failure)
 
     def restart(self) -> None:
         """Create, load and start all services (DL-C05). Raises CorruptRecord, StoreError."""
         self.delay, self.timer, self.transactions = self._make()
         for service in (self.delay, self.timer, self.transactions):
             service.load()
-            service.start()
+            service.start(self._on_failure)
 
     async def stop(self) -> None:
         """Stop all services and replace them by fresh ones, of which only the progress by level is loaded (DL-C04)."""

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from saturnmq.tasks import OnFailure, supervised
+
 
 class Alarm:
     """A sleep that `ring` ends early; a ring outside a sleep ends the next sleep at once."""
@@ -38,10 +40,10 @@ class RepeatedTask:
         self._alarm = Alarm()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Start on the running loop; a second call has no effect."""
+    def start(self, name: str, on_failure: OnFailure) -> None:
+        """Start on the running loop; a second call has no effect. on_failure: called if `work` raises, which ends the task."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = supervised(self._run(), name, on_failure)
 
     async def stop(self) -> None:
         """Cancel the task; a call of `work` is never interrupted."""

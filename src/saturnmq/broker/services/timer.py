@@ -34,6 +34,7 @@ from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_c
 from saturnmq.store.delay import wake_ms
 from saturnmq.store.queue.consume_queue import FILLER_SIZE
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+from saturnmq.tasks import OnFailure
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +114,9 @@ class TimerService:
         """Read timer.json. Raises CorruptRecord, StoreError."""
         self._done_ms, self._done_end = self._file.read(_parse) or (0, 0)
 
-    def start(self) -> None:
-        """Start delivering; the store must be open for writes."""
-        self._task.start()
+    def start(self, on_failure: OnFailure) -> None:
+        """Start delivering; the store must be open for writes. on_failure: called if delivery ends with an error."""
+        self._task.start("timed messages", on_failure)
 
     async def abort(self) -> None:
         """Stop delivering without saving the progress."""

@@ -49,6 +49,7 @@ from saturnmq.protocol.message import (
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.tasks import OnFailure, supervised
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +137,10 @@ class Transactions:
         self.ready = self._ends[0] == self._progress(HALF_TOPIC)
         self._finish_last_commit()
 
-    def start(self) -> None:
+    def start(self, on_failure: OnFailure) -> None:
         """Scan for undecided messages from before the start, then check those that are due every transactionCheckInterval."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = supervised(self._run(), "transaction checks", on_failure)
 
     async def abort(self) -> None:
         """Stop checking without saving check counts and progress."""

@@ -20,6 +20,7 @@ from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import PutStatus
+from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Flusher:
         """Start a flush, or another one as soon as the running one completes."""
         self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable_end:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+            self._running = supervised(self._run(), "commit log flush", self._fail)
 
     def committed(self) -> None:
         """Flush the bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
@@ -162,10 +163,11 @@ class Flusher:
             self.slow_count += 1
             log.warning("slow flush elapsed_ms=%s end=%s", took_ms, end)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: BaseException) -> None:
         name = self._flushing[-1].path if self._flushing else "the commit log"
+        reason = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else repr(error)
         self.failure = FlushFailed(
-            f"flush of {name} failed: {error.strerror} (errno {error.errno}); the store accepts no more messages. "
+            f"flush of {name} failed: {reason}; the store accepts no more messages. "
             f"Everything before offset {self.flushed} is on disk.",
             hint="Check the disk, then start the broker again.",
         )

@@ -111,7 +111,7 @@ class Maintenance:
         """Run the task; if it fails, the store stops accepting messages, because they would never be flushed."""
         try:
             await self._run()
-        except (OSError, StoreError, ValueError, RuntimeError) as error:
+        except Exception as error:
             log.exception("store maintenance failed")
             self._store.stop_writing(StoreError(f"the store's maintenance failed: {type(error).__name__}: {error}"))
 
