@@ -334,6 +334,7 @@ def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str
     return None
 
 
+@pytest.mark.timeout(1800)  # 500 seeds with make sim
 @pytest.mark.spec("SIM-08", "SIM-11")
 def test_runs_without_mutant_find_nothing() -> None:
     seeds = range(500) if CHOSEN is MUTANTS else range(40)
