@@ -204,6 +204,8 @@ class DLedger:
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
         await self.copy.copy_last(self._unresponsive, self._patience_ms)
+        if not self._events.empty():
+            return  # a later role change decides; a leader may have stepped down and been elected again in this term
         if not self._is_leader(term) or not self.group.caught_up:
             if self._is_leader(term):
                 self._events.put_nowait((Role.LEADER, term))
