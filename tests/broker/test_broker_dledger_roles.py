@@ -12,6 +12,7 @@ import pytest
 from brokergroup import LedgerGroup, ledger, ledger_group
 
 from saturnmq.broker import Broker, dledger_sync
+from saturnmq.broker import dledger as dledger_module
 from saturnmq.broker.dledger import DLedger
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings
@@ -511,5 +512,67 @@ def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) ->
             part(back)._registrar.master_address = (await group.master()).advertised_address  # from a NameServer
             await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
             assert back.offsets.get("T", "G", 0) == 9
+
+    run(work)
+
+
+def queue_roles(dledger: DLedger, *roles: Role) -> None:
+    """Queue role changes in the current term, as elections that follow each other at once do."""
+    member = dledger.group.member
+    assert member is not None
+    dledger.group.stop_serving()
+    for role in roles:
+        dledger._events.put_nowait((role, member.status().term))
+
+
+def is_master(broker: Broker) -> bool:
+    dledger = part(broker)
+    return dledger._events.empty() and dledger.group.serving and dledger.broker_id == 0
+
+
+def test_leader_elected_twice_in_one_term_serves_as_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = 0
+    original = dledger_sync.LeaderCopy.copy_last
+
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1) as group:
+            broker = await group.master()
+            await group.until(lambda: is_master(broker), "the member does not lead")
+
+            async def copy_last(copy: dledger_sync.LeaderCopy, *arguments: Any) -> None:
+                nonlocal copies
+                copies += 1
+                if copies == 1:
+                    queue_roles(part(broker), Role.CANDIDATE, Role.LEADER)
+                await original(copy, *arguments)
+
+            monkeypatch.setattr(dledger_sync.LeaderCopy, "copy_last", copy_last)
+            queue_roles(part(broker), Role.FOLLOWER, Role.LEADER)
+            await group.until(lambda: copies == 2 and is_master(broker), "the leader does not serve as master")
+            await group.send(b"stored")
+
+    run(work)
+
+
+def test_failed_role_change_is_retried_before_later_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dledger_module, "RETRY_SECONDS", 0.01)
+    failures = [OSError("offsets not saved")]
+
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1) as group:
+            broker = await group.master()
+            await group.until(lambda: is_master(broker), "the member does not lead")
+            dledger = part(broker)
+            stop_services = dledger._stop_services
+
+            async def stop() -> None:
+                if failures:
+                    raise failures.pop()
+                await stop_services()
+
+            monkeypatch.setattr(dledger, "_stop_services", stop)
+            queue_roles(dledger, Role.FOLLOWER, Role.LEADER)
+            await group.until(lambda: not failures and is_master(broker), "the leader does not serve as master")
+            await group.send(b"stored")
 
     run(work)

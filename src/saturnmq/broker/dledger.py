@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 MASTER_ID: Final = 0
 NO_ROLE: Final = -1
 POLL_SECONDS: Final = 0.02
-RETRY_SECONDS: Final = 1.0  # pause between registrations while no NameServer accepts one
+RETRY_SECONDS: Final = (
+    1.0  # pause before a failed role change, or a registration that no NameServer accepted, is retried
+)
 PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
 TRANSFER_SECONDS: Final = 1.0
 
@@ -173,19 +175,23 @@ class DLedger:
             self._set_outdated(False)
 
     async def _run(self) -> None:
-        """Handle role changes one at a time; a failed one is retried (DL-C01)."""
+        """Handle role changes one at a time and in their order; a failed one is retried before the next (DL-C01)."""
         while True:
             role, term = await self._events.get()
+            await self._apply(role, term)
+
+    async def _apply(self, role: Role, term: int) -> None:
+        while True:
             try:
                 if role is Role.LEADER:
                     await self._lead(term)
                 elif role is Role.FOLLOWER or self.broker_id in (MASTER_ID, NO_ROLE):  # DL-C02
                     await self._follow()
+                return
             except Exception:
                 log.exception("role change failed role=%s term=%s retry_s=%s", role.value, term, RETRY_SECONDS)
                 self.group.stop_serving()
-                await asyncio.sleep(RETRY_SECONDS)
-                self._events.put_nowait((role, term))
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _is_leader(self, term: int) -> bool:
         member = self.group.member
