@@ -31,21 +31,21 @@ from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.queue.queues import QueueTable
 
-Told = list[tuple[bytes, PutStatus, str]]
+Results = list[tuple[bytes, PutStatus, str]]
 
 
-async def given(store: MessageStore, *messages: Message) -> Told:
+async def given(store: MessageStore, *messages: Message) -> Results:
     """Statuses of messages put in one event-loop iteration, in the order they were reported."""
-    told: Told = []
+    results: Results = []
 
     def tell(one: Message) -> Any:
-        return lambda status, reason: told.append((bytes(one.body), status, reason))
+        return lambda status, reason: results.append((bytes(one.body), status, reason))
 
     for one in messages:
         store.put_soon(one, tell(one))
-    assert told == [], "nothing is told before the caller went on"
+    assert results == [], "no result before the caller went on"
     await put(store, b"last")  # a message put another way follows
-    return told
+    return results
 
 
 @pytest.mark.spec("DL-A03", "DL-B05", "DL-B07")
@@ -53,8 +53,8 @@ def test_puts_of_one_iteration_are_appended_in_order(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             sent = [message(b"%d" % number, "TU"[number % 2]) for number in range(7)]
-            told = await given(store, *sent)
-            assert told == [(b"%d" % number, PutStatus.PUT_OK, "") for number in range(7)]
+            results = await given(store, *sent)
+            assert results == [(b"%d" % number, PutStatus.PUT_OK, "") for number in range(7)]
             assert [one.queue_offset for one in sent] == [0, 0, 1, 1, 2, 2, 3]
             offsets = [one.physical_offset for one in sent]
             assert offsets == sorted(offsets) and offsets[0] == 48
@@ -71,8 +71,8 @@ def test_rejected_message_does_not_affect_others(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path, message_bytes_max=4_194_304) as store:
             long = message(bytes(FILE_MAX))
-            told = await given(store, message(b"a"), message(b"illegal", "t" * 200), long, message(b"b"))
-            by_body = {body[:7]: (status, reason) for body, status, reason in told}
+            results = await given(store, message(b"a"), message(b"illegal", "t" * 200), long, message(b"b"))
+            by_body = {body[:7]: (status, reason) for body, status, reason in results}
             assert by_body[b"a"] == by_body[b"b"] == (PutStatus.PUT_OK, "")
             assert by_body[b"illegal"] == (PutStatus.MESSAGE_ILLEGAL, "topic of 200 characters, at most 127")
             assert by_body[bytes(7)] == (
@@ -87,20 +87,20 @@ def test_rejected_message_does_not_affect_others(tmp_path: Path) -> None:
 def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
-            told: Told = []
-            store.put_soon(message(b"x"), lambda status, reason: told.append((b"x", status, reason)))
+            results: Results = []
+            store.put_soon(message(b"x"), lambda status, reason: results.append((b"x", status, reason)))
             store.log.serving = False
             answer = store.put(message(b"y"))
-            assert told == [(b"x", answer.status, answer.reason)]
+            assert results == [(b"x", answer.status, answer.reason)]
             assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
             store.log.serving = True
             member = store.log.member
             assert member is not None and member.node is not None
             member.node.disk_full(member.node.now_ms, True)
-            told.clear()
-            store.put_soon(message(b"z"), lambda status, reason: told.append((b"z", status, reason)))
+            results.clear()
+            store.put_soon(message(b"z"), lambda status, reason: results.append((b"z", status, reason)))
             assert store.put(message(b"y")).reason == "the disk is full"
-            assert told == [(b"z", PutStatus.OS_PAGE_CACHE_BUSY, "the disk is full")]
+            assert results == [(b"z", PutStatus.OS_PAGE_CACHE_BUSY, "the disk is full")]
             member.node.disk_full(member.node.now_ms, False)
             await put(store, b"first")
             assert bodies_of(store) == [b"first"]
@@ -120,8 +120,8 @@ def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeyp
 
             real = dledger_log.encode_record
             monkeypatch.setattr(dledger_log, "encode_record", encode)
-            told = await given(store, message(b"a"), message(b"b"), message(b"c"))
-            by_body = {body: (status, reason) for body, status, reason in told}
+            results = await given(store, message(b"a"), message(b"b"), message(b"c"))
+            by_body = {body: (status, reason) for body, status, reason in results}
             assert by_body == {
                 b"a": (PutStatus.PUT_OK, ""),
                 b"b": (PutStatus.UNKNOWN_ERROR, "no such thing"),
@@ -136,7 +136,7 @@ def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeyp
 def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
-            told: list[PutStatus] = []
+            results: list[PutStatus] = []
 
             def fails(status: PutStatus, reason: str) -> None:
                 raise RuntimeError("gone")
@@ -144,11 +144,11 @@ def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> Non
             for serving in (True, False):
                 store.log.serving = serving
                 store.put_soon(message(b"a"), fails)
-                store.put_soon(message(b"b"), lambda status, reason: told.append(status))
+                store.put_soon(message(b"b"), lambda status, reason: results.append(status))
                 store.put(message(b"c"))
                 store.log.serving = True
                 await put(store, b"d")
-            assert told == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
+            assert results == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
 
     run(work)
 
@@ -168,8 +168,8 @@ def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -> None
                 return real(bodies, answered)
 
             member.offer = offer  # type: ignore[method-assign]
-            told = await given(store, *(message(bytes(30_000)) for _ in range(7)))
-            assert [status for _, status, _ in told] == [PutStatus.PUT_OK] * 7
+            results = await given(store, *(message(bytes(30_000)) for _ in range(7)))
+            assert [status for _, status, _ in results] == [PutStatus.PUT_OK] * 7
             assert sizes == [3, 3, 1, 1]
 
     run(work)

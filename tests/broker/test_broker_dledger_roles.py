@@ -366,7 +366,7 @@ def test_new_leader_waits_for_slow_but_not_for_frozen_member(tmp_path: Path, mon
             never = asyncio.Event()
             answers_late(second, never)
             await group.member("n1").stop()  # its broker still accepts connections, as that of a frozen process
-            third = await group.until(lambda: serving_but(group, second), "nobody serves")
+            third = await group.until(lambda: serving_but(group, second), "no member serves")
             assert third.offsets.get("T", "G", 0) is not None
             never.set()
 
@@ -505,7 +505,7 @@ def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) ->
             await group.namesrv.stop()  # so that no NameServer reports the leader
             back = await group.start("n2")
             core = group.member("n2").node
-            await group.until(lambda: core._transfers._alarmed, "nobody asks it to lead")
+            await group.until(lambda: core._transfers._alarmed, "no member asks it to lead")
             assert part(back).copy.count == 0 and not ledger(back).serving
             assert core.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
             await group.until(lambda: part(back)._following, "it does not follow")

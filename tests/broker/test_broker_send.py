@@ -137,15 +137,15 @@ def test_auto_created_topic_copies_write_queues_and_perm() -> None:
         async with wire() as w:
             topics = w.broker.topics
             topics.table["pattern"] = TopicConfig("pattern", read_queue_nums=9, write_queue_nums=3, perm=5)
-            told: list[str] = []
-            topics.changed.subscribe(lambda configs: told.extend(config.topic_name for config in configs))
+            changed: list[str] = []
+            topics.changed.subscribe(lambda configs: changed.extend(config.topic_name for config in configs))
             before = topics.version
             assert (await w.send("made", c="pattern", d=50)).code == 0
             made = topics.table["made"]
             assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 4)
-            assert topics.version.counter == before.counter + 1 and told == ["made"]
+            assert topics.version.counter == before.counter + 1 and changed == ["made"]
             assert (await w.send("made", c="pattern", d=50)).code == 0
-            assert topics.version.counter == before.counter + 1 and told == ["made"], "once"
+            assert topics.version.counter == before.counter + 1 and changed == ["made"], "once"
 
     run(work)
 

@@ -47,27 +47,27 @@ class FaultyDisk(Disk):
         super().sync(fd)
 
 
-class Told(Listener):
+class CommitReporter(Listener):
     """Reports committed entries on stdout, in log order."""
 
     def __init__(self) -> None:
         self.member: RaftMember | None = None
-        self.told = -1
+        self.reported = -1
         self.committed_to = -1
 
     def committed(self, index: int, end_pos: int) -> None:
-        if self.committed_to == self.told:
-            asyncio.get_running_loop().call_soon(self.tell)
+        if self.committed_to == self.reported:
+            asyncio.get_running_loop().call_soon(self.report)
         self.committed_to = index
 
-    def tell(self) -> None:
+    def report(self) -> None:
         assert self.member is not None
         found = []
-        for index in range(self.told + 1, self.committed_to + 1):
+        for index in range(self.reported + 1, self.committed_to + 1):
             entry = self.member.files.entry(index)
             if entry is not None:
                 found.append([index, entry.body.decode()])
-        self.told = self.committed_to
+        self.reported = self.committed_to
         sys.stdout.write(json.dumps(found, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
@@ -87,20 +87,20 @@ async def main(folder: Path, peers: str, self_id: str, heartbeat_ms: int) -> Non
         index_file_units=INDEX_FILE_UNITS,
         checkpoint_interval_ms=200,
     )
-    told = Told()
+    reporter = CommitReporter()
     member = RaftMember(
         settings,
         settings.folder(folder),
         NetSettings(),
         file_bytes=FILE_BYTES,
         sync_before_ack=True,
-        listener=told,
+        listener=reporter,
         disk=FaultyDisk(folder / "faults" / self_id),
     )
-    told.member = member
+    reporter.member = member
     member.open()
     assert member.node is not None
-    told.told = told.committed_to = member.node.committed
+    reporter.reported = reporter.committed_to = member.node.committed
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await member.start()
@@ -108,8 +108,8 @@ async def main(folder: Path, peers: str, self_id: str, heartbeat_ms: int) -> Non
     sys.stdout.flush()
     await ended.wait()
     await member.stop()
-    if told.committed_to > told.told:
-        told.tell()
+    if reporter.committed_to > reporter.reported:
+        reporter.report()
     sys.stdout.write("stopped\n")
     sys.stdout.flush()
 
