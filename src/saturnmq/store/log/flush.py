@@ -20,7 +20,6 @@ from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import PutStatus
-from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ class Flusher:
         """Start a flush, or another one as soon as the running one completes."""
         self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable_end:
-            self._running = supervised(self._run(), "commit log flush", self._fail)
+            self._running = asyncio.get_running_loop().create_task(self._run())
 
     def committed(self) -> None:
         """Flush the bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
@@ -124,7 +123,7 @@ class Flusher:
                 self._again = False
                 try:
                     await loop.run_in_executor(None, self._flush_while_waited_for, loop)
-                except OSError as error:
+                except Exception as error:
                     self._fail(error)
                     return
                 waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable_end
@@ -163,7 +162,7 @@ class Flusher:
             self.slow_count += 1
             log.warning("slow flush elapsed_ms=%s end=%s", took_ms, end)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         name = self._flushing[-1].path if self._flushing else "the commit log"
         reason = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else repr(error)
         self.failure = FlushFailed(
