@@ -27,6 +27,7 @@ from saturnmq.raft.wire import codec, push
 SIZES = [2**power for power in range(7, 19)]
 STEPS = 5  # the last doublings, where constant costs no longer matter
 SLACK = 2.5  # n log n grows 1.4 times as fast as n over STEPS doublings, n ** 1.5 5.7 times
+ATTEMPTS = 20
 Parse = Callable[[bytes], object]
 
 
@@ -121,8 +122,10 @@ def assert_linear(parse: Parse, build: Callable[[int], bytes]) -> None:
         spent.append(cpu_ns(parse, data))
         if len(spent) > STEPS:
             before = max(spent[-1 - STEPS], 20_000)  # below 20 us the clock decides
-            if spent[-1] > before * 2**STEPS * SLACK:  # a disturbance of this machine does not come three times
-                spent[-1] = min(spent[-1], cpu_ns(parse, data), cpu_ns(parse, data))
+            for _ in range(ATTEMPTS):  # other load on this machine also costs CPU time, in caches and page faults
+                if spent[-1] <= before * 2**STEPS * SLACK:
+                    break
+                spent[-1] = min(spent[-1], cpu_ns(parse, data))
             growth = spent[-1] / before
             assert growth <= 2**STEPS * SLACK, (
                 f"{size} bytes took {growth:.0f} times as long as {size >> STEPS}: {spent}"
