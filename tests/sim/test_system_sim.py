@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,18 @@ def test_whole_system_seed_replays_exactly() -> None:
     assert (alone["seed"], alone["digest"]) == (after["seed"], after["digest"])
     assert alone["operations"] > 50
     assert before["digest"] != after["digest"]
+
+
+@pytest.mark.spec("SIM-02")
+def test_whole_system_depends_on_no_time_zone_and_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledger retention runs at deleteWhen=04: neither the machine's hour nor its zone at the simulated time may be 4 by chance."""
+    digests = set()
+    for hours_behind in (0, 4, (datetime.now(UTC).hour - 4) % 24):
+        monkeypatch.setenv("TZ", f"X{hours_behind}")
+        run = simulate(336, 1, 20)[0]
+        assert run["why"] is None
+        digests.add(run["digest"])
+    assert len(digests) == 1
 
 
 @pytest.mark.timeout(600)

@@ -550,7 +550,8 @@ class RaftMember:
             except OSError as error:
                 log.warning("disk usage unknown member=%s error=%s", self.settings.self_id, error)
             else:
-                self.clean(used, time.time(), time.localtime().tm_hour)
+                now_s = time.time()
+                self.clean(used, now_s, time.localtime(now_s).tm_hour)
         try:
             self.files.prepare()
             full = self._too_full

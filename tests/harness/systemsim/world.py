@@ -39,6 +39,8 @@ def replace_the_machine(loop: SimLoop) -> None:
     killed process survive.
     """
     rng = loop.rng
+    os.environ["TZ"] = "UTC"  # retention depends on the local hour
+    time.tzset()
 
     def wall() -> float:
         process = RUNNING.get()
