@@ -168,6 +168,24 @@ def test_pipelined_frames_decode_in_order(whole_frames: list[Any]) -> None:
         assert got == expected
 
 
+@pytest.mark.parametrize("at_most", [1, 2, 7, 1000])
+@pytest.mark.parametrize("step", [101, 4096, 1 << 20])
+def test_frames_decode_in_steps_of_some_commands(whole_frames: list[Any], at_most: int, step: int) -> None:
+    frames = whole_frames[:300]
+    stream = b"".join(frame.raw for frame in frames)
+    decoder, got = FrameDecoder(), []
+    for at in range(0, len(stream), step):
+        data = stream[at : at + step]
+        while data:
+            some = decoder.feed(data, at_most)
+            assert len(some) <= at_most
+            assert not decoder.left or len(some) == at_most
+            got += some
+            data = decoder.left
+    assert got == [command for frame in frames for command in decode(frame.raw)]
+    assert decoder.pending_bytes == 0
+
+
 commands = st.builds(
     Command,
     st.integers(-(2**15), 2**15 - 1),

@@ -90,9 +90,8 @@ def test_secrets_are_masked_in_properties() -> None:
     assert shown["secretKey"] == MASK
     assert shown["flushDiskType"] == "SYNC_FLUSH"
     assert shown["enabled"] == "false"
-    assert to_properties(settings, secrets=True)["secretKey"] == "hunter22"
+    assert "hunter22" not in repr(settings)
     assert to_properties(Sample())["secretKey"] == ""
-    assert load(Sample, ("again", to_properties(settings, secrets=True))).settings == settings
 
 
 @pytest.mark.spec("CLI-11")

@@ -134,6 +134,14 @@ class RequestCode(IntEnum):
     DELETE_EXPIRED_COMMITLOG = 329
 
 
+def request_name(code: int) -> str:
+    """The name of a request code; the number if it has none."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)
+
+
 class ResponseCode(IntEnum):
     """Response codes of 4.9.7 (docs/spec/00 section 6)."""
 

@@ -4,7 +4,7 @@ SaturnError
   LocalProtocolError    this process broke the protocol
   RemoteProtocolError   the peer did (FrameError, HeaderError, MessageError, BodyError)
   ConfigError           unusable settings; carries all problems at once
-  StoreError            CorruptRecord, DiskFull, StoreLocked, FlushFailed
+  StoreError            CorruptRecord, ResourceExhausted (DiskFull, OutOfDescriptors), StoreLocked, FlushFailed
   ResponseError         a response other than SUCCESS; one class per response code
 
 Requirements: API-30.
@@ -106,8 +106,16 @@ class CorruptRecord(StoreError):
     """Bytes on disk that are not a valid record."""
 
 
-class DiskFull(StoreError):
+class ResourceExhausted(StoreError):
+    """A resource of the machine is used up for now. Nothing is lost, and the same call may succeed later."""
+
+
+class DiskFull(ResourceExhausted):
     """No disk space for a new file."""
+
+
+class OutOfDescriptors(ResourceExhausted):
+    """No file descriptor or no memory is left to open or map a file."""
 
 
 class StoreLocked(StoreError):

@@ -23,17 +23,18 @@ from typing import Final
 
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Host, pack_host
+from saturnmq.protocol.offsets import PhysicalOffset
 
 _OFFSET: Final = struct.Struct(">q")
 _UNIQUE_TAIL: Final = struct.Struct(">IH")
 
 
-def offset_message_id(host: tuple[str, int], physical_offset: int) -> str:
+def offset_message_id(host: tuple[str, int], physical_offset: PhysicalOffset) -> str:
     """The offset message id: 32 hex digits for an IPv4 store host, 56 for IPv6 (MSG-04)."""
     return (pack_host(host) + _OFFSET.pack(physical_offset)).hex().upper()
 
 
-def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
+def parse_offset_message_id(message_id: str) -> tuple[Host, PhysicalOffset]:
     """Store host and physical offset of an offset id. Raises MessageError that describes the expected format."""
     try:
         raw = bytes.fromhex(message_id)
@@ -42,7 +43,7 @@ def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
     if len(raw) not in (16, 28):
         raise MessageError(f"{message_id[:80]!r} is not an offset message id: 32 hex digits (IPv4) or 56 (IPv6)")
     ip, port = raw[:-12], int.from_bytes(raw[-12:-8], "big", signed=True)
-    return Host(str(ipaddress.ip_address(ip)), port), int.from_bytes(raw[-8:], "big", signed=True)
+    return Host(str(ipaddress.ip_address(ip)), port), PhysicalOffset(int.from_bytes(raw[-8:], "big", signed=True))
 
 
 class UniqueIds:

@@ -2,6 +2,8 @@
 
 Text in, plain Python values out, and the reverse; this module knows no particular body. `loads` tries the fastest standard parser
 and falls back to the tolerant reader, which is linear in time and bounded in depth. Any input either parses or raises BodyError.
+A server passes a `budget` for the bodies of requests: a million small values take seconds to read, and a few KiB less than a
+millisecond, so a limit in bytes alone would be too large or too small.
 
 What the tolerant reader accepts beyond the standard:
   {0:"a", 1:"b"}             numeric member names; they become text
@@ -46,6 +48,9 @@ DEPTH_MAX: Final = 64  # the deepest body of the protocol nests 6 levels
 REFERENCED_NODES_MAX: Final = (
     1_000_000  # values with references expanded; unbounded, n nested references could expand to 2**n values
 )
+UNLIMITED: Final = 2**62  # budget of files of our own and of responses
+_OBJECT_COST: Final = 4  # of the budget; every other value costs 1
+_TOKEN_COST: Final = 2  # of a token, an escape or a step of a reference in the tolerant reader
 _INTEGER_DIGITS_MAX: Final = 20
 
 _TOKEN: Final = re.compile(
@@ -112,32 +117,54 @@ def json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
+def loads(
+    data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX, budget: int = UNLIMITED
+) -> Any:
     """Parse standard JSON or the Apache RocketMQ dialect.
 
-    Objects become dicts whose keys are text or ObjectKey. Raises BodyError for input that is neither, longer than bytes_max, or
-    nested deeper than DEPTH_MAX.
+    budget: limit on the work of reading the values and of converting them afterwards, about 1 us per unit. Objects become dicts
+    whose keys are text or ObjectKey. Raises BodyError for input that is neither, longer than bytes_max, nested deeper than
+    DEPTH_MAX, or beyond the budget.
     """
-    if len(data) > bytes_max:
-        raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
+    _check_limits(data, bytes_max, budget)
     try:
         value = _standard_loads(data)
     except (ValueError, RecursionError):
-        return tolerant_loads(data, bytes_max=bytes_max)
+        return _Reader(_text_of(data), budget).document()
     if "$ref" in data if isinstance(data, str) else b"$ref" in bytes(data):
-        return tolerant_loads(data, bytes_max=bytes_max)
+        return _Reader(_text_of(data), budget).document()
     return value
 
 
-def tolerant_loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
+def tolerant_loads(
+    data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX, budget: int = UNLIMITED
+) -> Any:
     """As `loads`, but always with the tolerant reader."""
+    _check_limits(data, bytes_max, budget)
+    return _Reader(_text_of(data), budget).document()
+
+
+def _check_limits(data: bytes | bytearray | memoryview | str, bytes_max: int, budget: int) -> None:
+    """Raise BodyError for input that is too long, or may hold more values than the budget covers; marks in text count too."""
     if len(data) > bytes_max:
         raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
+    if budget < UNLIMITED:
+        text = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
+        cost = _OBJECT_COST * text.count(b"{") + text.count(b"[") + text.count(b",")
+        if cost > budget:
+            raise _over_budget(budget)
+
+
+def _over_budget(budget: int) -> BodyError:
+    return BodyError(f"JSON body has too many values: reading it exceeds the limit of {budget} units of work")
+
+
+def _text_of(data: bytes | bytearray | memoryview | str) -> str:
     try:
         text = data if isinstance(data, str) else bytes(data).decode()
     except UnicodeDecodeError as error:
         raise BodyError(f"JSON body of {len(data)} bytes is not UTF-8: {error}") from error
-    return _Reader(text).document()
+    return text
 
 
 def dumps(value: Any) -> bytes:
@@ -193,7 +220,9 @@ def _name(name: Any) -> str:
 class _Reader:
     """Parser of one document: recursive descent, at most DEPTH_MAX deep; no character is scanned more than three times."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, budget: int = UNLIMITED) -> None:
+        self._budget = budget
+        self._left = budget // _TOKEN_COST
         self._text = text
         self._at = 0
         self._kind = ""
@@ -207,7 +236,15 @@ class _Reader:
             raise BodyError(f"JSON body goes on after its end at character {self._at}")
         return self._resolved(value) if self._references else value
 
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _over_budget(self._budget)
+
     def _advance(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _over_budget(self._budget)
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             raise BodyError(f"JSON body ends or makes no sense at character {self._at}")
@@ -297,8 +334,10 @@ class _Reader:
 
     def _string(self) -> str:
         text = self._token
-        if "\\" not in text:
+        escapes = text.count("\\")
+        if not escapes:
             return text
+        self._spend(escapes)
         text = _ESCAPE.sub(_unescape, text)
         if not text.isascii():  # may contain an escaped surrogate pair
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -321,8 +360,9 @@ class _Reader:
         for holder, at, path in self._references:
             if type(holder[at]) is not dict or "$ref" not in holder[at]:
                 continue  # overwritten by a repeated member
+            self._spend(path.count(".") + path.count("["))
             holder[at] = _follow(root, path)
-        _check_size(root)
+        _check_size(root, min(REFERENCED_NODES_MAX, self._budget // _OBJECT_COST))
         return root
 
 
@@ -378,8 +418,8 @@ def _follow(root: Any, path: str) -> Any:
     return None if type(value) is dict and len(value) == 1 and "$ref" in value else value
 
 
-def _check_size(root: Any) -> None:
-    """Raise BodyError when references form a cycle or expand to more than REFERENCED_NODES_MAX values."""
+def _check_size(root: Any, nodes_max: int) -> None:
+    """Raise BodyError when references form a cycle or expand to more than nodes_max values."""
     sizes: dict[int, int] = {}
     open_: set[int] = set()
     todo: list[tuple[Any, bool]] = [(root, False)]
@@ -390,8 +430,8 @@ def _check_size(root: Any) -> None:
         members = list(value.values()) if isinstance(value, dict) else value
         if left:
             total = 1 + sum(sizes.get(id(member), 1) for member in members)
-            if total > REFERENCED_NODES_MAX:
-                raise BodyError(f"JSON body stands for more than {REFERENCED_NODES_MAX} values")
+            if total > nodes_max:
+                raise BodyError(f"JSON body stands for more than {nodes_max} values")
             sizes[id(value)] = total
             open_.discard(id(value))
         elif id(value) in open_:

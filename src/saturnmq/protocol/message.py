@@ -47,6 +47,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from saturnmq.protocol.codes import PropertyKey, SysFlag
 from saturnmq.protocol.errors import LocalProtocolError, MessageError
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -54,6 +55,7 @@ MESSAGE_MAGIC: Final = -626843481  # 0xDAA320A7
 BLANK_MAGIC: Final = -875286124  # 0xCBD43194, filler at the end of a commit log file
 RECORD_FIXED_BYTES: Final = 91  # a record with two IPv4 hosts, no body, no topic, no properties
 BATCH_FIXED_BYTES: Final = 22
+BATCH_MESSAGES_MAX: Final = 10_000  # messages of one batch: a broker stores it in one step of the event loop
 TOPIC_BYTES_MAX: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767
 
@@ -115,8 +117,8 @@ class Message:
     store_host: Host = NO_HOST
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    queue_offset: int = 0
-    physical_offset: int = 0
+    queue_offset: QueueOffset = QueueOffset(0)
+    physical_offset: PhysicalOffset = PhysicalOffset(0)
     store_timestamp_ms: int = 0
     body_crc: int = 0
     store_bytes: int = 0
@@ -343,8 +345,8 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(raw: bytes) -> list[BatchItem]:
-    """Decode the messages of a batch body. Raises MessageError when a length in it is wrong."""
+def decode_batch(raw: bytes, most: int = 2**31) -> list[BatchItem]:
+    """Decode the messages of a batch body. Raises MessageError when a length in it is wrong, or for more than `most` messages."""
     items: list[BatchItem] = []
     at, end = 0, len(raw)
     entry, new = _BATCH_ENTRY.unpack_from, tuple.__new__
@@ -362,6 +364,8 @@ def decode_batch(raw: bytes) -> list[BatchItem]:
                 )
             if total != stop - at:
                 raise MessageError(f"batch entry at {at} claims {total} bytes but its parts add up to something else")
+            if len(items) >= most:
+                raise MessageError(f"the batch holds more than {most} messages, send it in parts")
             items.append(new(BatchItem, (raw[at + 20 : body_end], raw[body_end + 2 : stop], flag)))
             at = stop
     except struct.error as error:

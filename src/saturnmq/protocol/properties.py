@@ -8,6 +8,9 @@ Requirements: BAT-06, CQ-02, IX-02, SND-10.
 
 from __future__ import annotations
 
+import itertools
+import re
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,6 +20,7 @@ UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
 KEYS: Final = b"KEYS\x01"
 _TAGS: Final = b"TAGS\x01"
 _PAIR: Final = "\x02"
+_WORD: Final = re.compile("[^ ]+")
 _TAG_HASHES_MAX: Final = 10_000
 
 
@@ -91,14 +95,19 @@ def find_last_bytes(raw: bytes, start: bytes) -> bytes:
     return b""
 
 
-def keys_of(properties_raw: bytes) -> list[str]:
-    """The keys under which a record is indexed: its unique key, then the words of its KEYS property (IX-02)."""
+def keys_of(properties_raw: bytes, words_max: int = sys.maxsize) -> list[str]:
+    """The keys of a record: its unique key, then the words of its KEYS property, the first words_max of them (IX-02)."""
     unique = find_last_bytes(properties_raw, UNIQUE_KEY)
-    words = find_last_bytes(properties_raw, KEYS)
     keys = [unique.decode("utf-8", "replace")] if unique else []
-    if words:
-        keys += [word for word in words.decode("utf-8", "replace").split(" ") if word]
-    return keys
+    return keys + key_words(properties_raw, words_max) if KEYS in properties_raw else keys
+
+
+def key_words(properties_raw: bytes, words_max: int) -> list[str]:
+    """The first words_max words of the KEYS property; the time taken does not depend on how many there are."""
+    words = find_last_bytes(properties_raw, KEYS).decode("utf-8", "replace")
+    if len(words) <= words_max:
+        return [word for word in words.split(" ") if word]
+    return [found[0] for found in itertools.islice(_WORD.finditer(words), words_max)]
 
 
 def tags_code(properties_raw: bytes) -> int:

@@ -55,6 +55,7 @@ from saturnmq.protocol.bodies.route import (
     TopicConfigTable,
     TopicList,
     TopicRouteData,
+    read_compressed_registration,
 )
 
 __all__ = [
@@ -108,4 +109,5 @@ __all__ = [
     "TopicOffset",
     "TopicRouteData",
     "TopicStatsTable",
+    "read_compressed_registration",
 ]

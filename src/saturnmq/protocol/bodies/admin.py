@@ -5,11 +5,13 @@ docs/spec/00 section 5 and docs/spec/05 section 7.
 """
 # No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
+from collections.abc import Iterator
 from dataclasses import field
 
 from saturnmq.protocol.bodies.client import MessageQueue, SubscriptionData
 from saturnmq.protocol.bodies.fields import Body, body
 from saturnmq.protocol.json_dialect import dumps
+from saturnmq.protocol.offsets import QueueOffset
 
 
 @body()
@@ -58,20 +60,23 @@ class TopicStatsTable(Body):
 class ResetOffsetBody(Body):
     """New offsets by queue (220, 222)."""
 
-    offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+    offset_table: dict[MessageQueue, QueueOffset] = field(default_factory=dict)
 
-    def encode_list(self) -> bytes:
-        """Encode the form that C++ clients expect: an array instead of a map."""
-        rows = [{**queue.to_json(), "offset": offset} for queue, offset in self.offset_table.items()]
-        return dumps({"offsetTable": rows})
+    def list_pieces(self) -> Iterator[bytes]:
+        """Pieces of the form that C++ clients expect: an array instead of a map."""
+        mark = b'{"offsetTable":['
+        for queue, offset in self.offset_table.items():
+            yield mark + dumps({**queue.to_json(), "offset": offset})
+            mark = b","
+        yield b"]}" if self.offset_table else mark + b"]}"
 
 
 @body()
 class GetConsumerStatusBody(Body):
     """Consumer offsets as known to clients: of one client (221) or by client id (223)."""
 
-    message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
-    consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+    message_queue_table: dict[MessageQueue, QueueOffset] = field(default_factory=dict)
+    consumer_table: dict[str, dict[MessageQueue, QueueOffset]] = field(default_factory=dict)
 
 
 @body()

@@ -9,6 +9,7 @@ from dataclasses import field
 
 from saturnmq.protocol.bodies.fields import Body, body
 from saturnmq.protocol.bodies.route import DataVersion
+from saturnmq.protocol.offsets import QueueOffset
 
 
 @body(frozen=True, order=True)
@@ -127,4 +128,4 @@ class ConsumerOffsetTable(Body):
 class DelayOffsetTable(Body):
     """Offsets by delay level (45, delayOffset.json)."""
 
-    offset_table: dict[int, int] = field(default_factory=dict)
+    offset_table: dict[int, QueueOffset] = field(default_factory=dict)

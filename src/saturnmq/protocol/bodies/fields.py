@@ -6,17 +6,31 @@ booleans may be given as text. Members are written in the order of their names, 
 """
 # No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import islice
 from types import UnionType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    NewType,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.headers.fields import camel_case
-from saturnmq.protocol.json_dialect import ObjectKey, dumps, json_type, loads
+from saturnmq.protocol.json_dialect import UNLIMITED, ObjectKey, dumps, json_type, loads
 
 Reader = Callable[[Any, str], Any]
 Writer = Callable[[Any], Any] | None  # None: the value needs no conversion
+_PIECE_ENTRIES: Final = 128
 
 
 class MemberSpec(NamedTuple):
@@ -37,11 +51,16 @@ class Body:
     _zeros: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def decode(cls, data: bytes | None) -> Self:
-        """Decode standard JSON or the fastjson dialect. Raises BodyError, also for an empty body."""
+    def decode(cls, data: bytes | None, *, budget: int = UNLIMITED) -> Self:
+        """Decode standard JSON or the fastjson dialect; budget as of `loads`. Raises BodyError, also for an empty body."""
         if not data:
             raise BodyError("the body is missing")
-        return cls.from_json(loads(data))
+        return cls.from_json(loads(data, budget=budget))
+
+    @classmethod
+    def decode_file(cls, data: bytes) -> Self:
+        """As `decode`, for a state file: its length is bounded by the limits of its table, not by that of a frame."""
+        return cls.from_json(loads(data, bytes_max=UNLIMITED))
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -69,6 +88,33 @@ class Body:
     def encode(self) -> bytes:
         """UTF-8 JSON without whitespace."""
         return dumps(self.to_json())
+
+    def pieces(self) -> Iterator[bytes]:
+        """`encode` in pieces of at most _PIECE_ENTRIES entries of a map or list, for bodies that take long to encode."""
+        separator = b"{"
+        for attribute, wire, _read, write, _aliases in self.MEMBERS:
+            value = getattr(self, attribute)
+            if value is None:
+                continue
+            yield separator + dumps(wire) + b":"
+            separator = b","
+            if isinstance(value, dict | list) and len(value) > _PIECE_ENTRIES:
+                yield from _entry_pieces(value, write)
+            else:
+                yield dumps(write(value) if write else value)
+        yield b"{}" if separator == b"{" else b"}"
+
+
+def _entry_pieces(value: dict[Any, Any] | list[Any], write: Writer) -> Iterator[bytes]:
+    """A map or list in pieces; its writer accepts any part of it."""
+    is_map = isinstance(value, dict)
+    entries = iter(value.items()) if isinstance(value, dict) else iter(value)
+    mark = b"{" if is_map else b"["
+    while part := list(islice(entries, _PIECE_ENTRIES)):
+        some: Any = dict(part) if is_map else part
+        yield mark + dumps(write(some) if write else some)[1:-1]
+        mark = b","
+    yield b"}" if is_map else b"]"
 
 
 B = TypeVar("B", bound=Body)
@@ -107,10 +153,12 @@ def body(
 
 
 def _codec(kind: Any) -> tuple[Reader, Writer]:
-    """Reader and writer for an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None."""
+    """Reader and writer for an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None, a NewType."""
     simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _anything}
     if kind in simple:
         return simple[kind], None
+    if isinstance(kind, NewType):
+        return _codec(kind.__supertype__)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _codec(next(argument for argument in arguments if argument is not type(None)))

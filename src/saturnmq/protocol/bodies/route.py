@@ -7,14 +7,18 @@ ms. See docs/spec/00 section 5 and docs/spec/01 section 2.4.
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import field
 from typing import Final
 
 from saturnmq.protocol.bodies.fields import Body, body
-from saturnmq.protocol.errors import BodyError, LocalProtocolError
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import BodyError, LocalProtocolError, response_error
 from saturnmq.protocol.json_dialect import dumps, loads
 
 REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024  # decompressed; 300,000 long topic names take half of it
+_PART_BYTES_MAX: Final = 65_536  # of the version, and of the filter servers
+_LINE_BYTES_MAX: Final = 4096  # of a topic
 
 _I32: Final = struct.Struct(">i")
 
@@ -77,23 +81,47 @@ class RegisterBrokerBody(Body):
         return zlib.compress(b"".join(packed), 9)
 
     @classmethod
-    def decode_compressed(cls, data: bytes | None, *, bytes_max: int = REGISTER_BYTES_MAX) -> "RegisterBrokerBody":
-        """Decode the compressed form, decompressing at most bytes_max bytes. Raises BodyError."""
-        raw = _inflate(data or b"", bytes_max)
-        version, at = _chunk(raw, 0)
-        count, at = _count(raw, at)
+    def decode_compressed(
+        cls, data: bytes | None, *, bytes_max: int = REGISTER_BYTES_MAX, topics_max: int = 2**31 - 1
+    ) -> "RegisterBrokerBody":
+        """Decode the compressed form, decompressing at most bytes_max bytes.
+
+        Raises BodyError, ResponseError (SYSTEM_BUSY) before reading more than topics_max topics.
+        """
         topics: dict[str, TopicConfig] = {}
-        for _ in range(count):
-            line, at = _chunk(raw, at)
-            topic = _topic_of_line(line)
-            topics[topic.topic_name] = topic
-        filters, at = _chunk(raw, at)
-        if at != len(raw):
-            raise BodyError(f"compressed registration has {len(raw) - at} bytes after its end")
-        servers = loads(filters)
-        if not isinstance(servers, list):
-            raise BodyError("the filter servers of a compressed registration must be an array")
-        return cls(TopicConfigTable(topics, DataVersion.decode(version)), [str(server) for server in servers])
+        version, filters = read_compressed_registration(
+            data, topics.__setitem__, bytes_max=bytes_max, topics_max=topics_max
+        )
+        return cls(TopicConfigTable(topics, version), filters)
+
+
+def read_compressed_registration(
+    data: bytes | None,
+    take: Callable[[str, TopicConfig], None],
+    *,
+    bytes_max: int = REGISTER_BYTES_MAX,
+    topics_max: int = 2**31 - 1,
+) -> tuple[DataVersion, list[str]]:
+    """Read the compressed form of RegisterBrokerBody and pass each topic to `take`; return the version and the filter servers.
+
+    Raises as `RegisterBrokerBody.decode_compressed`.
+    """
+    raw = _inflate(data or b"", bytes_max)
+    version, at = _chunk(raw, 0, _PART_BYTES_MAX)
+    count, at = _count(raw, at)
+    if count > topics_max:
+        raise response_error(ResponseCode.SYSTEM_BUSY, f"{count} topics of a broker exceed {topics_max} (topicsMax)")
+    for _ in range(count):
+        line, at = _chunk(raw, at, _LINE_BYTES_MAX)
+        topic = _topic_of_line(line)
+        take(topic.topic_name, topic)
+    filters, at = _chunk(raw, at, _PART_BYTES_MAX)
+    if at != len(raw):
+        raise BodyError(f"compressed registration has {len(raw) - at} bytes after its end")
+    servers = loads(filters)
+    if not isinstance(servers, list):
+        raise BodyError("the filter servers of a compressed registration must be an array")
+    return DataVersion.decode(version), [str(server) for server in servers]
 
 
 def _topic_line(topic: TopicConfig) -> bytes:
@@ -134,8 +162,12 @@ def _count(raw: bytes, at: int) -> tuple[int, int]:
     return count, at
 
 
-def _chunk(raw: bytes, at: int) -> tuple[bytes, int]:
+def _chunk(raw: bytes, at: int, bytes_max: int) -> tuple[bytes, int]:
     count, at = _count(raw, at)
+    if count > bytes_max:
+        raise BodyError(
+            f"compressed registration has a part of {count} bytes at byte {at}, at most {bytes_max} are allowed"
+        )
     return raw[at : at + count], at + count
 
 

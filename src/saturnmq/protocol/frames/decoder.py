@@ -21,6 +21,7 @@ from saturnmq.protocol.frames.command import (
 from saturnmq.protocol.frames.header_templates import HeaderTemplate, HeaderTemplates, TemplateCommand
 
 _WORD_END: Final = 2 << 24  # second words from here on carry an unknown serialization
+_ALL: Final = 2**31  # more commands than bytes can hold
 _NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
 
 
@@ -30,13 +31,14 @@ class FrameDecoder:
     With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
     """
 
-    __slots__ = ("_limits", "_need", "_rest", "_templates")
+    __slots__ = ("_limits", "_need", "_rest", "_templates", "left")
 
     def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, templates: HeaderTemplates | None = None) -> None:
         self._limits = limits
         self._templates = templates
         self._rest = bytearray()  # start of an incomplete frame
         self._need = 8  # bytes required before the next decode attempt
+        self.left = b""  # end of the last data, not decoded because `at_most` commands came before it
 
     @property
     def pending_bytes(self) -> int:
@@ -48,8 +50,8 @@ class FrameDecoder:
         """Length of the incomplete frame as far as it is known; at least the 8 bytes of length and header word."""
         return self._need
 
-    def feed(self, data: bytes) -> list[Command]:
-        """Return the commands completed by data, in order.
+    def feed(self, data: bytes, at_most: int = _ALL) -> list[Command]:
+        """Return the commands completed by data, in order. The bytes in `left`, after at_most commands, must be fed next.
 
         Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
         """
@@ -60,13 +62,18 @@ class FrameDecoder:
             if rest:
                 at = self._finish_frame(data, commands)
                 if rest:
+                    self.left = b""
                     return commands
-            at = self._decode(data, at, commands)
+            at = self._decode(data, at, commands, at_most)
         except RemoteProtocolError as error:
             error.decoded = commands
             raise
-        if at < len(data):
-            rest += data[at:]
+        if len(commands) >= at_most:
+            self.left = data[at:]
+        else:
+            self.left = b""
+            if at < len(data):
+                rest += data[at:]
         return commands
 
     def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
@@ -83,17 +90,20 @@ class FrameDecoder:
             if at > len(data):
                 return len(data)
             frame = bytes(rest)
-            if self._decode(frame, 0, commands):
+            if self._decode(frame, 0, commands, _ALL):
                 rest.clear()
                 return at
 
-    def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
-        """Append the commands of the complete frames from `at` on; return where the first incomplete frame starts."""
+    def _decode(self, data: bytes, at: int, commands: list[Command], at_most: int) -> int:
+        """Append the commands of the complete frames from `at` on; return where the first frame starts that is left.
+
+        It is incomplete, unless there are at_most commands.
+        """
         limits, templates = self._limits, self._templates
         known = templates.by_word if templates is not None else _NO_TEMPLATES
         length_max, end = limits.frame_bytes_max - 4, len(data)
         self._need = 8
-        while end - at >= 8:
+        while end - at >= 8 and len(commands) < at_most:
             length, word = PREFIX.unpack_from(data, at)
             header_bytes = word & HEADER_LENGTH_MASK
             if (

@@ -20,15 +20,17 @@ from typing import Any, Final
 from saturnmq.protocol.codes import CommandFlag, RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, json_loads
 from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
+from saturnmq.protocol.signatures import SIGNATURE, SIGNATURE_NONCE, SIGNATURE_TIME
 
 # Fields whose values differ from request to request. A different value of any other field needs another template.
+_SIGNED: Final = frozenset((SIGNATURE, SIGNATURE_TIME, SIGNATURE_NONCE))
 _SEND: Final = frozenset(("queueId", "bornTimestamp", "properties"))
 _SEND_V2: Final = frozenset(SEND_V2_BY_V1[name] for name in _SEND)
 CHANGING: Final[dict[int, frozenset[str]]] = {
-    int(RequestCode.SEND_MESSAGE): _SEND,
-    int(RequestCode.SEND_MESSAGE_V2): _SEND_V2,
-    int(RequestCode.SEND_BATCH_MESSAGE): _SEND_V2,
-    int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")),
+    int(RequestCode.SEND_MESSAGE): _SEND | _SIGNED,
+    int(RequestCode.SEND_MESSAGE_V2): _SEND_V2 | _SIGNED,
+    int(RequestCode.SEND_BATCH_MESSAGE): _SEND_V2 | _SIGNED,
+    int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")) | _SIGNED,
 }
 PROPERTIES: Final = frozenset(("properties", SEND_V2_BY_V1["properties"]))  # the field that may vary in length
 TEMPLATES_MAX: Final = 64  # per connection
@@ -82,7 +84,8 @@ class TemplateCommand(Command):
 
     @ext.setter
     def ext(self, value: dict[str, str]) -> None:
-        self._ext = value
+        """Replace the fields; the text of those that came is not kept."""
+        self._ext, self.values, self.text = value, (), ""
 
 
 class Piece:

@@ -67,7 +67,7 @@ class UpdateGlobalWhiteAddrsConfig(Header):
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
 
     global_white_addrs: str
-    acl_file_full_path: str
+    acl_file_full_path: str | None = None
 
 
 @header()

@@ -1,0 +1,162 @@
+"""Runs long requests and encodings in slices of a few milliseconds, so that the event loop serves others in between.
+
+Long work is a generator that yields after each small step. A request that ends within its first slice is answered at once. Of
+all others of one `Slices`, one runs at a time, in order of arrival, for at most half of the loop's time: however many peers ask
+for the most expensive answers, they delay each other; other requests wait for one slice at most.
+
+Requirements: REM-12, LIM-09, LIM-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterator
+from time import thread_time
+from typing import Any, Final, TypeVar
+
+from saturnmq.protocol.bodies import Body
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.frames.command import Command
+
+log = logging.getLogger(__name__)
+
+SLICE_SECONDS: Final = 0.003
+WAITING_MAX: Final = 256
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+LongAnswer = Command | Coroutine[Any, Any, Command]
+
+
+class _Ended(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _advance(work: Steps[T], seconds: float) -> None:
+    """Run the work for one slice. Raises _Ended with its result."""
+    until = thread_time() + seconds  # not wall time: a preempted process has done nothing meanwhile
+    try:
+        while thread_time() < until:
+            next(work)
+    except StopIteration as end:
+        raise _Ended(end.value) from None
+
+
+class Slices:
+    """Runs work in slices. waiting_max: limit on work that waits or runs; more is rejected."""
+
+    def __init__(self, *, first_seconds: float = SLICE_SECONDS, waiting_max: int = WAITING_MAX) -> None:
+        self._first_seconds = first_seconds
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+
+    def run(self, work: Steps[T]) -> T | Coroutine[Any, Any, T]:
+        """The result, or, if one slice is too short for it, what awaits it.
+
+        Raises what the work raises, and ResponseError 2 if too much is waiting.
+        """
+        try:
+            _advance(work, self._first_seconds)
+        except _Ended as end:
+            value: T = end.value
+            return value
+        if self._waiting >= self._waiting_max:
+            work.close()
+            text = f"[OVERLOAD]system busy, {self._waiting} long requests are waiting; try again later"
+            raise response_error(ResponseCode.SYSTEM_BUSY, text)
+        self._waiting += 1
+        return self._rest(work)
+
+    async def result(self, work: Steps[T]) -> T:
+        """The result of the work. Raises as `run`."""
+        value = self.run(work)
+        return await value if isinstance(value, Coroutine) else value
+
+    async def _rest(self, work: Steps[T]) -> T:
+        try:
+            async with self._turn:
+                return await finish(work)
+        finally:
+            self._waiting -= 1
+
+
+async def finish(work: Steps[T]) -> T:
+    """Run work to its end, in slices with a pause of the same length after each."""
+    while True:
+        try:
+            _advance(work, SLICE_SECONDS)
+        except _Ended as end:
+            value: T = end.value
+            return value
+        await asyncio.sleep(SLICE_SECONDS)
+
+
+class Background:
+    """Work that no request waits for: in slices with a pause of the same length after each, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._work: deque[Steps[Any]] = deque()
+        self._timer: asyncio.Handle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is left."""
+        return bool(self._work)
+
+    def add(self, work: Steps[Any]) -> None:
+        """Run the work, from the next event-loop iteration on."""
+        self._work.append(work)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._run)
+
+    def begin(self, work: Steps[Any]) -> None:
+        """Run the work: one slice at once, the rest after what was added before."""
+        with contextlib.suppress(_Ended):
+            _advance(work, SLICE_SECONDS)
+            self.add(work)
+
+    def finish(self) -> None:
+        """Run all that is left at once: the event loop serves no one any more."""
+        while self._work:
+            for _ in self._work.popleft():
+                pass
+
+    def _run(self) -> None:
+        self._timer = None
+        until = thread_time() + SLICE_SECONDS
+        while self._work and (left := until - thread_time()) > 0:
+            try:
+                _advance(self._work[0], left)
+            except _Ended:
+                self._work.popleft()
+            except Exception:
+                self._work.popleft()
+                log.exception("background work failed")
+        if self._work:
+            self._timer = asyncio.get_running_loop().call_later(SLICE_SECONDS, self._run)
+
+
+def joined(pieces: Iterator[bytes], bytes_max: int | None = None) -> Steps[bytes]:
+    """Join pieces in steps, one per piece. Raises ResponseError 1 as soon as they exceed bytes_max."""
+    parts = []
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if bytes_max is not None and size > bytes_max:
+            text = f"the answer exceeds {bytes_max} bytes, what com.rocketmq.remoting.frameMaxLength allows; ask for a part of it"
+            raise response_error(ResponseCode.SYSTEM_ERROR, text)
+        parts.append(piece)
+        yield
+    return b"".join(parts)
+
+
+def reply(request: Command, body: Body | Iterator[bytes]) -> Steps[Command]:
+    """The successful response with a body, or the pieces of one, encoded in steps."""
+    pieces = body.pieces() if isinstance(body, Body) else body
+    return request.reply(body=(yield from joined(pieces)))
