@@ -31,13 +31,15 @@ _SIZE_UNITS: Final = {
 _DURATION_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 MASK: Final = "******"
+LOG_LEVELS: Final = ("", "DEBUG", "INFO", "WARNING", "ERROR")  # empty: as the command line sets it
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """Metadata of a setting: Java key, unit, requirement ID, range or choices, and whether it is a secret.
 
-    no_effect: why the key is accepted although nothing reads it; empty for a key that is read.
+    no_effect: why the key is accepted although nothing reads it; empty for a key that is read. runtime: whether administrators may
+    change it while the server runs, with any allowed value or with one of the listed ones (SEC-07).
     """
 
     java: str
@@ -48,6 +50,7 @@ class Key:
     choices: tuple[str, ...] = ()
     secret: bool = False
     no_effect: str = ""
+    runtime: bool | tuple[str, ...] = False
 
     def allowed(self) -> str:
         """The allowed values, for error texts; empty if unrestricted."""
@@ -71,19 +74,26 @@ def key(
     choices: Iterable[str] = (),
     secret: bool = False,
     no_effect: str = "",
+    runtime: bool | tuple[str, ...] = False,
 ) -> Any:
     """Define a settings field read from a Java key. Units "bytes" and "ms" also accept `64MiB` and `90s` (CLI-11)."""
-    meta = Key(java, unit, spec, low, high, tuple(choices), secret, no_effect)
-    return dataclasses.field(default=default, metadata={"key": meta})
+    meta = Key(java, unit, spec, low, high, tuple(choices), secret, no_effect, runtime)
+    return dataclasses.field(default=default, metadata={"key": meta}, repr=not secret)
 
 
-def keys_of(cls: type[Any]) -> dict[str, tuple[str, Key]]:
+_KEYS: Final[dict[type[Any], Mapping[str, tuple[str, Key]]]] = {}  # by settings class
+
+
+def keys_of(cls: type[Any]) -> Mapping[str, tuple[str, Key]]:
     """Map Java key to (attribute, Key) for a settings class."""
-    return {
-        item.metadata["key"].java: (item.name, item.metadata["key"])
-        for item in dataclasses.fields(cls)
-        if "key" in item.metadata
-    }
+    found = _KEYS.get(cls)
+    if found is None:
+        found = _KEYS[cls] = {
+            item.metadata["key"].java: (item.name, item.metadata["key"])
+            for item in dataclasses.fields(cls)
+            if "key" in item.metadata
+        }
+    return found
 
 
 def without_effect(settings: Any) -> list[str]:
@@ -274,12 +284,25 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def to_properties(settings: Any, *, secrets: bool = False) -> dict[str, str]:
-    """Map Java key to text for every setting; secrets are masked unless `secrets` is set."""
+_SECRET_NAME: Final = re.compile(r"secret|pass|token|credential|key", re.IGNORECASE)
+_URL_SECRET: Final = re.compile(r"(://[^/@\s:;,]*:)[^/@\s;,]+(?=@)")
+
+
+def masked(name: str, text: str) -> str:
+    """The text of a key that is not a setting, without its secret: by its name, or the password of a URL."""
+    return MASK if text and _SECRET_NAME.search(name) else _URL_SECRET.sub(rf"\1{MASK}", text)
+
+
+def to_properties(settings: Any) -> dict[str, str]:
+    """Map Java key to text for every setting, secrets masked."""
     pairs = {}
     for java, (attribute, meta) in keys_of(type(settings)).items():
         text = _text(getattr(settings, attribute))
-        pairs[java] = MASK if meta.secret and text and not secrets else text
+        if meta.secret and text:
+            text = MASK
+        elif "://" in text:
+            text = _URL_SECRET.sub(rf"\1{MASK}", text)
+        pairs[java] = text
     return pairs
 
 
@@ -297,3 +320,11 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return round(when.timestamp() * 1000)
+
+
+def without_credentials(text: str) -> str:
+    """Text of an address or URL as it may be shown: all of `user:password` before an @ is masked."""
+    if "@" not in text:
+        return text
+    scheme, separator, _ = text.partition("://")
+    return f"{scheme if separator else ''}{separator}{MASK}@{text.rpartition('@')[2]}"

@@ -1,0 +1,132 @@
+"""Configuration that administrators change while a server runs: which keys, and the new values.
+
+The keys are those with `runtime` in the settings classes. Settings are frozen for everything that reads them;
+`RuntimeSettings.apply` is their only writer, so readers that ask a settings object at each use see the new value. Pure.
+
+Requirements: SEC-03, SEC-07, NS-29.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, get_type_hints
+
+from saturnmq.config.settings import MASK, keys_of, parse_value, to_properties
+from saturnmq.protocol.errors import ConfigError
+
+_LINE: Final = re.compile(r"[^\n]*\n?")
+
+
+class Change(NamedTuple):
+    """A key with its new value, and both values as text."""
+
+    name: str
+    owner: object
+    attribute: str
+    value: object
+    before: str
+    after: str
+
+
+class FixedKey(ConfigError):
+    """A key that cannot be changed while the server runs."""
+
+
+class RuntimeSettings:
+    """The settings objects of one server. fixed: keys that this server takes at its start only, with the reason."""
+
+    def __init__(self, *parts: Any, fixed: Mapping[str, str] | None = None) -> None:
+        self._parts = parts
+        self._fixed = dict(fixed or {})
+
+    @property
+    def names(self) -> list[str]:
+        """The keys that can change, sorted."""
+        return sorted(
+            name
+            for part in self._parts
+            for name, (_, meta) in keys_of(type(part)).items()
+            if meta.runtime and name not in self._fixed
+        )
+
+    def parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str]) -> list[Change]:
+        """The changes that these pairs ask for; pairs with the present value ask for none. Changes nothing.
+
+        unchanged: values of further keys, which may be named but not changed. Raises FixedKey that names the keys and those that
+        can change, ConfigError with all invalid values.
+        """
+        changes: list[Change] = []
+        refused: list[str] = []
+        problems: list[str] = []
+        present = dict(unchanged)
+        owners: dict[str, Any] = {}
+        names = self.names
+        for part in self._parts:
+            for name, text in to_properties(part).items():
+                present[name], owners[name] = text, part
+        for name, raw in pairs.items():
+            text, owner = raw.strip(), owners.get(name)
+            if name in present and text in (present[name].strip(), MASK):
+                continue
+            if owner is None or name not in names:
+                refused.append(name)
+                continue
+            attribute, meta = keys_of(type(owner))[name]
+            try:
+                value = parse_value(text, get_type_hints(type(owner))[attribute], meta)
+            except ValueError as error:
+                problems.append(f"{name}={text!r}: {error}")
+                continue
+            if value == getattr(owner, attribute):
+                continue
+            after = to_properties(dataclasses.replace(owner, **{attribute: value}))[name]
+            if isinstance(meta.runtime, tuple) and after not in meta.runtime:
+                problems.append(f"{name}={text!r}: while the server runs it can only become {', '.join(meta.runtime)}")
+                continue
+            changes.append(Change(name, owner, attribute, value, present[name], after))
+        if refused:
+            reasons = "".join(f" ({self._fixed[name]})" for name in refused if name in self._fixed)
+            raise FixedKey(
+                f"{', '.join(sorted(refused))} cannot change at run time{reasons}; nothing was changed. Set it in the "
+                f"configuration file and restart this server. Keys that can: {', '.join(names)}"
+            )
+        problems += [text for part in self._parts for text in _problems(part, changes)]
+        if problems:
+            raise ConfigError(problems)
+        return changes
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Set the new values in the settings objects, for all their readers at once."""
+        for change in changes:
+            object.__setattr__(change.owner, change.attribute, change.value)
+
+
+def _problems(part: Any, changes: Iterable[Change]) -> list[str]:
+    """What `validate` reports about a settings object with the changes."""
+    values = {change.attribute: change.value for change in changes if change.owner is part}
+    validate = getattr(part, "validate", None)
+    return list(dataclasses.replace(part, **values).validate()) if values and validate is not None else []
+
+
+def edited(text: str, values: Mapping[str, str]) -> str:
+    """The text of a properties file with new values of some keys: their lines are replaced, missing keys are appended.
+
+    Comments and all other lines stay as they are.
+    """
+    lines: list[str] = []
+    left = dict(values)
+    continued = drop = False
+    for line in _LINE.findall(text):
+        body = line.strip()
+        if not continued:
+            name = re.split(r"[=:\s]", body, maxsplit=1)[0] if body and body[0] not in "#!" else ""
+            drop = name in values
+            if name in left:
+                lines.append(f"{name}={left.pop(name)}\n")
+        comment = not continued and body[:1] in ("#", "!")
+        continued = not comment and (len(body) - len(body.rstrip("\\"))) % 2 == 1
+        if not drop and line:
+            lines.append(line if line.endswith("\n") else line + "\n")
+    return "".join(lines) + "".join(f"{name}={value}\n" for name, value in left.items())

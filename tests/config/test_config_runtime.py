@@ -1,0 +1,81 @@
+"""Keys that may change while a server runs, and the configuration file that keeps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.config.runtime import FixedKey, RuntimeSettings, edited
+from saturnmq.config.settings import MASK, parse_properties
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.store import FlushDiskType, StoreSettings
+
+
+def test_changes_are_applied_to_the_settings_that_readers_have() -> None:
+    broker, store = BrokerSettings(), StoreSettings()
+    settings = RuntimeSettings(broker, store)
+    pairs = {
+        "brokerPermission": " 4 ",
+        "fileReservedTime": "48",
+        "flushDiskType": "SYNC_FLUSH",
+        "brokerName": "broker-a",
+    }
+    changes = settings.parse(pairs, {})
+    assert (broker.broker_permission, store.file_reserved_hours) == (6, 72), "nothing changes before apply"
+    assert [(c.name, c.before, c.after) for c in changes] == [
+        ("brokerPermission", "6", "4"), ("fileReservedTime", "72", "48"), ("flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH"),
+    ]  # fmt: skip
+    settings.apply(changes)
+    assert (broker.broker_permission, store.file_reserved_hours) == (4, 48)
+    assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert settings.parse({"brokerPermission": "4"}, {}) == []
+
+
+@pytest.mark.spec("SEC-03")
+@pytest.mark.parametrize(
+    "name", ["rocketmqHome", "filterServerNums", "configStorePath", "storePathRootDir", "namesrvAddr", "aclEnable", "x"]
+)
+def test_keys_that_are_not_listed_are_refused_with_the_list(name: str) -> None:
+    settings = RuntimeSettings(BrokerSettings(), StoreSettings())
+    with pytest.raises(
+        FixedKey, match=rf"{name} cannot change .* Keys that can: autoCreateTopicEnable, .*brokerPermission,"
+    ):
+        settings.parse({name: "/tmp/evil", "brokerPermission": "4"}, {name: "before"})
+    assert settings.parse({name: MASK}, {name: MASK}) == [], "a masked value as shown is no change"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("brokerPermission", "16", "must be in 0..15"),
+        ("brokerPermission", "9" * 5000, "brokerPermission"),
+        ("fileReservedTime", "-1", "0.."),
+        ("deleteWhen", "25", "hour from 00 to 23"),
+        ("logLevel", "LOUD", "one of"),
+        ("maxMessageSize", "1 potato", "64MiB"),
+    ],
+)
+def test_invalid_values_are_refused_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=allowed):
+        RuntimeSettings(BrokerSettings(), StoreSettings()).parse({name: value}, {})
+
+
+def test_flush_disk_type_changes_to_sync_flush_only() -> None:
+    settings = RuntimeSettings(StoreSettings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    with pytest.raises(ConfigError, match="can only become SYNC_FLUSH"):
+        settings.parse({"flushDiskType": "ASYNC_FLUSH"}, {})
+    fixed = RuntimeSettings(StoreSettings(), fixed={"flushDiskType": "a member"})
+    with pytest.raises(FixedKey, match=r"flushDiskType cannot change at run time \(a member\)"):
+        fixed.parse({"flushDiskType": "SYNC_FLUSH"}, {})
+
+
+def test_edited_file_keeps_comments_and_other_lines() -> None:
+    text = "# brokerPermission=1\n\n! note\nbrokerName = a\\\n  b\nbrokerPermission:6\nlong=1,\\\n  2\nbrokerPermission 5\nlast=x"
+    after = edited(text, {"brokerPermission": "4", "long": "3", "deleteWhen": "05"})
+    assert after == (
+        "# brokerPermission=1\n\n! note\nbrokerName = a\\\n  b\nbrokerPermission=4\nlong=3\nlast=x\ndeleteWhen=05\n"
+    )
+    assert parse_properties(after) == {
+        "brokerName": "ab", "brokerPermission": "4", "long": "3", "last": "x", "deleteWhen": "05",
+    }  # fmt: skip
+    assert edited("", {"a": "1"}) == "a=1\n"
