@@ -58,7 +58,7 @@ def test_listeners_share_one_budget_and_close_what_exceeds_it(small_budget: Conn
             assert small_budget.used == LIMIT
             for p in (one, two):
                 assert await is_closed_at_once(p)
-                assert p.server.refusals.counts == {"descriptors": 1}
+                assert p.server.rejections.counts == {"descriptors": 1}
                 assert (await p.call(Command(10))).code == 0  # existing connections are unaffected
             idle.pop().close()
             await until(lambda: small_budget.used == LIMIT - 1)
@@ -92,9 +92,7 @@ def test_silent_connections_are_closed_when_process_is_crowded(small_budget: Con
             assert (await one.call(Command(10))).code == 0
             idle = [(await p.socket())[1] for p in (one, two) for _ in range(LIMIT // 4 + 1)]
             await until(lambda: small_budget.used <= LIMIT // 2)
-            assert one.server.refusals.counts | two.server.refusals.counts == {
-                "silent": one.server.refusals.counts["silent"]
-            }
+            assert one.server.rejections.counts.keys() | two.server.rejections.counts.keys() == {"silent"}
             assert (await one.call(Command(10))).code == 0
             for writer in idle:
                 writer.close()

@@ -14,8 +14,9 @@ import pytest
 import uvloop
 from netpair import pair
 
-from saturnmq.net import Connection
-from saturnmq.net import requests as requests_module
+from saturnmq.net import Connection, fairness, requests
+from saturnmq.net import connection as connection_module
+from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS, QUANTUM_STEP
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, encode_frame
 
@@ -103,14 +104,93 @@ def test_fairness_other_connection_is_served_after_one_read(
     assert before_probe <= READ_BYTES / len(oneway(7)) + 1
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that fair queueing sees, in seconds; each request takes 1 ms of it."""
+    now = [1.0]
+    for module in (connection_module, fairness, requests):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    return now
+
+
+IN_QUANTUM = (
+    int(QUANTUM_SECONDS / 0.001) + QUANTUM_STEP
+)  # requests that a connection may have in a quantum of that clock
+
+
 @LOOPS
-def test_fairness_other_connection_is_served_after_20_ms_of_requests(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+def test_fairness_other_connection_is_served_after_a_quantum_of_requests(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], clock: list[float]
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(requests_module, "monotonic", lambda: clock[0])
-    seen = Seen(clock)  # each request takes 1 ms of this clock
+    seen = Seen(clock)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         before_probe = runner.run(flood(seen, 300, 300 * len(oneway(7))))
-    assert before_probe <= 20 + 32
+    assert before_probe <= 2 * IN_QUANTUM
     assert len(seen.numbers) == 300
+
+
+async def flood_all(seen: Seen, flooders: int, frames: int) -> tuple[int, int]:
+    """Fill many connections, and send a probe over another once each has used its quantum; return when all is handled.
+
+    Returns how many requests were handled between the probe's sending and its handling, and the most that was decoded in advance.
+    """
+    content = memoryview(b"".join(map(oneway, range(frames))))
+    async with asyncio.timeout(DEADLINE_SECONDS), pair(seen.handle) as p, contextlib.AsyncExitStack() as stack:
+        busy = [stack.enter_context(socket.create_connection((p.host, p.port))) for _ in range(flooders)]
+        other = stack.enter_context(socket.create_connection((p.host, p.port)))
+        while len(p.server.connections) <= flooders:
+            await asyncio.sleep(0)
+        assert all(fill(one, content) == len(content) for one in busy)
+        while len(seen.numbers) < 2 * flooders * IN_QUANTUM:
+            await asyncio.sleep(0)
+        assert len(seen.numbers) < flooders * frames / 2, "the flood lasts"
+        handled = len(seen.numbers)
+        other.sendall(encode_frame(Command(PROBE, opaque=1)))
+        decoded = 0
+        while seen.before_probe < 0:
+            decoded = max(decoded, *(len(one.limits.backlog) for one in p.server.connections))
+            await asyncio.sleep(0)
+        while len(seen.numbers) < flooders * frames:
+            await asyncio.sleep(0)
+    return seen.before_probe - handled, decoded
+
+
+@LOOPS
+def test_fairness_request_waits_no_longer_beside_many_floods(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], clock: list[float]
+) -> None:
+    seen = Seen(clock)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        before_probe, decoded = runner.run(flood_all(seen, 12, 500))
+    assert before_probe <= 3 * IN_QUANTUM  # of the probe's iteration and of one before it, not of 12
+    assert decoded <= DECODED_AT_ONCE
+    for number in range(500):
+        assert seen.numbers.count(number) == 12
+
+
+@LOOPS
+def test_fairness_held_requests_of_a_connection_keep_their_order(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], clock: list[float]
+) -> None:
+    seen = Seen(clock)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(flood_all(seen, 1, 1000))
+    assert seen.numbers == list(range(1000))
+
+
+@LOOPS
+def test_fairness_held_requests_of_a_peer_that_closed_are_handled(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], clock: list[float]
+) -> None:
+    seen = Seen(clock)
+
+    async def work() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), pair(seen.handle) as p:
+            with socket.create_connection((p.host, p.port)) as busy:
+                busy.sendall(b"".join(map(oneway, range(1000))))
+            while len(seen.numbers) < 1000:
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(work())
+    assert seen.numbers == list(range(1000))

@@ -20,7 +20,6 @@ WITHOUT_EFFECT = [
     (NetSettings, "serverSelectorThreads", "3", "1"),
     (NetSettings, "serverPooledByteBufAllocatorEnable", "true", "false"),
     (NetSettings, "useEpollNativeSelector", "false", "true"),
-    (NameServerSettings, "rocketmqHome", "", "/opt/rocketmq"),
     (NameServerSettings, "productEnvName", "center", "east"),
     (NameServerSettings, "clusterTest", "false", "true"),
 ]

@@ -320,7 +320,7 @@ def test_broken_tls_stream_closes_only_its_connection(
     async def work() -> None:
         cert, key = (str(path) for path in certificate)
         tls = TlsSettings(server_cert_path=cert, server_key_path=key)
-        async with pair(handler, tls=tls, client_tls=TlsSettings(enable=True)) as p:
+        async with pair(handler, tls=tls, client_tls=TlsSettings(enable=True, client_trust_path=cert)) as p:
             assert (await p.call(Command(QUICK))).code == 0
             (connection,) = p.server.connections
             connection.send(Command(QUICK))

@@ -25,7 +25,7 @@ def server_tls(mode: str, certificate: Pair) -> TlsSettings:
     return TlsSettings(mode=mode, server_cert_path=str(certificate[0]), server_key_path=str(certificate[1]))
 
 
-CLIENT = TlsSettings(enable=True)
+CLIENT = TlsSettings(enable=True, client_auth_server=False)
 
 
 @pytest.mark.spec("REM-29")
@@ -97,7 +97,7 @@ def test_server_can_require_client_certificate(certificate: Pair, tmp_path: Path
         server_trust_path=str(cert),
         need_client_auth="require",
     )
-    with_certificate = TlsSettings(enable=True, client_cert_path=str(cert), client_key_path=str(key))
+    with_certificate = dataclasses.replace(CLIENT, client_cert_path=str(cert), client_key_path=str(key))
 
     async def work() -> None:
         async with pair(echo, tls=server, client_tls=with_certificate) as p:
@@ -139,10 +139,19 @@ def test_unsupported_tls_keys_are_rejected_or_warned_about(caplog: pytest.LogCap
     with pytest.raises(ConfigError, match=r"tls\.config\.file=/etc/x: .* into this one"):
         load(TlsSettings, ("file", {"tls.config.file": "/etc/x"}))
     both = {"tls.server.authClient": "true", "tls.test.mode.enable": "false"}
-    load(TlsSettings, ("file", both | {"tls.server.need.client.auth": "require"}))
+    load(TlsSettings, ("file", both | {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"}))
     assert not caplog.records
     load(TlsSettings, ("file", both))
     assert "tls.server.need.client.auth=none" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["permissive", "disabled", "enforcing"])
+def test_required_certificates_with_plain_connections_are_warned_about(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {"tls.server.need.client.auth": "require", "tls.server.mode": mode}
+    assert load(TlsSettings, ("file", keys)).settings.plain_without_certificate == (mode != "enforcing")
+    assert (f"tls.server.mode={mode} accepts, need no certificate" in caplog.text) == (mode != "enforcing")
 
 
 @pytest.mark.spec("REM-30", "NS-31")
@@ -257,3 +266,55 @@ def test_running_server_serves_reloaded_certificate(certificate: Pair, tmp_path:
 def test_unreadable_certificate_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls.server.certPath=.*missing.pem"):
         ContextHolder(TlsSettings(server_cert_path=str(tmp_path / "missing.pem")))
+
+
+@pytest.mark.spec("SEC-15")
+def test_client_verifies_the_server_by_default(certificate: Pair, tmp_path: Path) -> None:
+    """Refused: an unknown authority, a certificate for another host. Accepted: one that is trusted, or any without authServer."""
+    stranger, _ = write_certificate(tmp_path, "stranger")
+    elsewhere = write_certificate(tmp_path, "elsewhere", "127.0.0.9")
+    trusting = TlsSettings(enable=True, client_trust_path=str(certificate[0]))
+
+    async def works(server: Pair, client: TlsSettings) -> bool:
+        async with pair(echo, tls=server_tls("enforcing", server), client_tls=client) as p:
+            try:
+                return (await p.call(Command(10))).code == 0
+            except SendFailed as error:
+                assert "certificate" in str(error), "the cause is named"
+                return False
+
+    async def work() -> None:
+        assert not await works(certificate, TlsSettings(enable=True)), "the system's authorities do not know it"
+        assert not await works(certificate, dataclasses.replace(trusting, client_trust_path=str(stranger)))
+        assert await works(certificate, trusting)
+        assert await works(certificate, CLIENT)
+        moved = dataclasses.replace(trusting, client_trust_path=str(elsewhere[0]))
+        assert not await works(elsewhere, moved), "it is for 127.0.0.9"
+        assert await works(elsewhere, dataclasses.replace(moved, client_check_host=False))
+
+    run(work)
+
+
+@pytest.mark.spec("SEC-15")
+def test_enforcing_without_certificate_does_not_start() -> None:
+    with pytest.raises(
+        ConfigError, match=r"tls\.server\.mode=enforcing needs a certificate: set tls\.server\.certPath"
+    ):
+        ContextHolder(TlsSettings(mode="enforcing"))
+
+
+@pytest.mark.spec("SEC-15")
+def test_trusting_any_server_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    load(TlsSettings, ("file", {"tls.enable": "true"}))
+    load(TlsSettings, ("file", {"tls.client.authServer": "false"}))
+    assert not caplog.records
+    load(TlsSettings, ("file", {"tls.enable": "true", "tls.client.authServer": "false"}))
+    assert "tls.client.authServer=false" in caplog.text
+
+
+@pytest.mark.spec("SEC-05")
+def test_server_refuses_renegotiation_and_versions_before_1_2(certificate: Pair) -> None:
+    context = server_context(server_tls("permissive", certificate))
+    assert context is not None
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2

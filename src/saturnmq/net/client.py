@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 
+from saturnmq.config.settings import without_credentials
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import CallTimeout, ConnectFailed, NoPermit
@@ -18,6 +19,7 @@ from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.tasks import cancel
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +31,9 @@ def refuse(connection: Connection, command: Command) -> Command:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`. Raises ConfigError that states the format."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise ConfigError(f"address {address!r} must be host:port with a port in 1..65535")
+    host, _, port = address.rpartition(":")
+    if not host or "@" in host or not port.isdigit() or len(port) > 5 or not 0 < int(port) <= 65535:
+        raise ConfigError(f"address {without_credentials(address)!r:.120} must be host:port with a port in 1..65535")
     return host.strip("[]"), int(port)
 
 
@@ -45,7 +47,6 @@ class RemotingClient(Endpoint):
         tls: TlsSettings | None = None,
         handler: Handler | None = None,
         listener: ConnectionListener | None = None,
-        check_host: bool = False,
     ) -> None:
         super().__init__(
             handler or refuse,
@@ -56,8 +57,6 @@ class RemotingClient(Endpoint):
             oneway_permits=settings.client_oneway_permits,
         )
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None and tls.enable else None
-        if self._context is not None and check_host:  # Java clients never check it
-            self._context.check_hostname = True
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -206,9 +205,5 @@ class RemotingClient(Endpoint):
     async def close(self) -> None:
         """Cancel connection attempts and close all connections; pending calls fail."""
         self._closed = True
-        tasks = list(self._connecting.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._connecting.values())
         await self.close_connections()

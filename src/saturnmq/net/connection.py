@@ -19,18 +19,27 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from saturnmq.net.calls import Calls, Permits, next_opaque
+from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, QUANTUM_SECONDS
 from saturnmq.net.later import Later
-from saturnmq.net.limits import SHARE_BYTES, Limits, Watch
+from saturnmq.net.limits import Limits, Watch
 from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, Event, State
 from saturnmq.net.tls import TLS_CLIENT_HELLO, TlsStream
 from saturnmq.protocol.codes import CommandFlag
-from saturnmq.protocol.errors import RemoteProtocolError
-from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization, encode_frame, encode_head
+from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.frames.command import (
+    FRAME_BYTES_MAX,
+    Command,
+    FrameLimits,
+    Serialization,
+    encode_frame,
+    encode_head,
+)
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import HeaderTemplates
 
@@ -77,6 +86,7 @@ class Connection(asyncio.Protocol):
         self.state = State.NEW
         self.closed = False  # the state is one of CLOSED_STATES
         self.close_reason = ""
+        self.signed = False  # see mark_signed
         self.active = True  # bytes were sent or received since the last idle scan
         self.reads = 0  # number of reads; shows whether the peer is alive
         self.watch = Watch()
@@ -89,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.uses_templates else None)
         self._tls: TlsStream | None = None
         self._detecting = owner.detects_tls  # the next byte decides between TLS and plain
+        self._held = b""  # bytes of the last read that wait for this connection's turn
+        self._bulk = False  # the last read used up the quantum
         self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -125,6 +137,8 @@ class Connection(asyncio.Protocol):
                 self._drain_received(transport)
         self._change(Event.LOST)
         self.limits.backlog.clear()
+        self._held = b""
+        self.limits.undecoded = False
         self.out.clear()
         self.calls.fail(self.close_reason)
         if self._drained is not None and not self._drained.done():
@@ -156,22 +170,55 @@ class Connection(asyncio.Protocol):
             self._write_tls()
             if not data:
                 return
-        try:
-            commands = self._decoder.feed(data)
-        except RemoteProtocolError as error:
-            self.requests.run(list(error.decoded), last=True)
-            self.refuse("bad_frame", f"bad frame: {error}")
-            return
-        pending_bytes = self._decoder.pending_bytes
-        if pending_bytes or self._partial:
-            self._partial = pending_bytes > 0
-            self._owner.note_partial(self, pending_bytes, fresh=bool(commands))
-        if commands:
-            self.watch.frame_since = 0.0
-            self.watch.frame_seen = True
-            self.requests.run(commands, last=self._transport is None)
-        if received >= SHARE_BYTES:
-            self.requests.yield_share()
+        if self.limits.undecoded:
+            self._held += data
+        elif self._bulk and self._owner.fair_queue and self._transport is not None:
+            self._hold(data)
+        else:
+            self._receive(data)
+            if received >= BULK_BYTES:
+                self.requests.yield_turn()
+        self._bulk = self.limits.yielding
+
+    def _receive(self, data: bytes) -> None:
+        """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum."""
+        until = 0.0
+        while True:
+            try:
+                commands = self._decoder.feed(data, DECODED_AT_ONCE)
+            except RemoteProtocolError as error:
+                self.requests.run(list(error.decoded), last=True)
+                self.refuse("bad_frame", f"bad frame: {error}")
+                return
+            data = self._decoder.left
+            pending_bytes = self._decoder.pending_bytes
+            if (pending_bytes or self._partial) and not self.signed:
+                self._partial = pending_bytes > 0
+                self._owner.note_partial(self, pending_bytes, fresh=bool(commands))
+            if commands:
+                self.watch.frame_since = 0.0
+                self.watch.frame_seen = True
+                self.requests.run(commands, last=self._transport is None)
+            if not data or (self.closed and self.state is not State.DRAINING):
+                return
+            until = until or monotonic() + QUANTUM_SECONDS
+            if self._transport is not None and (self.limits.read_paused or monotonic() >= until):
+                self._hold(data)
+                return
+
+    def _hold(self, data: bytes) -> None:
+        """Keep bytes for the next turn of this connection."""
+        self._held = data
+        self.limits.undecoded = True
+        self.requests.yield_turn()
+        self.limits.update_reading()
+
+    def receive_held(self) -> None:
+        """Decode and handle the bytes that were held back."""
+        data, self._held = self._held, b""
+        self.limits.undecoded = False
+        if data:
+            self._receive(data)
 
     def eof_received(self) -> bool:
         return False
@@ -204,6 +251,13 @@ class Connection(asyncio.Protocol):
 
     # ---- what endpoints and handlers see of the limits
 
+    def mark_signed(self) -> None:
+        """The peer has sent a request with a valid signature: its incomplete frames are no longer limited (LIM-04)."""
+        self.signed = True
+        if self._partial:
+            self._partial = False
+            self._owner.note_partial(self, 0, fresh=True)
+
     @property
     def frame_pending(self) -> bool:
         """Whether part of a frame has arrived and the rest has not."""
@@ -223,6 +277,18 @@ class Connection(asyncio.Protocol):
     def congested(self) -> bool:
         """Whether the peer does not drain its responses, so that further ones would only accumulate here."""
         return self.limits.write_paused
+
+    @property
+    def output_full(self) -> bool:
+        """Whether output that the peer has not read exceeds the high watermark, including what the next flush writes."""
+        if self.limits.write_paused:
+            return True
+        return self.out_bytes + self.unread_bytes > self._owner.settings.write_high_bytes
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self._tls is not None
 
     @property
     def read_paused(self) -> bool:
@@ -247,7 +313,7 @@ class Connection(asyncio.Protocol):
 
     def failure(self, command: Command, error: Exception) -> Command:
         """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""
-        return failure(command, error, self.remote_address)
+        return failure(command, error, self.remote_address, self._owner.failure_log)
 
     def release_in_flight(self, command: Command) -> AbstractContextManager[None]:
         """Do not count a request as in flight while it waits for another peer."""
@@ -258,7 +324,7 @@ class Connection(asyncio.Protocol):
     def send(self, command: Command | bytes) -> None:
         """Queue a command or an encoded frame; everything queued in one event-loop iteration leaves in one write.
 
-        Dropped if the connection is closed.
+        Dropped if the connection is closed. Raises LocalProtocolError for a response above the frame limit.
         """
         if self.closed:
             return
@@ -266,7 +332,9 @@ class Connection(asyncio.Protocol):
             self.out.append(command)
             self.out_bytes += len(command)
         elif command.body is not None and len(command.body) >= _SEPARATE_BODY_BYTES:
-            self.out.append(encode_head(command, len(command.body)))
+            head = encode_head(command, len(command.body))
+            self._check_length(command, len(head) + len(command.body))
+            self.out.append(head)
             self.out.append(command.body)
             self.out_bytes += len(command.body) + 512
         else:
@@ -276,6 +344,13 @@ class Connection(asyncio.Protocol):
         if not self.corked and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
+
+    def _check_length(self, command: Command, frame_bytes: int) -> None:
+        """Raise LocalProtocolError for a response above the limit: the peer would close the connection after its length field."""
+        most = max(self._owner.frame_limits.frame_bytes_max, FRAME_BYTES_MAX)
+        if frame_bytes > most and command.is_response:
+            text = f"the response has {frame_bytes} bytes, at most {most} are allowed (com.rocketmq.remoting.frameMaxLength)"
+            raise LocalProtocolError(text, hint="Ask for less at once, or raise the limit on both sides.")
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -323,9 +398,22 @@ class Connection(asyncio.Protocol):
         if self.out_bytes >= self._owner.settings.write_high_bytes:
             self.flush()
         if self.limits.write_paused and not self.closed:
-            if self._drained is None or self._drained.done():
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
+            await asyncio.shield(self._draining())
+
+    def when_drained(self, callback: Callable[[], object]) -> None:
+        """Call `callback` in a later event-loop iteration: once the peer has read its output, or the connection is lost.
+
+        Without unread output above the watermark that is the next iteration, when queued frames have been written.
+        """
+        if self.limits.write_paused and not self.closed:
+            self._draining().add_done_callback(lambda _: callback())
+        else:
+            self._loop.call_soon(callback)
+
+    def _draining(self) -> asyncio.Future[None]:
+        if self._drained is None or self._drained.done():
+            self._drained = self._loop.create_future()
+        return self._drained
 
     # ---- calls
 
@@ -370,7 +458,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, reason: str, text: str) -> None:
         """Close a connection that exceeded a limit or violated the protocol, and count it by reason (docs/spec/07 section 6)."""
         if not self.closed:
-            self._owner.refusals.note(reason, self.remote_address, text)
+            self._owner.rejections.note(reason, self.remote_address, text)
         self.close(text)
 
     def close(self, reason: str) -> None:

@@ -14,12 +14,16 @@ from typing import Any, Protocol
 
 from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
+from saturnmq.net.fairness import FairQueue
 from saturnmq.net.limits import RequestMemory
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.log_limit import LogLimit
+from saturnmq.net.rejections import Rejections
 from saturnmq.net.requests import RpcHook
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsStream
+from saturnmq.protocol.addresses import port_of
 from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.tasks import cancel
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +71,13 @@ class Endpoint:
         self.connections: set[Connection] = set()
         self.async_permits = Permits(async_permits, "async")
         self.oneway_permits = Permits(oneway_permits, "oneway")
-        self.refusals = Refusals()
+        self.rejections = Rejections()
+        self.failure_log = LogLimit()
         self.request_memory = RequestMemory(settings.request_bytes_max)
-        self.partial_bytes_max = 0  # bound on incomplete frames over all connections; 0: unbounded
+        self.fair_queue = FairQueue()
+        self.partial_bytes_max = 0  # bound on incomplete frames over all connections without a signature; 0: unbounded
         self.partial_bytes = 0
+        self.unread_total_max = 0  # bound on output that peers have not read, over all connections; 0: unbounded
         self._partial: dict[Connection, int] = {}  # bytes of the incomplete frame by connection; oldest frame first
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -113,7 +120,7 @@ class Endpoint:
         """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
 
         When the total exceeds its bound, the connection whose frame has been incomplete longest is closed, not the one with the
-        largest frame (LIM-04).
+        largest frame (LIM-04). Connections with a valid signature are not counted.
         """
         before = self._partial.get(connection, 0)
         if fresh or not pending_bytes:
@@ -126,7 +133,7 @@ class Endpoint:
             self.partial_bytes -= self._partial.pop(slowest)
             slowest.refuse(
                 "partial_frames",
-                f"incomplete frames of all connections exceed unsignedBytesMax={self.partial_bytes_max}",
+                f"incomplete frames of all unsigned connections exceed unsignedBytesMax={self.partial_bytes_max}",
             )
 
     def lost(self, connection: Connection) -> None:
@@ -179,6 +186,8 @@ class Endpoint:
                 connection.close(f"idle for {self._idle_seconds:g} s")
                 continue
             self._check_frame(connection, now)
+        if self.unread_total_max:
+            self._check_unread()
         self._scan = None
         if self.connections:
             self._schedule_scan()
@@ -209,10 +218,27 @@ class Endpoint:
             connection.abort()
         connection.watch.unread_before = unread
 
+    def _check_unread(self) -> None:
+        """Abort the connections that have read none of their output longest, while all together leave too much unread (LIM-11)."""
+        total = sum(connection.unread_bytes for connection in self.connections)
+        if total <= self.unread_total_max:
+            return
+        stalled = [connection for connection in self.connections if connection.congested and not connection.closed]
+        for connection in sorted(stalled, key=lambda one: one.watch.stalled_since):
+            unread = connection.unread_bytes
+            connection.refuse(
+                "slow_reader",
+                f"{unread} bytes of responses not read, and {total} of all connections, unreadBytesMax={self.unread_total_max}",
+            )
+            connection.abort()
+            total -= unread
+            if total <= self.unread_total_max:
+                return
+
     @property
     def ports(self) -> set[int]:
         """Local ports of the open connections."""
-        return {int(c.local_address.rpartition(":")[2]) for c in self.connections if c.local_address}
+        return {port_of(c.local_address) for c in self.connections if c.local_address}
 
     async def abort(self) -> None:
         """Abort all connections and cancel all tasks; requests in flight get no response."""
@@ -222,10 +248,7 @@ class Endpoint:
             self._scan = None
         for connection in list(self.connections):
             connection.abort()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     async def close_connections(self) -> None:
         """Answer the requests in flight, close all connections and cancel all tasks, within the stop timeout."""
@@ -240,10 +263,7 @@ class Endpoint:
                 await asyncio.wait_for(self.all_answered.wait(), self.settings.stop_timeout_ms / 1000)
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         closing = list(self.connections)
         for connection in closing:
             connection.close("endpoint stopped")

@@ -12,18 +12,12 @@ from saturnmq.protocol.errors import SaturnError
 class StartError(SaturnError, OSError):
     """A listener cannot be opened. The message names host, port and cause; the hint says what to do."""
 
-    def __str__(self) -> str:
-        return SaturnError.__str__(self)
-
 
 class ConnectFailed(SaturnError, ConnectionError):
     """No connection to an address could be established."""
 
     code = ResponseCode.CONNECT_BROKER
     retryable = True
-
-    def __str__(self) -> str:
-        return SaturnError.__str__(self)
 
 
 class SendFailed(SaturnError, ConnectionError):
@@ -32,18 +26,12 @@ class SendFailed(SaturnError, ConnectionError):
     code = ResponseCode.CONNECT_BROKER
     retryable = True
 
-    def __str__(self) -> str:
-        return SaturnError.__str__(self)
-
 
 class CallTimeout(SaturnError, TimeoutError):
     """No response in time; whether the peer executed the request is unknown."""
 
     code = ResponseCode.REQUEST_TIMEOUT
     retryable = True
-
-    def __str__(self) -> str:
-        return SaturnError.__str__(self)
 
 
 class NoPermit(CallTimeout):

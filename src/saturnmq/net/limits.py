@@ -5,11 +5,13 @@ A connection is read exactly while no row of this table holds; `Limits.update_re
     cause         begins                                             ends
     write_paused  queued output exceeds the high watermark           queued output is below the low watermark
     full          requests in flight reach their count or byte limit a request in flight completes
-    yielding      the connection used its share of the iteration     the next event-loop iteration
+    yielding      the connection used its quantum (fairness.py)      it has its turn
     backlog       decoded requests wait for one of the causes above  they have been handled
+    undecoded     bytes of the last read wait for the same           they have been decoded
 
-Invariants: requests are handled in the order of their arrival, so nothing is handled while `backlog` holds older requests. The
-counts never go below zero: each `begin` has exactly one `end`. Units: bytes of request bodies, event-loop seconds.
+Invariants: requests are handled in the order of their arrival, so nothing is handled while `backlog` holds older requests, and
+nothing is decoded while older bytes wait. The counts never go below zero: each `begin` has exactly one `end`. Units: bytes of
+request bodies, event-loop seconds.
 
 Requirements: REM-05, REM-12, LIM-06, LIM-07, LIM-09..LIM-11.
 """
@@ -17,15 +19,10 @@ Requirements: REM-05, REM-12, LIM-06, LIM-07, LIM-09..LIM-11.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from typing import Protocol
 
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.frames.command import Command
-
-# Fairness between connections. libuv reads a connection up to 32 times in a row while its buffer comes back full.
-SHARE_SECONDS: Final = 0.02  # per event-loop iteration for the requests of one connection
-SHARE_BYTES: Final = 65_536  # after a read of this size the connection yields
-SHARE_STEP: Final = 32  # requests between two clock reads
 
 
 class ReadTransport(Protocol):
@@ -59,6 +56,7 @@ class Limits:
         "in_flight_bytes",
         "read_paused",
         "transport",
+        "undecoded",
         "write_paused",
         "yielding",
     )
@@ -70,6 +68,7 @@ class Limits:
         self.write_paused = False
         self.full = False
         self.yielding = False
+        self.undecoded = False
         self.backlog: deque[Command] = deque()
         self.read_paused = False
         self._memory = memory
@@ -77,7 +76,8 @@ class Limits:
         self._bytes_max = settings.in_flight_bytes_max
 
     def begin(self, request: Command) -> None:
-        """Count a request as in flight."""
+        """Count a request as in flight. It loses its remark, which no server reads and no limit counts."""
+        request.remark = None
         body_bytes = len(request.body) if request.body else 0
         self.in_flight += 1
         self.in_flight_bytes += body_bytes
@@ -92,9 +92,14 @@ class Limits:
         self._memory.used -= body_bytes
         self.full = self.in_flight >= self._requests_max or self.in_flight_bytes >= self._bytes_max
 
+    @property
+    def may_handle(self) -> bool:
+        """Whether another request may be handled now."""
+        return not (self.full or self.write_paused or self.yielding)
+
     def update_reading(self) -> None:
         """Pause or resume reading if the causes changed."""
-        pause = self.write_paused or bool(self.backlog) or self.full or self.yielding
+        pause = self.write_paused or bool(self.backlog) or self.full or self.yielding or self.undecoded
         transport = self.transport
         if pause == self.read_paused or transport is None or transport.is_closing():
             return

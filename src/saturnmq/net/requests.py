@@ -19,9 +19,11 @@ from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from saturnmq.net.calls import Calls
+from saturnmq.net.fairness import QUANTUM_SECONDS, QUANTUM_STEP, FairQueue
 from saturnmq.net.later import Later
-from saturnmq.net.limits import SHARE_SECONDS, SHARE_STEP, Limits, RequestMemory
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.limits import Limits, RequestMemory
+from saturnmq.net.log_limit import LogLimit
+from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 Reply = Command | bytes | Later | Awaitable[Command | None] | None
 
 _SMALL_BODY_BYTES: Final = 1024  # requests with at most this body are served even under memory pressure
+_ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the peer sent
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -56,14 +59,21 @@ class RequestOwner(Protocol):
     @property
     def request_memory(self) -> RequestMemory: ...
     @property
-    def refusals(self) -> Refusals: ...
+    def rejections(self) -> Rejections: ...
+    @property
+    def failure_log(self) -> LogLimit: ...
     @property
     def all_answered(self) -> asyncio.Event: ...
+    @property
+    def fair_queue(self) -> FairQueue: ...
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
 
 
 class Output(Protocol):
-    """The output of a connection. While it is corked, frames are appended to `out` and written by `flush`."""
+    """A connection. While it is corked, frames are appended to `out` and written by `flush`.
+
+    `receive_held` decodes and handles the bytes that were held back.
+    """
 
     remote_address: str
     closed: bool
@@ -73,6 +83,7 @@ class Output(Protocol):
 
     def send(self, command: Command | bytes) -> None: ...
     def flush(self) -> None: ...
+    def receive_held(self) -> None: ...
 
 
 C = TypeVar("C", bound=Output)
@@ -83,22 +94,29 @@ def error_remark(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failure(request: Command, error: Exception, peer: str) -> Command:
-    """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""
+def failure(request: Command, error: Exception, peer: str, log_limit: LogLimit) -> Command:
+    """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11).
+
+    Logged within log_limit: a peer can send a request that fails as often as it likes.
+    """
     if isinstance(error, ResponseError):
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark)
     if isinstance(error, MissingField):
         return request.reply(ResponseCode.SYSTEM_ERROR, error.message)
-    expected = isinstance(error, SaturnError)
-    log.log(
-        logging.INFO if expected else logging.ERROR,
-        "handler failed code=%s peer=%s error=%s",
-        request.code,
-        peer,
-        error_remark(error),
-        exc_info=None if expected else error,
-    )
-    return request.reply(ResponseCode.SYSTEM_ERROR, error_remark(error))
+    remark = error_remark(error)
+    suppressed = log_limit.suppressed(peer.rpartition(":")[0])
+    if suppressed is not None:
+        expected = isinstance(error, SaturnError)
+        log.log(
+            logging.INFO if expected else logging.ERROR,
+            "handler failed code=%s peer=%s suppressed=%s error=%s",
+            request.code,
+            peer,
+            suppressed,
+            remark[:_ERROR_CHARS_MAX],
+            exc_info=None if expected else error,
+        )
+    return request.reply(ResponseCode.SYSTEM_ERROR, remark)
 
 
 class Requests(Generic[C]):
@@ -134,7 +152,7 @@ class Requests(Generic[C]):
         memory = owner.request_memory
         special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
         connection.corked = True
-        until = monotonic() + SHARE_SECONDS
+        until = monotonic() + QUANTUM_SECONDS
         for index, command in enumerate(commands):
             if command.flag & _RESPONSE:
                 self._calls.complete(command)
@@ -144,7 +162,7 @@ class Requests(Generic[C]):
                 try:
                     reply = handler(connection, command)
                 except Exception as error:
-                    self._answer(command, failure(command, error, connection.remote_address))
+                    self._answer(command, failure(command, error, connection.remote_address, self._owner.failure_log))
                 else:
                     if type(reply) is bytes:
                         if not command.flag & _ONEWAY and not connection.closed:
@@ -157,34 +175,42 @@ class Requests(Generic[C]):
             if limits.write_paused or limits.full:
                 limits.backlog.extend(commands[index + 1 :])
                 break
-            if not last and index % SHARE_STEP == SHARE_STEP - 1 and monotonic() > until:
+            if not last and index % QUANTUM_STEP == QUANTUM_STEP - 1 and monotonic() > until:
                 limits.backlog.extend(commands[index + 1 :])
-                self.yield_share()
+                self.yield_turn()
                 break
         connection.corked = False
         if connection.out:
             connection.flush()
         limits.update_reading()
 
-    def yield_share(self) -> None:
-        """Leave the rest of what this connection has sent to the next event-loop iteration; others are served in between."""
+    def yield_turn(self) -> None:
+        """Leave the rest of what this connection has sent to its next turn; others are served in between."""
         if not self._limits.yielding:
             self._limits.yielding = True
-            self._loop.call_soon(self.resume)
+            self._owner.fair_queue.wait(self)
             self._limits.update_reading()
 
+    def take_turn(self) -> None:
+        """Handle requests held back because this connection used its quantum."""
+        self._limits.yielding = False
+        self.resume()
+
     def resume(self) -> None:
-        """Handle requests held back: the peer did not read, had too many in flight, or another connection came first."""
-        limits = self._limits
-        limits.yielding = False
-        if limits.backlog and not (limits.full or limits.write_paused or self._connection.closed):
+        """Handle requests held back: the peer did not read, or had too many in flight. No effect while it waits for its turn."""
+        limits, connection = self._limits, self._connection
+        if limits.backlog and limits.may_handle and not connection.closed:
             self.run(self._take_backlog())
+        if limits.undecoded and not limits.backlog and limits.may_handle and not connection.closed:
+            connection.receive_held()
         limits.update_reading()
 
     def run_yielded(self) -> None:
-        """Handle at once the requests that were left to the next event-loop iteration: the connection has none."""
+        """Handle at once the requests that were left to the next turn: the connection has none."""
         if self._limits.yielding:
+            self._limits.yielding = False
             self.run(self._take_backlog(), last=True)
+            self._connection.receive_held()
 
     def _take_backlog(self) -> list[Command]:
         waiting = list(self._limits.backlog)
@@ -206,7 +232,7 @@ class Requests(Generic[C]):
                 hook.before(connection.remote_address, command)
             reply = self.handler(connection, command)
         except Exception as error:
-            self._answer(command, failure(command, error, connection.remote_address))
+            self._answer(command, failure(command, error, connection.remote_address, self._owner.failure_log))
             return
         if reply is not None:
             self.respond(command, reply)
@@ -217,7 +243,7 @@ class Requests(Generic[C]):
         if memory.used < memory.bytes_max:
             return False
         text = f"[OVERLOAD]system busy, start flow control for a while ({memory.used} bytes of requests in flight)"
-        self._owner.refusals.note("overload", self._connection.remote_address, text)
+        self._owner.rejections.note("overload", self._connection.remote_address, text)
         self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, text))
         return True
 
@@ -258,7 +284,7 @@ class Requests(Generic[C]):
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            reply = failure(command, error, self._connection.remote_address)
+            reply = failure(command, error, self._connection.remote_address, self._owner.failure_log)
         finally:
             self._end(command)
         if reply is not None:
@@ -295,4 +321,4 @@ class Requests(Generic[C]):
                 hook.after(connection.remote_address, command, reply)
             connection.send(reply)
         except Exception as error:  # a failing hook, or a response that cannot be encoded
-            connection.send(failure(command, error, connection.remote_address))
+            connection.send(failure(command, error, connection.remote_address, self._owner.failure_log))

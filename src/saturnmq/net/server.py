@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET, descriptors_left
@@ -15,8 +16,10 @@ from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
 from saturnmq.net.port_holder import port_holder
+from saturnmq.net.rejections import Rejections
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TLS_CLIENT_HELLO, ContextHolder, TlsMode, TlsSettings, TlsStream
+from saturnmq.protocol.addresses import host_of
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
@@ -28,7 +31,10 @@ def _is_loopback(ip: str) -> bool:
 
 
 class RemotingServer(Endpoint):
-    """A listener with its connections. Interface: docs/decisions/0001."""
+    """A listener with its connections. Interface: docs/decisions/0001.
+
+    network_of: what limits by address count an address as, such as the first 64 bits of an IPv6 address.
+    """
 
     detects_tls = True
     uses_templates = True
@@ -40,6 +46,7 @@ class RemotingServer(Endpoint):
         settings: NetSettings,
         tls: TlsSettings | None = None,
         listener: ConnectionListener | None = None,
+        network_of: Callable[[str], str] = str,
     ) -> None:
         super().__init__(
             handler,
@@ -51,10 +58,13 @@ class RemotingServer(Endpoint):
         )
         self.frame_limits = settings.request_limits
         self.partial_bytes_max = settings.unsigned_bytes_max
+        self.unread_total_max = settings.unread_total_max
         self.process_connections_max = descriptors_left(settings.descriptors_reserved)
         self.budget = PROCESS_BUDGET
         self.budget.join(self)
-        self._by_address: dict[str, int] = {}  # connections by remote IP, loopback excluded
+        self.rejections = Rejections(network_of=network_of)
+        self._network_of = network_of
+        self._by_address: dict[str, int] = {}  # connections by network_of(remote IP), loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
         self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None
@@ -80,7 +90,7 @@ class RemotingServer(Endpoint):
                 reuse_address=True,
             )
         except OSError as error:
-            raise _start_error(host, port, error, chosen_by) from error
+            raise start_error(host, port, error, chosen_by) from error
         for sock in self._server.sockets:
             if paced:
                 with sock.dup() as same:
@@ -107,16 +117,24 @@ class RemotingServer(Endpoint):
                 "reserved for files (serverDescriptorsReserved)",
             )
             return
-        ip = connection.remote_address.rpartition(":")[0]
+        ip = host_of(connection.remote_address)
         if not _is_loopback(ip):
-            limit, count = self.settings.connections_per_address, self._by_address.get(ip, 0)
+            network = self._network_of(ip)
+            limit, count = self._per_address_max, self._by_address.get(network, 0)
             if count >= limit:
                 connection.refuse(
-                    "address", f"serverConnectionsMaxPerAddress={limit} connections of this address are open"
+                    "address",
+                    f"{limit} connections of this address are open (serverConnectionsMaxPerAddress, at most a quarter of the "
+                    f"{self.process_connections_max} that the descriptors of `ulimit -n` allow)",
                 )
                 return
-            self._by_address[ip] = count + 1
+            self._by_address[network] = count + 1
         super().opened(connection)
+
+    @property
+    def _per_address_max(self) -> int:
+        """With few descriptors, one address must not take the connections of all others."""
+        return min(self.settings.connections_per_address, max(1, self.process_connections_max // 4))
 
     @property
     def _budget_used(self) -> bool:
@@ -130,10 +148,10 @@ class RemotingServer(Endpoint):
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection from the count of its address."""
         if connection in self.connections:
-            ip = connection.remote_address.rpartition(":")[0]
-            count = self._by_address.pop(ip, 0) - 1
+            network = self._network_of(host_of(connection.remote_address))
+            count = self._by_address.pop(network, 0) - 1
             if count > 0:
-                self._by_address[ip] = count
+                self._by_address[network] = count
         super().lost(connection)
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
@@ -177,7 +195,7 @@ class RemotingServer(Endpoint):
         await self._tls.stop()
 
 
-def _start_error(host: str, port: int, error: OSError, chosen_by: str) -> StartError:
+def start_error(host: str, port: int, error: OSError, chosen_by: str) -> StartError:
     if error.errno == errno.EADDRINUSE:
         return StartError(
             f"port {port} on {host} is in use by {port_holder(port)}.",

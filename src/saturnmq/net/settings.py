@@ -49,6 +49,7 @@ class NetSettings:
     )
     request_bytes_max: int = key("serverRequestBytesMax", 268_435_456, unit="bytes", low=1024, spec="LIM-10")
     unread_bytes_max: int = key("unreadBytesMaxPerConnection", 67_108_864, unit="bytes", low=1024, spec="LIM-11")
+    unread_total_max: int = key("unreadBytesMax", 268_435_456, unit="bytes", low=1024, spec="LIM-11")
     unread_ms: int = key("unreadTimeoutMillis", 30_000, unit="ms", low=1, spec="LIM-11")
     write_buffer_high_bytes: int = key("writeBufferHighWaterMark", 0, unit="bytes", low=0, spec="NS-04")
     write_buffer_low_bytes: int = key("writeBufferLowWaterMark", 0, unit="bytes", low=0, spec="NS-04")

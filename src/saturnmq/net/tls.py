@@ -3,13 +3,15 @@
 A stream keeps the TLS state of one connection in memory buffers: the connection feeds it the received bytes and writes its output.
 This works identically on every event loop and for any chunking of the first bytes. See docs/spec/00 section 3.6.
 
-Requirements: REM-29, REM-30.
+Unlike Apache RocketMQ, a client verifies its server by default, and no throw-away certificate is ever made: a
+listener without certificate accepts plain connections only, and does not start if its mode is enforcing.
+
+Requirements: REM-29, REM-30, SEC-05, SEC-15.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import ssl
@@ -20,6 +22,7 @@ from typing import Final
 
 from saturnmq.config.settings import key
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.tasks import cancel, one_round, supervised
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,10 @@ class TlsMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Apache RocketMQ's `tls.*` keys. As there, an unknown mode counts as permissive; unsupported settings are rejected."""
+    """Apache RocketMQ's `tls.*` keys. As there, an unknown mode counts as permissive; unsupported settings are rejected.
+
+    Unlike there, `tls.client.authServer` is true by default. `tls.client.checkHost` is a key of SaturnMQ.
+    """
 
     mode: str = key("tls.server.mode", "permissive", spec="REM-29")
     enable: bool = key("tls.enable", False, spec="REM-29")
@@ -53,12 +59,13 @@ class TlsSettings:
     client_key_password: str = key("tls.client.keyPassword", "", secret=True)
     client_cert_path: str = key("tls.client.certPath", "")
     client_trust_path: str = key("tls.client.trustCertPath", "")
-    client_auth_server: bool = key("tls.client.authServer", False)
+    client_auth_server: bool = key("tls.client.authServer", True, spec="SEC-15")
+    client_check_host: bool = key("tls.client.checkHost", True, spec="SEC-15")
     test_mode: bool = key("tls.test.mode.enable", False, spec="REM-29")
     config_file: str = key("tls.config.file", "", spec="REM-29")
 
     def validate(self) -> list[str]:
-        """Problems, one sentence each. Also warns about a valid setting that has no effect (authClient without client auth)."""
+        """Problems, one sentence each. Also warns about valid settings that do not have the effect they seem to have."""
         problems = []
         if self.test_mode:
             problems.append(
@@ -70,12 +77,28 @@ class TlsSettings:
                 f"tls.config.file={self.config_file}: this version reads no second file; write its tls.* keys into this one, "
                 "and remove this key"
             )
+        if self.enable and not self.client_auth_server:
+            log.warning(
+                "tls.client.authServer=false: this process trusts any server that it connects to; set it to true and "
+                "tls.client.trustCertPath to the certificate of your CA"
+            )
         if self.server_auth_client and self.need_client_auth == "none":
             log.warning(
                 "tls.server.authClient=true has no effect: no client is asked for a certificate while "
                 "tls.server.need.client.auth=none; set it to require"
             )
+        if self.plain_without_certificate:
+            log.warning(
+                "tls.server.need.client.auth=require: plain connections, which tls.server.mode=%s accepts, need no certificate; "
+                "set tls.server.mode=enforcing",
+                self.server_mode.value,
+            )
         return problems
+
+    @property
+    def plain_without_certificate(self) -> bool:
+        """Whether clients need a certificate, but only those that choose TLS."""
+        return self.need_client_auth == "require" and self.server_mode is not TlsMode.ENFORCING
 
     @property
     def server_mode(self) -> TlsMode:
@@ -86,11 +109,19 @@ class TlsSettings:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
-    """The TLS context of a listener; None when no certificate is configured. Raises ConfigError naming the file."""
+    """The TLS context of a listener; None when no certificate is configured. Raises ConfigError naming the file.
+
+    Also raises ConfigError if the mode is enforcing and no certificate is configured.
+    """
     if not settings.server_cert_path:
+        if settings.server_mode is TlsMode.ENFORCING:
+            raise ConfigError(
+                "tls.server.mode=enforcing needs a certificate: set tls.server.certPath and tls.server.keyPath to PEM files"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
     context.verify_mode = _VERIFY_MODES[settings.need_client_auth]
     if (
@@ -101,11 +132,15 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The TLS context of a client. Without `tls.client.authServer` every server is trusted, as in Apache RocketMQ's clients."""
+    """The TLS context of a client: the server's certificate must be trusted and name the host that was connected to.
+
+    A trusted certificate may also be the server's own. Without `tls.client.authServer` every server is accepted.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False
+    context.check_hostname = settings.client_auth_server and settings.client_check_host
     if settings.client_auth_server:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _trust(context, settings.client_trust_path, "tls.client.trustCertPath")
     else:
         context.verify_mode = ssl.CERT_NONE
@@ -241,20 +276,18 @@ class ContextHolder:
     def watch(self, interval_ms: int = WATCH_INTERVAL_MS) -> None:
         """Start the task that checks the files periodically; `stop` ends it."""
         if self._sums:
-            self._task = asyncio.get_running_loop().create_task(self._watch(interval_ms))
+            self._task = supervised(self._watch(interval_ms), "tls files")
 
     async def _watch(self, interval_ms: int) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            await loop.run_in_executor(None, self.check)
+            await one_round("tls files", lambda: loop.run_in_executor(None, self.check))
 
     async def stop(self) -> None:
         """End the watching task."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel(self._task)
             self._task = None
 
 

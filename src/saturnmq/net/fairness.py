@@ -1,0 +1,66 @@
+"""Fair queueing of connections: what one that sends without pause may use of the event loop while others have requests too.
+
+A connection handles what a read brought at once, but for at most a quantum of time. What is left waits here for the connection's
+turn: in every event-loop iteration the waiting connections, oldest first, get a quantum each until ITERATION_SECONDS are used.
+A connection that has used up its quantum before waits for its turn with its next read too. A request of another connection
+therefore waits for one iteration, however many connections flood the server.
+
+Runs on the event loop. Requirements: REM-12, LIM-09.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import Final, Protocol
+
+QUANTUM_SECONDS: Final = 0.002  # for the requests of one connection
+QUANTUM_STEP: Final = 4  # requests between two clock reads
+ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
+BULK_BYTES: Final = (
+    65_536  # after a read of this size a connection yields; uvloop reads it up to 32 times in a row otherwise
+)
+DECODED_AT_ONCE: Final = 128  # frames of a read that are decoded before the first of them is handled
+
+
+class Waiting(Protocol):
+    """What the queue uses of a connection's requests."""
+
+    def take_turn(self) -> None: ...
+
+
+class FairQueue:
+    """The connections of one endpoint that wait for their turn."""
+
+    __slots__ = ("_loop", "_scheduled", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting] = deque()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, one: Waiting) -> None:
+        """Call `take_turn` in a later event-loop iteration. A connection waits at most once at a time."""
+        self._waiting.append(one)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let the waiting connections take their turns until the time of this iteration is used."""
+        self._scheduled = False
+        until = monotonic() + ITERATION_SECONDS
+        try:
+            for _ in range(len(self._waiting)):
+                self._waiting.popleft().take_turn()
+                if monotonic() >= until:
+                    break
+        finally:
+            if self._waiting:
+                self._schedule()
