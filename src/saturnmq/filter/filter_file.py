@@ -8,7 +8,7 @@ See docs/spec/03 section 15.2 and docs/spec/02 section 15.
 """
 # No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -53,9 +53,22 @@ class ConsumerFilterFile(Body):
 
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = field(default_factory=dict)
 
-    def encode(self) -> bytes:
-        """Encode as UTF-8 in Apache RocketMQ's layout."""
-        return "".join(_lines(self.to_json(), "")).encode("utf-8", "replace")
+
+def file_pieces(topics: Iterable[tuple[str, Iterable[ConsumerFilterData]]]) -> Iterator[bytes]:
+    """The file as UTF-8 in Apache RocketMQ's layout, in pieces of one record; topics: each with its records, at least one."""
+    yield b'{\n\t"filterDataByTopic":'
+    mark = "{"
+    for topic, records in topics:
+        name = dumps(topic).decode()
+        yield f'{mark}\n\t\t{name}:{{\n\t\t\t"groupFilterData":'.encode()
+        mark = "{"
+        for record in records:
+            lines = "".join(_lines(record.to_json(), "\t\t\t\t"))
+            yield f"{mark}\n\t\t\t\t{dumps(record.consumer_group).decode()}:{lines}".encode("utf-8", "replace")
+            mark = ","
+        yield f'\n\t\t\t}},\n\t\t\t"topic":{name}\n\t\t}}'.encode()
+        mark = ","
+    yield b"{}\n}" if mark == "{" else b"\n\t}\n}"
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:

@@ -9,13 +9,13 @@ Requirements: FIL-04..FIL-06.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
 from saturnmq.filter.bloom import BloomFilter, has_bits, position_text, set_bits
 from saturnmq.filter.errors import FilterError
-from saturnmq.filter.filter_file import BloomFilterData, ConsumerFilterData, ConsumerFilterFile, FilterDataMapByTopic
+from saturnmq.filter.filter_file import BloomFilterData, ConsumerFilterData, ConsumerFilterFile, file_pieces
 from saturnmq.filter.sql import SQL92, SqlMatcher, compile_sql
 from saturnmq.filter.tags import is_tag_kind
 from saturnmq.protocol.bodies import SubscriptionData
@@ -24,6 +24,8 @@ from saturnmq.protocol.errors import response_error
 
 CLEAN_TIME_SPAN_MS: Final = 24 * 3600 * 1000
 _DEAD_BEFORE_LOAD_MS: Final = 30_000
+_CHARS_MAX: Final = 8 * 1024 * 1024  # of all expressions, which are all kept in one file
+_REPLACED_CHARS_MAX: Final = 8192  # compiled at once when a member leaves, a few ms
 
 
 class Change(Enum):
@@ -132,24 +134,53 @@ class GroupFilter:
 class GroupFilters:
     """All records of a broker. Not thread-safe: owned by one event loop."""
 
-    def __init__(self, bloom: BloomFilter | None = None) -> None:
+    def __init__(
+        self,
+        bloom: BloomFilter | None = None,
+        *,
+        most: int = 2**31,
+        topic_exists: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """most: limit on the records; the ones that have been dead for longest make way for new ones (LIM-13)."""
         self.bloom = bloom or BloomFilter()
+        self._most = most
+        self._topic_exists = topic_exists
+        self._chars = 0  # of all expressions
         self._topics: dict[str, dict[str, GroupFilter]] = {}
 
     # ---- heartbeats
 
     def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> list[Fact]:
         """Apply the complete subscription list of a group's heartbeat. Records of topics not in the list become dead."""
-        facts, topics = [], set()
+        return [fact for fact in self.subscribing(group, subscriptions, now_ms) if fact is not None]
+
+    def subscribing(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> Iterator[Fact | None]:
+        """As `subscribe`, in steps: each compiles at most one expression. None: nothing to report."""
+        topics = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
-            fact = self.register(group, subscription, now_ms)
-            if fact is not None:
-                facts.append(fact)
+            yield self.register(group, subscription, now_ms)
         for record in self._of_group(group):
             if record.topic not in topics and not record.dead:
                 record.dead_time_ms = now_ms
-                facts.append(Fact(Change.DEAD, record.topic, group, "no longer subscribed"))
+                yield Fact(Change.DEAD, record.topic, group, "no longer subscribed")
+
+    def replace(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> list[Fact]:
+        """Replace records whose expression the group no longer has, whatever their version, by these subscriptions.
+
+        Long expressions are compiled by the next heartbeat; until then there is no record.
+        """
+        facts = []
+        chars = 0
+        for subscription in subscriptions:
+            old = self.get(subscription.topic, group)
+            if old is None or old.expression == subscription.sub_string:
+                continue
+            self._remove(subscription.topic, group)
+            facts.append(Fact(Change.DEAD, subscription.topic, group, "its member left"))
+            chars += len(subscription.sub_string)
+            if chars <= _REPLACED_CHARS_MAX and (fact := self.register(group, subscription, now_ms)) is not None:
+                facts.append(fact)
         return facts
 
     def register(self, group: str, subscription: SubscriptionData, now_ms: int) -> Fact | None:
@@ -160,10 +191,12 @@ class GroupFilters:
         old = self.get(topic, group)
         if old is not None:
             same = text == old.expression and subscription.expression_type == SQL92
+            if old.dead:  # no member uses it: whatever version a former one gave, it does not outlive its membership
+                old.client_version = min(old.client_version, version)
             if version < old.client_version or (version == old.client_version and not old.dead):
                 detail = "" if same else f"another expression with version {version}, not above {old.client_version}"
                 return Fact(Change.IGNORED, topic, group, detail)
-            if same or version == old.client_version:
+            if same:
                 change = Change.REVIVED if old.dead else Change.CONFIRMED
                 old.client_version = version
                 old.dead_time_ms = 0
@@ -173,15 +206,22 @@ class GroupFilters:
         except FilterError as error:
             self._remove(topic, group)
             return Fact(Change.REJECTED, topic, group, error.message)
+        self._remove(topic, group)
+        while len(self) >= self._most or self._chars + len(text) > _CHARS_MAX:
+            if not self._drop_oldest_dead():
+                detail = f"the {len(self)} filters of groups online take all space (consumerFiltersMax={self._most})"
+                return Fact(Change.REJECTED, topic, group, detail)
         positions = self.bloom.positions(position_text(group, topic))
         record = GroupFilter(topic, group, matcher, version, now_ms, positions, self.bloom.bits)
-        self._topics.setdefault(topic, {})[group] = record
+        self._add(record)
         return Fact(Change.NEW if old is None else Change.CHANGED, topic, group, matcher.ignored)
 
     def unsubscribe(self, group: str, now_ms: int) -> list[Fact]:
-        """Mark the records of a group dead after its last member has left."""
+        """Mark the records of a group dead after its last member has left; those of topics that do not exist are removed."""
         facts = []
         for record in self._of_group(group):
+            if not self._topic_exists(record.topic):
+                self._remove(record.topic, group)
             if not record.dead:
                 record.dead_time_ms = now_ms
                 facts.append(Fact(Change.DEAD, record.topic, group, "no member left"))
@@ -235,13 +275,14 @@ class GroupFilters:
 
     # ---- file
 
+    def pieces(self) -> Iterator[bytes]:
+        """The content of consumerFilter.json in pieces. Call clean() first."""
+        topics = [(topic, list(groups.values())) for topic, groups in self._topics.items()]
+        return file_pieces((topic, (record.to_body() for record in records)) for topic, records in topics)
+
     def encode(self) -> bytes:
-        """The content of consumerFilter.json. Call clean() first."""
-        topics = {
-            topic: FilterDataMapByTopic(topic=topic, group_filter_data={g: r.to_body() for g, r in groups.items()})
-            for topic, groups in self._topics.items()
-        }
-        return ConsumerFilterFile(filter_data_by_topic=topics).encode()
+        """The content of consumerFilter.json."""
+        return b"".join(self.pieces())
 
     def load(self, data: bytes, now_ms: int) -> list[Fact]:
         """Replace all records by those of a saved file. Raises BodyError when it is not such a file.
@@ -251,15 +292,15 @@ class GroupFilters:
         """
         saved = [
             record
-            for by_topic in ConsumerFilterFile.decode(data).filter_data_by_topic.values()
+            for by_topic in ConsumerFilterFile.decode_file(data).filter_data_by_topic.values()
             for record in by_topic.group_filter_data.values()
         ]
-        self._topics = {}
+        self._clear()
         facts = []
         for record in saved:
             bloom = record.bloom_filter_data
             if bloom is None or not self.bloom.is_own(bloom.bit_num, bloom.bit_pos):
-                self._topics = {}
+                self._clear()
                 detail = f"the bloom filter is another one now: {self.bloom.hashes} of {self.bloom.bits} bits"
                 return [Fact(Change.REJECTED, each.topic, each.consumer_group, detail) for each in saved]
             facts.append(self._adopt(record, bloom, now_ms))
@@ -276,7 +317,7 @@ class GroupFilters:
             return Fact(Change.REJECTED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
         own = GroupFilter(topic, group, matcher, record.client_version, record.born_time, positions, bloom.bit_num)
         own.dead_time_ms = record.dead_time or max(record.born_time, now_ms - _DEAD_BEFORE_LOAD_MS)
-        self._topics.setdefault(topic, {})[group] = own
+        self._add(own)
         return Fact(Change.NEW, topic, group)
 
     # ---- helpers
@@ -284,12 +325,28 @@ class GroupFilters:
     def _of_group(self, group: str) -> list[GroupFilter]:
         return [groups[group] for groups in self._topics.values() if group in groups]
 
+    def _clear(self) -> None:
+        self._topics = {}
+        self._chars = 0
+
+    def _drop_oldest_dead(self) -> bool:
+        oldest = min((r for r in self if r.dead), key=lambda r: r.dead_time_ms, default=None)
+        if oldest is not None:
+            self._remove(oldest.topic, oldest.group)
+        return oldest is not None
+
     def _remove(self, topic: str, group: str) -> None:
         groups = self._topics.get(topic)
-        if groups is not None:
-            groups.pop(group, None)
-            if not groups:
-                del self._topics[topic]
+        record = groups.pop(group, None) if groups is not None else None
+        if record is not None:
+            self._chars -= len(record.expression)
+        if groups is not None and not groups:
+            del self._topics[topic]
+
+    def _add(self, record: GroupFilter) -> None:
+        self._remove(record.topic, record.group)
+        self._topics.setdefault(record.topic, {})[record.group] = record
+        self._chars += len(record.expression)
 
 
 class RetryMatcher:

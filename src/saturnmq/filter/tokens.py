@@ -25,6 +25,7 @@ FLOAT: Final = "FLOAT"
 STRING: Final = "STRING"
 NAME: Final = "NAME"
 END: Final = "END"
+TOKENS_MAX: Final = 8192  # LIM-12: a longer expression would hold the event loop for more than 50 ms
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
 _BLANKS: Final = re.compile(r"[ \t\n\r\f]*")
@@ -58,10 +59,14 @@ class Tokens:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._left = TOKENS_MAX
         self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
 
     def next(self) -> Token:
-        """The next token; at the end always END. Raises Mistake where no token begins."""
+        """The next token; at the end always END. Raises Mistake where no token begins, and beyond TOKENS_MAX."""
+        self._left -= 1
+        if self._left < 0:
+            raise Mistake(f"the expression has more than {TOKENS_MAX} words, numbers and marks", self._at)
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             return self._after_comments()
