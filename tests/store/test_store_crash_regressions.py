@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.crash.disk import RecordingDisk
+from harness.crash.states import Volume
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.queue.consume_queue import UNIT, ConsumeQueue, write_pending
 from saturnmq.store.recovery import opening
 
@@ -411,3 +414,24 @@ def test_start_interrupted_after_truncation_loses_no_queue(
     found = [store.get("T", 0, number, 1).buffers[0] for number in range(2)]
     assert [bytes(decode_records(bytes(view))[0].body) for view in found] == [b"0", b"1"]
     killed(store)
+
+
+@pytest.mark.spec("DUR-13")
+@pytest.mark.parametrize("allocate", [True, False], ids=["mapped", "sparse"])
+def test_recording_disk_sees_every_byte_of_the_index(tmp_path: Path, allocate: bool) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    volume = Volume()
+    disk = RecordingDisk(top, volume)
+    index = MessageIndex(top / "index", 20, 60, disk, lambda: 1_700_000_000_000, allocate=allocate)
+    records = [("T", b"UNIQ_KEY\x01%032X\x02KEYS\x01a b c" % n, n * 200, 1_700_000_000_000 + n) for n in range(40)]
+    for at in range(0, 40, 10):
+        index.put_many(records[at : at + 10])
+    index.close()
+    for operation in disk.operations:
+        volume.do(operation)
+    names, files = volume.live_names(), volume.live_files()
+    index_paths = sorted((top / "index").iterdir())
+    assert len(index_paths) == 3
+    for path in index_paths:
+        assert bytes(files[names[f"index/{path.name}"]]) == path.read_bytes()

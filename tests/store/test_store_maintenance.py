@@ -31,11 +31,13 @@ from saturnmq.store import (
     StoreSettings,
 )
 from saturnmq.store.delay import delay_levels, due_ms
+from saturnmq.store.files.capacity import percent
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.log.log import wait_confirmed
-from saturnmq.store.maintenance.retention import Policy, Usage, decide, delete_hours, percent
+from saturnmq.store.maintenance.retention import Policy, Usage, decide
 from saturnmq.store.recovery.opening import FAILURE_NAME
+from saturnmq.store.settings import delete_hours
 from waiting import until
 
 CL, CQ = 4096, 200
@@ -759,3 +761,58 @@ def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
     del store
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.spec("FLU-01")
+def test_flush_does_not_use_the_threads_of_name_lookups(tmp_path: Path) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        release = threading.Event()
+        lookups = [loop.run_in_executor(None, release.wait, 60) for _ in range(64)]  # asyncio's pool is full
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_queue_thorough_ms=10)
+        await store.start()
+        for n in range(20):
+            assert await store.wait_confirmed(store.put(message(b"%d" % n * 500))) is PutStatus.PUT_OK
+        await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == store.log.end)
+        names = [thread.name for thread in threading.enumerate()]
+        assert 1 <= sum(name.startswith("saturnmq-disk") for name in names) <= 2
+        release.set()
+        await asyncio.gather(*lookups)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DUR-14")
+def test_store_files_are_not_for_every_user(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    old = os.umask(0o022)
+    try:
+        store = opened(root, queue_extension_enable=True)
+        store.put(message(properties=b"KEYS\x01k\x02TAGS\x01a"))
+        StateFile(root / "config" / "topics.json").write(b"{}")
+        asyncio.run(store.stop())
+    finally:
+        os.umask(old)
+    modes = {path: path.stat().st_mode & 0o777 for path in [root, *root.rglob("*")]}
+    assert len(modes) > 10
+    state = {"topics.json", "queues.json", "checkpoint"}
+    expected = {path: 0o750 if path.is_dir() else 0o600 if path.name in state else 0o640 for path in modes}
+    assert modes == expected
+
+
+@pytest.mark.spec("DUR-06")
+def test_dispatch_that_fails_after_a_flush_stops_the_store(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        failures: list[str] = []
+        store.on_failure = lambda error: failures.append(error.message)
+
+        def broken(*_: object) -> None:
+            raise KeyError("listener")
+
+        store.on_append = broken
+        assert await wait_confirmed(store.log, store.put(message()).end_offset, 60_000) is not PutStatus.PUT_OK
+        assert len(failures) == 1 and "KeyError('listener')" in failures[0] and not store.writable
+
+    asyncio.run(work())

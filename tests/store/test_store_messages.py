@@ -478,8 +478,8 @@ def test_full_disk_fails_at_allocation(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "posix_fallocate", full)
     refused = store.put(message(b"x" * 1000))
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.reason
-    assert f"no space for {tmp_path / 'commitlog' / f'{CL:020d}'} ({CL} bytes)" in refused.reason
-    with pytest.raises(DiskFull, match=f"no space for {tmp_path / ('1' * 20)} "):
+    assert f"cannot allocate {tmp_path / 'commitlog' / f'{CL:020d}'} ({CL} bytes)" in refused.reason
+    with pytest.raises(DiskFull, match=f"cannot allocate {tmp_path / ('1' * 20)} "):
         MappedFile(tmp_path / ("1" * 20), CL, Disk(), create=True)
     monkeypatch.undo()
     assert store.put(message(b"y" * 1000)).queue_offset == 3

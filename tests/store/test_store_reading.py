@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq.protocol.message import Host, Message
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
-from saturnmq.store import store as store_module
+from saturnmq.store.files import capacity
 from saturnmq.store.log.commit_log import CommitLog
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 
@@ -68,7 +68,7 @@ def test_unreadable_queue_file_is_skipped_at_its_boundary(
 
 @pytest.mark.spec("BP-04")
 def test_in_memory_limit_is_40_percent_of_ram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(capacity, "memory_bytes", lambda: 1_000_000)
     for percent, expected in ((40, 400_000), (25, 250_000)):
         settings = StoreSettings(store_path_root_dir=str(tmp_path), memory_percent_max=percent)
         store = MessageStore(settings)

@@ -260,7 +260,7 @@ def test_checkpoint_index_time_advances_with_full_files(tmp_path: Path) -> None:
 @pytest.mark.spec("FLU-03", "FLU-04")
 def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
     async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=30)
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=10_000)
         first = store.put(message())
         assert await store.wait_confirmed(first) is PutStatus.PUT_OK
         count = store.log.flusher.count

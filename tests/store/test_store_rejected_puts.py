@@ -44,8 +44,8 @@ def test_unwritable_store_rejects_puts_with_reason(tmp_path: Path) -> None:
 def test_one_rejection_in_50000_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert store_module._REFUSALS_PER_LOG_LINE == 50_000
-    monkeypatch.setattr(store_module, "_REFUSALS_PER_LOG_LINE", 3)
+    assert store_module._REJECTIONS_PER_LOG_LINE == 50_000
+    monkeypatch.setattr(store_module, "_REJECTIONS_PER_LOG_LINE", 3)
     store = opened(tmp_path)
     store.recheck(Usage(91, 20, 20))
     for _ in range(7):

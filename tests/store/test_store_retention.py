@@ -12,6 +12,7 @@ import pytest
 from small_store import CL, NOW_MS, USAGE_FINE, message, opened
 
 from saturnmq.store import MessageStore
+from saturnmq.store.maintenance.clock_watch import PAUSE_MS, ClockWatch
 from saturnmq.store.maintenance.retention import MANUAL_RUNS, Usage
 
 HOUR_MS = 3_600_000
@@ -213,3 +214,74 @@ def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> Non
         await store.stop()
 
     asyncio.run(work())
+
+
+# ---- a clock that is wrong
+
+
+@pytest.mark.spec("DEL-03", "DUR-18")
+@pytest.mark.parametrize("jump_hours", [73, 24 * 365])
+def test_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, jump_hours: int) -> None:
+    async def work() -> None:
+        now = [NOW]
+        store = opened(tmp_path, clock=lambda: now[0], **QUICK, delete_when=";".join(map(str, range(24))))
+        store.disk_usage = lambda: Usage(80, 80, 80)  # type: ignore[method-assign]  # above diskMaxUsedSpaceRatio
+        for n in range(10):
+            store.put(message(b"%02d" % n * 900))
+        await store.write_all()
+        for file in store.log.files:
+            os.utime(file.path, (NOW / 1000, NOW / 1000))
+        await store._maintenance.clean()
+        now[0] += jump_hours * HOUR_MS
+        for _ in range(3):
+            await store._maintenance.clean()
+        assert len(store.log.files) == 5
+        store.disk_usage = lambda: Usage(86, 86, 86)  # type: ignore[method-assign]  # too full to wait
+        await store._maintenance.clean()
+        assert len(store.log.files) == 1
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-03", "DEL-08", "DUR-18")
+def test_start_with_clock_ahead_deletes_only_on_request(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path)
+        await store.stop()
+        store = opened(tmp_path, clock=lambda: NOW + 200 * HOUR_MS, **QUICK, delete_when=";".join(map(str, range(24))))
+        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+        await store._maintenance.clean()
+        assert len(store.log.files) == 5
+        store.delete_expired_files()
+        await store._maintenance.clean()
+        assert len(store.log.files) == 1
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-03", "DUR-18")
+def test_clock_watch_trusts_a_clock_again() -> None:
+    def watch() -> ClockWatch:
+        started = ClockWatch(72 * HOUR_MS)
+        assert started.now_for_expiry(NOW, 0, NOW - 71 * HOUR_MS) == NOW
+        return started
+
+    slow = watch()  # time that passes is no jump, nor is a small correction
+    for hour in range(1, 200):
+        assert slow.now_for_expiry(NOW + hour * HOUR_MS + 59_000, hour * HOUR_MS, NOW) > 0
+    jumped = watch()
+    ahead = NOW + 80 * HOUR_MS
+    assert jumped.now_for_expiry(ahead, 1, NOW) == 0
+    assert jumped.now_for_expiry(ahead + PAUSE_MS - 1, PAUSE_MS, NOW) == 0
+    assert jumped.now_for_expiry(ahead + PAUSE_MS, PAUSE_MS + 1, NOW) == ahead + PAUSE_MS
+    corrected = watch()
+    assert corrected.now_for_expiry(ahead, 1, NOW) == 0
+    assert corrected.now_for_expiry(NOW + 2000, 2000, NOW) == NOW + 2000
+    back = watch()  # a clock that goes back makes files look newer
+    assert back.now_for_expiry(NOW - 80 * HOUR_MS, 1, NOW) == NOW - 80 * HOUR_MS
+    assert back.now_for_expiry(NOW, 2, NOW) == 0
+    off = ClockWatch(72 * HOUR_MS)
+    assert off.now_for_expiry(NOW, 0, NOW - 73 * HOUR_MS) == 0
+    assert ClockWatch(72 * HOUR_MS).now_for_expiry(NOW, 0, -1) == NOW

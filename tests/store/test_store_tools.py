@@ -104,8 +104,8 @@ def bodies(store: MessageStore) -> set[bytes]:
 def test_verify_reads_everything_and_changes_nothing(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     before = snapshot(tmp_path)
-    told: list[tuple[int, int]] = []
-    report = verify(settings_of(tmp_path), GIVEN, lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    report = verify(settings_of(tmp_path), GIVEN, lambda done, total: progress.append((done, total)))
     assert snapshot(tmp_path) == before
     assert report.sound and report.problems == [] and report.clean_stop
     assert (report.records, report.queue_units, report.index_entries) == (60, 60, 180)
@@ -116,7 +116,7 @@ def test_verify_reads_everything_and_changes_nothing(tmp_path: Path) -> None:
     assert logs[-1].last == offsets[-1] and sum(row.count for row in logs) == 60
     queues = [row for row in report.files if row.kind == "consume queue"]
     assert sum(row.count for row in queues) == 60 and {row.bytes for row in queues} == {QUEUE_BYTES}
-    assert told[0][0] == 0 and told[-1][0] == told[-1][1] == LOG_BYTES * len(logs)
+    assert progress[0][0] == 0 and progress[-1][0] == progress[-1][1] == LOG_BYTES * len(logs)
 
 
 @pytest.mark.spec("DUR-13")
@@ -601,9 +601,9 @@ def test_sizes_are_detected_and_ambiguous_ones_rejected(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store folder"):
         shaped(StoreSettings(store_path_root_dir=str(tmp_path / "none")), frozenset())
     filled(tmp_path)
-    told = shaped(StoreSettings(store_path_root_dir=str(tmp_path)), frozenset())
-    assert (told.commit_log_bytes, told.consume_queue_bytes) == (LOG_BYTES, QUEUE_BYTES)
-    assert told.profile is StoreProfile.SMALL
+    found = shaped(StoreSettings(store_path_root_dir=str(tmp_path)), frozenset())
+    assert (found.commit_log_bytes, found.consume_queue_bytes) == (LOG_BYTES, QUEUE_BYTES)
+    assert found.profile is StoreProfile.SMALL
     lone = tmp_path / "lone"
     (lone / "commitlog").mkdir(parents=True)
     (lone / "commitlog" / f"{0:020d}").write_bytes(b"x" * 5001)

@@ -8,12 +8,15 @@ Requirements: ST-16, BAT-04.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol
 
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Message
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import tags_code
+from saturnmq.store.append_watch import AppendWatch
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.log.log import Log
 from saturnmq.store.queue.queues import QueueTable
@@ -31,8 +34,9 @@ class Target(Protocol):
     queues: QueueTable
     index_queue: IndexQueue | None
     refusal: str
-    dispatched: int
+    dispatched: PhysicalOffset
     on_append: Callable[[str, int, int, int], None] | None
+    append_watch: AppendWatch
 
     @property
     def writable(self) -> bool: ...
@@ -56,7 +60,10 @@ def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> Put
         if queue.extension is not None or start != queue.max_offset:
             return None
         store_ms = store.next_store_ms()
+        began = monotonic()
         places = store.log.append_entries(common, entries, start, store_ms)
+        if monotonic() - began > store.append_watch.seconds:
+            store.append_watch.note(began)
     except StoreError as error:
         return store.put_failed(error)
     if places is None:

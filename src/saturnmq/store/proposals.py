@@ -11,27 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from saturnmq.protocol.message import Message
-from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position
+from saturnmq.store.log.log import AppendRefused, Confirmed, Position
 from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.store.replicas import Store
 from saturnmq.store.results import PutResult, PutStatus
-from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
 PROPOSAL_BYTES: Final = 65_536  # of bodies per proposal, so that early puts do not wait for entries of a later push
 
 
-class Target(Protocol):
+class Target(Store, Protocol):
     """The store that a batch appends to."""
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def settings(self) -> StoreSettings: ...
-
-    @property
-    def confirms_at_once(self) -> bool: ...
 
     def target_of(self, message: Message) -> ConsumeQueue | PutResult | None: ...
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
+from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.store.index.message_index import QUERY_COUNT_MAX, MessageIndex
 from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
@@ -54,9 +55,9 @@ class Source(Protocol):
 
     def put_in_index(self) -> bool: ...
 
-    def read_record(self, physical_offset: int) -> bytes | None: ...
+    def read_record(self, physical_offset: PhysicalOffset) -> bytes | None: ...
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
+    def store_time(self, topic: str, queue_id: int, offset: QueueOffset) -> int: ...
 
 
 class HasLog(Protocol):
@@ -70,7 +71,7 @@ def get(
     store: Source,
     topic: str,
     queue_id: int,
-    offset: int,
+    offset: QueueOffset,
     max_count: int,
     max_bytes: int | None,
     bulk_bytes: int,
@@ -143,7 +144,7 @@ def _gather(
     on_disk = commit_log.end - store.memory_bytes  # records before it may no longer be in the page cache
     first, offset = commit_log.first_position, result.next_offset
     in_disk, in_memory = _transfer_limits(settings, max_count, bulk_bytes)
-    ranges: list[list[int]] = []
+    ranges: list[list[PhysicalOffset]] = []
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
     until = thread_time() + FILTER_SECONDS_MAX if accept_record is not None else 0.0
@@ -186,15 +187,15 @@ def _gather(
                 break
             continue
         if ranges and ranges[-1][1] == physical:
-            ranges[-1][1] = physical + size
+            ranges[-1][1] = PhysicalOffset(physical + size)
         else:
-            ranges.append([physical, physical + size])
+            ranges.append([physical, PhysicalOffset(physical + size)])
         total += size
         count += 1
     result.buffers += _views(store, ranges)
     result.status = GetStatus.FOUND if count else status
     result.total_bytes, result.count = total, count
-    result.next_offset += scanned
+    result.next_offset = QueueOffset(result.next_offset + scanned)
     result.behind_memory = bool(ranges) and ranges[-1][0] < on_disk
 
 
@@ -208,35 +209,37 @@ def _transfer_limits(
     return (settings.transfer_bytes_in_disk, settings.transfer_count_in_disk), in_memory
 
 
-def _views(store: Source, ranges: list[list[int]]) -> Iterator[memoryview]:
+def _views(store: Source, ranges: list[list[PhysicalOffset]]) -> Iterator[memoryview]:
     """The bytes of the ranges as views, split at file boundaries of the log."""
     file_bytes = store.log.file_bytes
     for start, end in ranges:
         while start < end:
-            stop = min(end, start - start % file_bytes + file_bytes)
+            stop = PhysicalOffset(min(end, start - start % file_bytes + file_bytes))
             view = store.log.view(start, stop - start)
             if view is not None:
                 yield view
             start = stop
 
 
-def place_of(store: HasLog, physical: int) -> tuple[int, int, int] | None:
+def place_of(store: HasLog, physical: PhysicalOffset) -> tuple[int, int, QueueOffset] | None:
     """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""
     start, end, piece = store.log.piece_at(physical)
-    if physical + _PLACE.size > end:
+    if not start <= physical <= end - _PLACE.size:
         return None
     size, magic, queue_id, queue_offset, its_offset = _PLACE.unpack_from(piece, physical - start)
     return (size, queue_id, queue_offset) if magic == MESSAGE_MAGIC and its_offset == physical else None
 
 
-def _no_record(queue_id: int, queue_offset: int, physical: int, size: int) -> CorruptRecord:
+def _no_record(queue_id: int, queue_offset: int, physical: PhysicalOffset, size: int) -> CorruptRecord:
     return CorruptRecord(
         f"queue {queue_id}, offset {queue_offset}: no intact record of {size} bytes at commit log offset {physical}; "
         "run `saturnmq store verify`"
     )
 
 
-def _properties_in_place(store: Source, physical: int, size: int, queue_id: int, queue_offset: int) -> bytes | None:
+def _properties_in_place(
+    store: Source, physical: PhysicalOffset, size: int, queue_id: int, queue_offset: int
+) -> bytes | None:
     """Check the record against its unit and return its encoded properties in one step.
 
     None if the record needs the slow path: IPv6 hosts, a CRC check on read, or a mismatch.
@@ -256,7 +259,7 @@ def _properties_in_place(store: Source, physical: int, size: int, queue_id: int,
     return bytes(record[at + 2 :])
 
 
-def properties_at(store: Source, physical: int, size: int) -> bytes | None:
+def properties_at(store: Source, physical: PhysicalOffset, size: int) -> bytes | None:
     """The encoded properties of the record at an offset; None if it cannot be decoded."""
     record = store.log.view(physical, size)
     try:
@@ -265,7 +268,7 @@ def properties_at(store: Source, physical: int, size: int) -> bytes | None:
         return None
 
 
-def _wanted(store: Source, physical: int, size: int, accept_record: Callable[[bytes], bool]) -> bool:
+def _wanted(store: Source, physical: PhysicalOffset, size: int, accept_record: Callable[[bytes], bool]) -> bool:
     """Evaluate the filter on a record that matches its unit.
 
     A record whose properties cannot be decoded is delivered, so the consumer notices the damage, as it does without a filter.
@@ -274,7 +277,7 @@ def _wanted(store: Source, physical: int, size: int, accept_record: Callable[[by
     return properties is None or accept_record(properties)
 
 
-def _intact(store: Source, physical: int, size: int) -> bool:
+def _intact(store: Source, physical: PhysicalOffset, size: int) -> bool:
     record = store.log.view(physical, size)
     if record is None:
         return False
@@ -285,25 +288,25 @@ def _intact(store: Source, physical: int, size: int) -> bool:
     return True
 
 
-def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) -> int:
+def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
     """Implement `MessageStore.offset_by_time`."""
     queue = store.queues.get((topic, queue_id))
     if queue is None or queue.max_offset == queue.min_offset:
-        return 0
-    low, high = queue.min_offset, queue.max_offset - 1
-    left = right = -1
+        return QueueOffset(0)
+    low, high = queue.min_offset, QueueOffset(queue.max_offset - 1)
+    left = right = NO_QUEUE_OFFSET
     left_ms = right_ms = -1
     while low <= high:
-        middle = (low + high) // 2
+        middle = QueueOffset((low + high) // 2)
         stored_ms = store.store_time(topic, queue_id, middle)
         if stored_ms < 0:
-            return 0
+            return QueueOffset(0)
         if stored_ms == timestamp_ms:
             return middle
         if stored_ms > timestamp_ms:
-            right, right_ms, high = middle, stored_ms, middle - 1
+            right, right_ms, high = middle, stored_ms, QueueOffset(middle - 1)
         else:
-            left, left_ms, low = middle, stored_ms, middle + 1
+            left, left_ms, low = middle, stored_ms, QueueOffset(middle + 1)
     if left < 0:
         return right
     if right < 0:

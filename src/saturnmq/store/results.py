@@ -6,7 +6,9 @@ Requirements: ST-15, BP-02..BP-05.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
 
 
 class PutStatus(Enum):
@@ -29,13 +31,13 @@ class PutResult:
     """Status of a put and, for a stored message, its position. size in bytes; a flush that reaches end_offset covers it."""
 
     status: PutStatus
-    physical_offset: int = -1
+    physical_offset: PhysicalOffset = NO_PHYSICAL_OFFSET
     size: int = 0
-    queue_offset: int = -1
+    queue_offset: QueueOffset = NO_QUEUE_OFFSET
     store_timestamp_ms: int = 0
-    physical_offsets: tuple[int, ...] = ()
+    physical_offsets: tuple[PhysicalOffset, ...] = ()
     store_host: tuple[str, int] = ("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing is bound to it
-    end_offset: int = 0
+    end_offset: PhysicalOffset = PhysicalOffset(0)
     reason: str = ""
 
     @property
@@ -47,8 +49,8 @@ class PutResult:
         return [offset_message_id(self.store_host, offset) for offset in offsets]
 
 
-class GetStatus(Enum):
-    """Outcome of reading a queue; the names are those of Apache RocketMQ and become the response's remark (BP-05)."""
+class GetStatus(StrEnum):
+    """Outcome of reading a queue; as text, the response's remark, as of Apache RocketMQ (BP-05)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -70,9 +72,9 @@ class GetResult:
     """
 
     status: GetStatus
-    next_offset: int = 0
-    min_offset: int = 0
-    max_offset: int = 0
+    next_offset: QueueOffset = QueueOffset(0)
+    min_offset: QueueOffset = QueueOffset(0)
+    max_offset: QueueOffset = QueueOffset(0)
     buffers: list[memoryview] = field(default_factory=list)
     total_bytes: int = 0
     count: int = 0
@@ -85,4 +87,4 @@ class QueryResult:
 
     records: list[bytes] = field(default_factory=list)
     last_update_ms: int = 0
-    last_update_offset: int = 0
+    last_update_offset: PhysicalOffset = PhysicalOffset(0)

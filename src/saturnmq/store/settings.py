@@ -7,18 +7,26 @@ Requirements: DG-11.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from saturnmq.config.settings import key, without_effect
-
-log = logging.getLogger(__name__)
+from saturnmq.config.settings import key
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the default bit map, plus the spare bytes of a file
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the bad word."""
+    hours = set()
+    for word in text.split(";"):
+        if word.strip():
+            if not word.strip().isdigit() or int(word) > 23:
+                raise ValueError(f"deleteWhen: {word.strip()!r} is not an hour from 00 to 23")
+            hours.add(int(word))
+    return frozenset(hours)
 
 
 class FlushDiskType(Enum):
@@ -68,26 +76,23 @@ class StoreSettings:
     consume_queue_file_bytes: int = key(
         "mappedFileSizeConsumeQueue", 0, unit="bytes", low=0, high=2_147_483_640, spec="CQ-01"
     )
-    flush_disk_type: FlushDiskType = key("flushDiskType", FlushDiskType.ASYNC_FLUSH, spec="FLU-01")
-    sync_flush_timeout_ms: int = key("syncFlushTimeout", 5000, unit="ms", low=1, spec="FLU-04")
+    flush_disk_type: FlushDiskType = key(
+        "flushDiskType", FlushDiskType.ASYNC_FLUSH, spec="FLU-01", runtime=("SYNC_FLUSH",)
+    )
+    sync_flush_timeout_ms: int = key("syncFlushTimeout", 5000, unit="ms", low=1, spec="FLU-04", runtime=True)
     flush_interval_ms: int = key("flushIntervalCommitLog", 500, unit="ms", low=1, spec="FLU-06")
     flush_least_pages: int = key("flushCommitLogLeastPages", 4, low=0, spec="FLU-06")
     flush_thorough_ms: int = key("flushCommitLogThoroughInterval", 10_000, unit="ms", low=1, spec="FLU-06")
     flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000, unit="ms", low=1, spec="FLU-10")
     flush_queue_thorough_ms: int = key("flushConsumeQueueThoroughInterval", 60_000, unit="ms", low=1, spec="FLU-10")
-    message_bytes_max: int = key("maxMessageSize", 4_194_304, unit="bytes", low=10, high=2**31 - 1, spec="ST-06")
-    page_cache_busy_ms: int = key(
-        "osPageCacheBusyTimeOutMills",
-        1000,
-        unit="ms",
-        low=1,
-        spec="ST-04",
-        no_effect="a put is one step, which delays no other",
+    message_bytes_max: int = key(
+        "maxMessageSize", 4_194_304, unit="bytes", low=10, high=2**31 - 1, spec="ST-06", runtime=True
     )
+    page_cache_busy_ms: int = key("osPageCacheBusyTimeOutMills", 1000, unit="ms", low=1, spec="ST-04")
     check_crc_on_recover: bool = key("checkCRCOnRecover", True, spec="RC-07")
     memory_percent_max: int = key("accessMessageInMemoryMaxRatio", 40, unit="%", low=1, high=100, spec="BP-04")
     transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262_144, unit="bytes", low=1, spec="BP-04")
-    transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32, low=1, spec="BP-04")
+    transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32, low=1, spec="BP-04", runtime=True)
     transfer_bytes_in_disk: int = key("maxTransferBytesOnMessageInDisk", 65_536, unit="bytes", low=1, spec="BP-04")
     transfer_count_in_disk: int = key("maxTransferCountOnMessageInDisk", 8, low=1, spec="BP-04")
     check_crc_on_read: bool = key("checkCRCOnRead", False, spec="DUR-08")
@@ -95,13 +100,13 @@ class StoreSettings:
     transient_pool_enable: bool = key("transientStorePoolEnable", False, spec="MF-11")
     transient_pool_size: int = key("transientStorePoolSize", 5, low=2, high=64, spec="MF-11")
     commit_interval_ms: int = key("commitIntervalCommitLog", 200, unit="ms", low=1, spec="FLU-07")
-    delete_when: str = key("deleteWhen", "04", spec="DEL-02")
-    file_reserved_hours: int = key("fileReservedTime", 72, unit="h", low=0, spec="DEL-03")
+    delete_when: str = key("deleteWhen", "04", spec="DEL-02", runtime=True)
+    file_reserved_hours: int = key("fileReservedTime", 72, unit="h", low=0, spec="DEL-03", runtime=True)
     clean_interval_ms: int = key("cleanResourceInterval", 10_000, unit="ms", low=10, spec="DEL-01")
     delete_pause_ms: int = key("deleteCommitLogFilesInterval", 100, unit="ms", low=0, spec="DEL-03")
     delete_queue_pause_ms: int = key("deleteConsumeQueueFilesInterval", 100, unit="ms", low=0, spec="DEL-09")
-    disk_percent: int = key("diskMaxUsedSpaceRatio", 75, unit="%", low=0, high=100, spec="DEL-04")
-    clean_forcibly: bool = key("cleanFileForciblyEnable", True, spec="DEL-04")
+    disk_percent: int = key("diskMaxUsedSpaceRatio", 75, unit="%", low=0, high=100, spec="DEL-04", runtime=True)
+    clean_forcibly: bool = key("cleanFileForciblyEnable", True, spec="DEL-04", runtime=True)
     message_index_enable: bool = key("messageIndexEnable", True, spec="IX-09")
     index_slots_max: int = key("maxHashSlotNum", 0, low=0, high=100_000_000, spec="IX-01")
     index_entries_max: int = key("maxIndexNum", 0, low=0, high=400_000_000, spec="IX-01")
@@ -115,15 +120,17 @@ class StoreSettings:
     store_failure_action: StoreFailureAction = key("storeFailureAction", StoreFailureAction.READONLY, spec="DUR-06")
 
     def validate(self) -> list[str]:
-        """Return one sentence per problem; warns about keys that have no effect."""
-        for text in without_effect(self):
-            log.warning(text)
+        """Return one sentence per problem."""
         if self.read_only_commit_log:
             return [
                 f"readOnlyCommitLogStorePaths={self.read_only_commit_log}: this version reads no commit log files from folders "
                 "that it may not write to, so their messages would be missing; move the files to a folder of "
                 "storePathCommitLog and remove this key"
             ]
+        try:
+            delete_hours(self.delete_when)
+        except ValueError as error:
+            return [str(error)]
         return []
 
     @property

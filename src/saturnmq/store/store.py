@@ -15,42 +15,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
-from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
+from saturnmq.protocol.errors import FlushFailed, ResourceExhausted, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
-from saturnmq.store import batch, reading
+from saturnmq.store import batch, cold, reading
+from saturnmq.store.append_watch import AppendWatch
 from saturnmq.store.batch import Entry
 from saturnmq.store.delay import delivery_code
+from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.reserve import Reserve
-from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.index.index_queue import IndexQueue, ReadLog
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.commit_log import CommitLog
 from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
-from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
+from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage
 from saturnmq.store.proposals import ProposalBatch
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
 from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.checkpoint import Checkpoint
+from saturnmq.store.recovery.recover import messages_from
+from saturnmq.store.replicas import Replicas, when_replicated
 from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
 from saturnmq.store.settings import FlushDiskType, StoreSettings
 
 log = logging.getLogger(__name__)
 
-_REFUSALS_PER_LOG_LINE: Final = 50_000
-_DEFAULT_MEMORY: Final = 24 * 1024**3
+_REJECTIONS_PER_LOG_LINE: Final = 50_000
+_FAILED_PUT_LOG_S: Final = 1.0  # senders decide how many puts fail, so at most one log line in this time
 _ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn one after a crash (recover.is_torn)
 _PREPARED: Final = int(SysFlag.PREPARED)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
@@ -73,6 +76,7 @@ class MessageStore:
 
     - on_append(topic, queue id, next queue offset, tags code): a message became visible.
     - on_failure(error): called once, when the store stops accepting messages because the disk failed.
+    - read_log(offset): the messages of the log from there on, for an index that lags or is rebuilt.
     - bit_map(topic, encoded properties): filter bits of a message for the consume queue's extension, if that is on (CQ-14);
       None means no bits. Must be set before `open`.
     """
@@ -90,7 +94,9 @@ class MessageStore:
         self.settings = settings
         self.on_append: Callable[[str, int, int, int], None] | None = None
         self.on_failure: Callable[[SaturnError], None] | None = None
+        self.append_watch = AppendWatch(settings.page_cache_busy_ms)
         self.bit_map: Callable[[str, bytes], bytes | None] | None = None
+        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset)
         self.failure: SaturnError | None = None
         self.disk = disk or Disk()
         self.clock_ms = clock_ms
@@ -100,11 +106,13 @@ class MessageStore:
             settings.commit_log_bytes,
             self.disk,
             pool_size=settings.pool_size,
-            full=_nearly_full,
+            full=capacity.nearly_full,
         )
         self.quorum = self.log.quorum
         # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
         self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
+        self.acknowledges_at_once = self.confirms_at_once  # not with SYNC_MASTER
+        self.replicas: Replicas | None = None
         self.queues = QueueTable(
             settings.consume_queue_dir,
             settings.consume_queue_bytes,
@@ -129,17 +137,19 @@ class MessageStore:
         # Why messages are rejected although the disk works: it is full, or the index cannot grow. Empty: accepted.
         self.refusal = ""
         self.last_store_ms = 0
-        self.dispatched = 0  # consume queues and index cover every record before this offset
+        self.dispatched = PhysicalOffset(0)  # consume queues and index cover every record before this offset
         self._maintenance = Maintenance(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
         self._refused = 0  # puts rejected because the store is not writable
+        self._failed_puts = 0
+        self._failure_logged = -_FAILED_PUT_LOG_S  # time.monotonic() of the last log line about a failed put
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)
         # Appended records that are not visible yet: end position, consume queue if consumers see it, message, tags code.
-        self.unconfirmed: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
-        self.index_queue = IndexQueue(self.index) if self.index is not None else None
-        self.memory_bytes = _memory_bytes() * settings.memory_percent_max // 100
+        self.unconfirmed: deque[tuple[PhysicalOffset, ConsumeQueue | None, Message, int]] = deque()
+        self.index_queue = IndexQueue(self.index, self) if self.index is not None else None
+        self.memory_bytes = capacity.memory_bytes() * settings.memory_percent_max // 100
 
     # ---- life cycle
 
@@ -163,7 +173,7 @@ class MessageStore:
             raise
         self._open = True
 
-    def begin_maintenance(self, boundaries: Sequence[int]) -> None:
+    def begin_maintenance(self, boundaries: Sequence[PhysicalOffset]) -> None:
         """Start maintenance after recovery. boundaries: offsets at which records begin, ascending, from the start of the scan."""
         self._maintenance.begin_at(boundaries)
 
@@ -181,7 +191,7 @@ class MessageStore:
         await self._maintenance.write_all()
 
     async def start(self) -> None:
-        """Start background flushing and maintenance on the running loop."""
+        """Start background flushing, maintenance and the indexing of what recovery has left, on the running loop."""
         self._maintenance.start()
 
     async def stop(self) -> None:
@@ -199,7 +209,7 @@ class MessageStore:
         try:
             self.commit()
             await self.log.stop_flush()
-            indexed = self.put_in_index()
+            indexed = self.index_queue is None or await self.index_queue.finish()
             await self._maintenance.write_all()
             self.log.drop_spare()
             if self.failure is None and indexed:
@@ -215,16 +225,18 @@ class MessageStore:
         self._open = False
         self.close_files()
 
-    async def clean(self) -> None:
-        """Run retention once, now. Raises StoreError, OSError."""
-        await self._maintenance.clean()
+    async def clean(self, *, trust_clock: bool = False) -> None:
+        """Run retention once, now. trust_clock: even right after the clock jumped. Raises StoreError, OSError."""
+        await self._maintenance.clean(trust_clock=trust_clock)
 
     def close_files(self) -> None:
         """Close all files without flushing and release the lock."""
         self.log.close()
         self.queues.close()
-        if self.index is not None:
+        if self.index is not None and self.index_queue is not None:
+            self.index_queue.cancel()
             self.index.close()
+        self.disk.stop_threads()
         self._lock.release()
 
     @property
@@ -236,8 +248,8 @@ class MessageStore:
     def busy(self) -> bool:
         """Whether puts should be rejected for now: the transient pool has no buffer left (MF-13).
 
-        Apache RocketMQ also reports busy if the put lock is held too long (ST-04). A put is one step on the loop here and no
-        other put can wait for it, so only the pool makes a store busy.
+        Apache RocketMQ also reports busy if the put lock is held too long (ST-04). A put is one step on the loop here: no other put
+        can ask meanwhile, `append_watch` reports it afterwards.
         """
         return self.log.pooled and self.log.free_buffers == 0
 
@@ -255,9 +267,12 @@ class MessageStore:
             queue = self.queues.by_key.get((message.topic, message.queue_id)) or self.queues.get_or_make(
                 message.topic, message.queue_id
             )
-            queue_offset = queue.next_offset if in_queue else 0
+            queue_offset = queue.next_offset if in_queue else QueueOffset(0)
             store_ms = self.next_store_ms()
+            began = time.monotonic()
             end = self.log.append(message, queue_offset, store_ms)
+            if time.monotonic() - began > self.append_watch.seconds:
+                self.append_watch.note(began)
         except StoreError as error:
             return self.put_failed(error)
         if code is None:
@@ -265,7 +280,7 @@ class MessageStore:
         if message.topic == SCHEDULE_TOPIC:
             code = delivery_code(message, self.settings.message_delay_level) or code
         if in_queue:
-            queue.next_offset = queue_offset + 1
+            queue.next_offset = QueueOffset(queue_offset + 1)
         if self._direct:
             self.dispatch(queue if in_queue else None, message, code)
             self.dispatched = end
@@ -331,20 +346,23 @@ class MessageStore:
         store_ms, numbered = self.next_store_ms(), 0
         try:
             for message, queue in zip(messages, queues, strict=True):
-                message.queue_offset = 0
+                message.queue_offset = QueueOffset(0)
                 if queue is not None:
                     message.queue_offset = queue.next_offset
-                    queue.next_offset += 1
+                    queue.next_offset = QueueOffset(queue.next_offset + 1)
                 numbered += 1
                 message.store_timestamp_ms = store_ms
+            began = time.monotonic()
             end = self.log.append_all(messages)
+            if time.monotonic() - began > self.append_watch.seconds:
+                self.append_watch.note(began)
         except BaseException:
             for queue in queues[:numbered]:
                 if queue is not None:
-                    queue.next_offset -= 1
+                    queue.next_offset = QueueOffset(queue.next_offset - 1)
             raise
         for message, queue in zip(messages, queues, strict=True):
-            code, record_end = self.code_of(message), message.physical_offset + message.store_bytes
+            code, record_end = self.code_of(message), PhysicalOffset(message.physical_offset + message.store_bytes)
             if self._direct:
                 self.dispatch(queue, message, code)
                 self.dispatched = record_end
@@ -380,7 +398,7 @@ class MessageStore:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self.log.refusal)
         if not self._open or self.failure is not None or self.refusal:
             reason = self.failure.message if self.failure else self.refusal or "stopped"
-            if self._refused % _REFUSALS_PER_LOG_LINE == 0:
+            if self._refused % _REJECTIONS_PER_LOG_LINE == 0:
                 log.warning("put refused count=%s reason=%s", self._refused + 1, reason)
             self._refused += 1
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
@@ -404,12 +422,16 @@ class MessageStore:
         return None
 
     def put_failed(self, error: StoreError) -> PutResult:
+        """The result of a put that raised; a resource that is used up is a temporary refusal."""
         if isinstance(error, AppendRefused):
             return PutResult(error.status, reason=error.message)
-        log.error("put failed reason=%s", error)
-        status = PutStatus.CREATE_MAPPED_FILE_FAILED
-        if isinstance(error, DiskFull):
-            status = PutStatus.SERVICE_NOT_AVAILABLE
+        self._failed_puts += 1
+        now = time.monotonic()
+        if now - self._failure_logged >= _FAILED_PUT_LOG_S:
+            self._failure_logged = now
+            log.error("put failed count=%s reason=%s", self._failed_puts, error)
+        temporary = isinstance(error, ResourceExhausted)
+        status = PutStatus.SERVICE_NOT_AVAILABLE if temporary else PutStatus.CREATE_MAPPED_FILE_FAILED
         return PutResult(status, reason=error.message)
 
     def next_store_ms(self) -> int:
@@ -459,13 +481,13 @@ class MessageStore:
         )
 
     def put_in_index(self) -> bool:
-        """Write queued entries to the index. False if that fails: the store rejects messages from then on (IX-09)."""
+        """Write queued entries to the index, for a bounded time. False if the disk rejects them, and messages must be (IX-09)."""
         if self.index_queue is None or self.index_queue.put_in():
             return True
         self.refusal = self.index_queue.refusal
         return False
 
-    def _flushed(self, end: int) -> None:
+    def _flushed(self, end: PhysicalOffset) -> None:
         if not self.confirms_at_once:
             self._confirm(end)
 
@@ -475,7 +497,7 @@ class MessageStore:
             self.log.commit()
             self._confirm(self.log.readable_end)
 
-    def _confirm(self, end: int) -> None:
+    def _confirm(self, end: PhysicalOffset) -> None:
         pending = self.unconfirmed
         while pending and pending[0][0] <= end:
             record_end, queue, message, code = pending.popleft()
@@ -488,18 +510,30 @@ class MessageStore:
         """Run the callback with the final status of a put and the reason of a failure, possibly before this call returns.
 
         With SYNC_FLUSH, that is after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01); over a quorum, once
-        the put is committed, or has failed (DL-B07).
+        the put is committed, or has failed (DL-B07); with SYNC_MASTER, once a slave has it, too (SW-02).
         """
-        if result.status is not PutStatus.PUT_OK or self.confirms_at_once:
+        if result.status is not PutStatus.PUT_OK or self.acknowledges_at_once:
             callback(result.status, result.reason)
-        else:
+        elif self.replicas is None:
             self.log.when_confirmed(result.end_offset, self.settings.sync_flush_timeout_ms, callback)
+        else:
+            when_replicated(self, self.replicas, result.end_offset, callback)
+
+    def replicate_before_acknowledgement(self, replicas: Replicas) -> None:
+        """Acknowledge later sends that wait once a replica has them, too (SYNC_MASTER)."""
+        self.replicas = replicas
+        self.acknowledges_at_once = False
 
     async def wait_confirmed(self, result: PutResult) -> PutStatus:
         """The coroutine form of `when_confirmed`."""
         future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self.when_confirmed(result, lambda status, _: None if future.done() else future.set_result(status))
         return await future
+
+    def flush_before_acknowledgement(self) -> None:
+        """Change from ASYNC_FLUSH to SYNC_FLUSH: later sends are confirmed once they are durable."""
+        self.confirms_at_once = self.acknowledges_at_once = False
+        self._direct = False
 
     def wake_flusher(self) -> None:
         """With SYNC_FLUSH, start a flush so that a message whose sender does not wait also becomes durable and visible (FLU-05).
@@ -532,7 +566,7 @@ class MessageStore:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: QueueOffset,
         max_count: int,
         *,
         max_bytes: int | None = None,
@@ -553,11 +587,17 @@ class MessageStore:
             self, topic, queue_id, offset, max_count, max_bytes, bulk_bytes, accept, accept_record, accept_extension
         )
 
+    def cold_read(
+        self, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
+    ) -> Callable[[], None] | None:
+        """What to run in `disk.read_threads` so that `get` does not wait for the disk; None if it does not anyway."""
+        return cold.cold_read(self, topic, queue_id, offset, max_count, bytes_max)
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records whose topic and key have the given hash, stored in the time range, ascending (IX-06, IX-07)."""
         return reading.query(self, topic, key, max_count, begin_ms, end_ms)
 
-    def read_record(self, physical_offset: int, size: int | None = None) -> bytes | None:
+    def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:
         """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
         place = reading.place_of(self, physical_offset)
         if place is None or place[0] < RECORD_FIXED_BYTES or (size is not None and size != place[0]):
@@ -567,42 +607,42 @@ class MessageStore:
 
     # ---- offsets
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """First queue offset that is still stored; 0 if the queue does not exist (CQ-11)."""
         queue = self.queues.get((topic, queue_id))
-        return queue.min_offset if queue else 0
+        return queue.min_offset if queue else QueueOffset(0)
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The next queue offset; 0 if the queue does not exist (CQ-11)."""
         queue = self.queues.get((topic, queue_id))
-        return queue.max_offset if queue else 0
+        return queue.max_offset if queue else QueueOffset(0)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """Queue offset of the record stored at timestamp_ms, else of the nearer neighbour; a tie goes to the earlier one (CQ-06).
 
         Returns 0 for an empty queue or if a record cannot be read.
         """
         return reading.offset_by_time(self, topic, queue_id, timestamp_ms)
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+    def store_time(self, topic: str, queue_id: int, offset: QueueOffset) -> int:
         """Store time (Unix ms) of the message at a queue offset; -1 if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return self.log.store_time(unit[0]) if unit else -1
 
-    def properties(self, topic: str, queue_id: int, offset: int) -> bytes | None:
+    def properties(self, topic: str, queue_id: int, offset: QueueOffset) -> bytes | None:
         """Encoded properties of the message at a queue offset; None if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return reading.properties_at(self, unit[0], unit[1]) if unit else None
 
-    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
+    def physical_offset(self, topic: str, queue_id: int, offset: QueueOffset) -> PhysicalOffset:
         """Commit log offset of the message at a queue offset; -1 if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
-        return unit[0] if unit else -1
+        return unit[0] if unit else NO_PHYSICAL_OFFSET
 
-    def on_disk(self, physical_offset: int) -> bool:
+    def on_disk(self, physical_offset: PhysicalOffset) -> bool:
         """Whether a record is so far behind the end of the log that it may no longer be in the page cache (BP-04)."""
         return self.log.end - physical_offset > self.memory_bytes
 
@@ -612,16 +652,16 @@ class MessageStore:
         return self.log.first_store_ms
 
     @property
-    def min_physical_offset(self) -> int:
+    def min_physical_offset(self) -> PhysicalOffset:
         return self.log.first_position
 
     @property
-    def max_physical_offset(self) -> int:
+    def max_physical_offset(self) -> PhysicalOffset:
         """End of the readable part of the log."""
         return self.log.readable_end
 
     @property
-    def flushed_offset(self) -> int:
+    def flushed_offset(self) -> PhysicalOffset:
         """Every byte before this offset is durable."""
         return self.log.confirmed_end
 
@@ -658,28 +698,7 @@ class MessageStore:
 
     def disk_usage(self) -> Usage:
         """Current usage of the file systems in percent; of several commit log folders the emptiest counts (DEL-05)."""
-        settings = self.settings
-        logs = [_used_percent(folder) for folder in settings.commit_log_dirs]
-        return Usage(min(logs), _used_percent(settings.consume_queue_dir), _used_percent(settings.index_dir))
-
-
-def _used_percent(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        facts = os.statvfs(folder)
-    except OSError:
-        return -1
-    used = facts.f_blocks - facts.f_bfree
-    return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
-
-
-def _nearly_full(folder: Path) -> bool:
-    return _used_percent(folder) > 85
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return _DEFAULT_MEMORY
+        used, settings = capacity.used_percent, self.settings
+        return Usage(
+            min(map(used, settings.commit_log_dirs)), used(settings.consume_queue_dir), used(settings.index_dir)
+        )

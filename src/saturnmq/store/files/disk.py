@@ -1,23 +1,70 @@
 """All file system operations of the store that modify a file, behind one object.
 
 Tests replace it to record, truncate and replay writes, so the store must not change files in any other way. For the same reason
-writes into a mapping are slice assignments on the object that `map` returns, not struct.pack_into. The exception is
-`IndexFile.put_many`, whose writes into a fully allocated index file a recording disk does not see.
+writes into a mapping are slice assignments on the object that `map` returns, not struct.pack_into.
+
+A file that cannot be opened because the process or the machine has no descriptor left is not a failed disk: a worker thread
+tries again for a short time, then the caller gets OutOfDescriptors, which is no reason to stop the store.
 
 Requirements: DUR-04, DUR-05, DUR-14.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import mmap
 import os
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import Final, TypeVar
 
-from saturnmq.protocol.errors import DiskFull, StoreError
+from saturnmq.protocol.errors import DiskFull, OutOfDescriptors, StoreError
+
+FILE_MODE: Final = 0o640  # the group may read, for backups and Spark; messages are not for every user of the machine
+PRIVATE_MODE: Final = 0o600  # state and configuration: topics, offsets, accounts
+FOLDER_MODE: Final = 0o750
+_THREADS: Final = 2  # the flush of the log, and maintenance
+_READ_THREADS: Final = 2
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_PROBE_BYTES: Final = 262_144
+_probe_buffer: Final = bytearray(_PROBE_BYTES)  # what is_cached reads is not used
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OPEN_PAUSES_S: Final = (0.01, 0.04, 0.15)
+T = TypeVar("T")
+
+
+def open_error(what: str, error: OSError) -> StoreError:
+    """The error for a file that could not be opened, created or mapped: OutOfDescriptors, DiskFull or StoreError."""
+    text = f"{what}: {error.strerror}"
+    if error.errno in _NO_DESCRIPTOR:
+        return OutOfDescriptors(text)
+    return DiskFull(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError(text)
+
+
+def _open(path: Path, flags: int) -> int:
+    """os.open with FILE_MODE. Outside the event loop, tries again if no descriptor is free. Raises OSError."""
+    for pause_s in _OPEN_PAUSES_S:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR or _on_event_loop():
+                raise
+        time.sleep(pause_s)
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Disk:
@@ -26,6 +73,27 @@ class Disk:
     The owner of a descriptor keeps it open from the file's creation until its last successful sync, so that a write error is
     reported to it (DUR-05).
     """
+
+    @cached_property
+    def threads(self) -> Executor:
+        """The threads for syncs and file creation. They are not asyncio's own: a slow name lookup must not delay a flush."""
+        return ThreadPoolExecutor(_THREADS, thread_name_prefix="saturnmq-disk")
+
+    @cached_property
+    def read_threads(self) -> Executor:
+        """The threads for reads of what is not in the page cache; a flush must not wait behind them."""
+        return ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="saturnmq-read")
+
+    async def in_thread(self, call: Callable[..., T], *args: object) -> T:
+        """Run a call that waits for the disk in one of `threads`; returns or raises what it does."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *args)
+
+    def stop_threads(self) -> None:
+        """Let the threads end, which must be idle; the next use starts new ones."""
+        for name in ("threads", "read_threads"):
+            threads: Executor | None = self.__dict__.pop(name, None)
+            if threads is not None:
+                threads.shutdown(wait=False)
 
     @cached_property
     def _safe_folders(self) -> set[Path]:
@@ -53,11 +121,11 @@ class Disk:
                 self.sync_folder(made.parent)
                 self._safe_folders.add(made)
         except OSError as error:
-            raise StoreError(f"cannot create folder {path}: {error.strerror}") from error
+            raise open_error(f"cannot create folder {path}", error) from error
 
     def make_one_folder(self, path: Path) -> None:
         """Create a folder in an existing one. Raises OSError."""
-        path.mkdir(exist_ok=True)
+        path.mkdir(FOLDER_MODE, exist_ok=True)
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder and its contents; errors are ignored."""
@@ -68,12 +136,12 @@ class Disk:
         """Create a zero-filled file and return its descriptor.
 
         allocate: reserve its blocks now (DUR-04); otherwise the file is sparse. The folder must exist. Nothing is durable before
-        `sync` and `sync_folder`. Raises DiskFull, StoreError.
+        `sync` and `sync_folder`. Raises DiskFull, OutOfDescriptors, StoreError.
         """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise StoreError(f"cannot create {path}: {error.strerror}") from error
+            raise open_error(f"cannot create {path}", error) from error
         try:
             if allocate:
                 os.posix_fallocate(fd, 0, size_bytes)
@@ -82,17 +150,15 @@ class Disk:
         except OSError as error:
             os.close(fd)
             path.unlink(missing_ok=True)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"no space for {path} ({size_bytes} bytes): {error.strerror}") from error
-            raise StoreError(f"cannot allocate {path} ({size_bytes} bytes): {error.strerror}") from error
+            raise open_error(f"cannot allocate {path} ({size_bytes} bytes)", error) from error
         return fd
 
     def open(self, path: Path) -> int:
-        """Open an existing file for reading and writing and return its descriptor. Raises StoreError."""
+        """Open an existing file for reading and writing and return its descriptor. Raises OutOfDescriptors, StoreError."""
         try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return _open(path, os.O_RDWR)
         except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from error
+            raise open_error(f"cannot open {path}", error) from error
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -104,6 +170,39 @@ class Disk:
     def read(self, fd: int, at: int, size_bytes: int) -> bytes:
         """Read up to size_bytes at a position. Raises OSError."""
         return os.pread(fd, size_bytes, at)
+
+    def read_file(self, path: Path, at: int, size_bytes: int) -> bytes:
+        """Up to size_bytes of a file at a position, with a descriptor of its own; safe in a thread. Raises OSError."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size_bytes, at)
+        finally:
+            os.close(fd)
+
+    def is_cached(self, fd: int, at: int, size_bytes: int) -> bool:
+        """Whether reading a range does not wait for the disk; also true where the system cannot report it, and after an error."""
+        buffer = _probe_buffer
+        try:
+            while size_bytes > 0:
+                count = min(size_bytes, len(buffer))
+                done = os.preadv(fd, [memoryview(buffer)[:count]], at, _NOWAIT)
+                if done < count:
+                    return not done  # 0: the end of the file
+                at += done
+                size_bytes -= done
+        except BlockingIOError:
+            return False
+        except (OSError, AttributeError):  # a file system or a system without RWF_NOWAIT
+            return True
+        return True
+
+    def warm(self, fd: int, at: int, size_bytes: int) -> None:
+        """Read a range into the page cache; the data is not used, so an error is not reported. Safe in a thread."""
+        buffer = bytearray(min(size_bytes, _PROBE_BYTES))
+        with contextlib.suppress(OSError):
+            while size_bytes > 0 and (done := os.preadv(fd, [buffer], at)) > 0:
+                at += done
+                size_bytes -= done
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         """Write all of data at a position. Raises OSError."""
@@ -118,23 +217,32 @@ class Disk:
         os.fdatasync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make the folder's entries durable. Raises OSError."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Make the folder's entries durable. Raises OSError; OutOfDescriptors if nothing was tried."""
+        fd = self._open_or_retry(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def write_file(self, path: Path, data: bytes) -> None:
-        """Write a small file and fsync it; its directory entry is not durable yet. Raises OSError."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        """Write a small file, for its owner only, and fsync it; its entry is not durable yet. Raises OSError, OutOfDescriptors."""
+        fd = self._open_or_retry(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
+            os.fchmod(fd, PRIVATE_MODE)
             view = memoryview(data)
             while len(view):
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _open_or_retry(self, path: Path, flags: int) -> int:
+        try:
+            return _open(path, flags)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:  # unlike an error of the sync that follows, it is not final
+                raise open_error(f"cannot open {path}", error) from error
+            raise
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename source to target, replacing it. Raises OSError."""

@@ -31,16 +31,23 @@ class FileCache:
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
         """Bytes of a file; b"" if it does not exist. Raises OSError, StoreError."""
+        fd = self._descriptor(path)
+        return b"" if fd is None else self.disk.read(fd, at, size_bytes)
+
+    def is_cached(self, path: Path, at: int, size_bytes: int) -> bool:
+        """Whether `read` does not wait for the disk. Raises StoreError."""
+        fd = self._descriptor(path)
+        return fd is None or self.disk.is_cached(fd, at, size_bytes)
+
+    def _descriptor(self, path: Path) -> int | None:
         fd = self._open.get(path)
-        if fd is None:
-            if not path.exists():
-                return b""
+        if fd is not None:
+            self._open.move_to_end(path)
+        elif path.exists():
             if len(self._open) >= self._limit:
                 self.disk.close(self._open.popitem(last=False)[1])
             fd = self._open[path] = self.disk.open(path)
-        else:
-            self._open.move_to_end(path)
-        return self.disk.read(fd, at, size_bytes)
+        return fd
 
     def forget(self, path: Path) -> None:
         """Close the descriptor of a file that is about to be deleted."""

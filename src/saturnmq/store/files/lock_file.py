@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
+from saturnmq.store.files.disk import FILE_MODE, FOLDER_MODE
 
 _FLOCK: Final = struct.Struct("hh4xqqi4x")  # Linux struct flock, 64 bit: type, whence, start, length, pid
 _held: set[Path] = set()  # a record lock does not exclude other users in the same process
@@ -30,8 +31,8 @@ class LockFile:
         if real in _held:
             raise self._locked(os.getpid())
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise StoreError(
                 f"store folder {self.path.parent} cannot be used: {error.strerror}.",

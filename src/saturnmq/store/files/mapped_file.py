@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
-from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.disk import Disk, open_error
 
 PAGE_BYTES: Final = 4096
 NAME_DIGITS: Final = 20
@@ -42,7 +43,8 @@ class MappedFile:
             self.map = disk.map(self._fd, size_bytes)
         except (OSError, ValueError) as error:
             disk.close(self._fd)
-            raise StoreError(f"cannot map {path} ({size_bytes} bytes): {error}") from error
+            what = f"cannot map {path} ({size_bytes} bytes)"
+            raise open_error(what, error) if isinstance(error, OSError) else StoreError(f"{what}: {error}") from error
         self.view = memoryview(self.map)
         self.target: mmap.mmap = self.map
 
@@ -55,6 +57,24 @@ class MappedFile:
         if self._fresh or not named:
             self._disk.sync_folder(self.path.parent)
             self._fresh = False
+
+    @property
+    def cut(self) -> str:
+        """What is wrong if the file was truncated while it is open, else "". Any access to its lost pages ends the process."""
+        if self._fd < 0:
+            return ""
+        length = os.fstat(self._fd).st_size
+        if length >= self.size_bytes:
+            return ""
+        return f"{self.path} was cut to {length} bytes while it was in use, must be {self.size_bytes}"
+
+    def is_cached(self, at: int, size: int) -> bool:
+        """Whether a range is in the page cache, so that no access to it waits for the disk. at: position in the file."""
+        return self._disk.is_cached(self._fd, at, size)
+
+    def warm(self, at: int, size: int) -> None:
+        """Read a range into the page cache, without holding the interpreter's lock. For a thread."""
+        self._disk.warm(self._fd, at, size)
 
     def forget_pages(self, until: int) -> None:
         """Drop pages before offset `until` from this process's resident set; the page cache keeps them."""
@@ -156,8 +176,10 @@ class MappedFiles:
         file = MappedFile(folder / file_name(start), self.size_bytes, self._disk, create=True)
         try:
             file.flush()
-        except OSError as error:
+        except (OSError, StoreError) as error:
             file.close()
+            if isinstance(error, StoreError):
+                raise
             raise StoreError(f"cannot sync {file.path}: {error.strerror}") from error
         return file
 

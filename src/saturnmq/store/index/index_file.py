@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import java_hash
-from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.disk import Disk, open_error
 
 NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
 HEADER: Final = struct.Struct(">qqqqii")
@@ -264,7 +264,8 @@ class IndexFile:
             self._fd = -1
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(f"cannot map {self.path} ({self._shape.file_bytes} bytes): {error}") from error
+            what = f"cannot map {self.path} ({self._shape.file_bytes} bytes)"
+            raise open_error(what, error) if isinstance(error, OSError) else StoreError(f"{what}: {error}") from error
         self._fd = fd
         return self._map
 
@@ -376,7 +377,8 @@ class IndexFile:
         stop = min(len(items), start + entries_max - count)
         while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
             stop -= 1
-        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, ENTRY.pack_into
+        read_slot, pack_entry = _SLOT.unpack_from, ENTRY.pack
+        entries = []
         for value, physical_offset, store_ms in items[start:stop]:
             slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
             previous = read_slot(mapping, slot_at)[0]
@@ -386,11 +388,11 @@ class IndexFile:
             seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
             if seconds > _SECONDS_MAX:
                 seconds = _SECONDS_MAX
-            write_entry(mapping, at, value, physical_offset, seconds, previous)
-            write_slot(mapping, slot_at, count)
-            at += ENTRY_BYTES
+            entries.append(pack_entry(value, physical_offset, seconds, previous))
+            mapping[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(4)
             count += 1
         if stop > start:
+            mapping[at : at + len(entries) * ENTRY_BYTES] = b"".join(entries)
             _, self.end_offset, self.end_ms = items[stop - 1]
             self.count = count
             self.used_slots += used

@@ -1,57 +1,289 @@
 """Records waiting for the message index, which adds hundreds at once for half the cost of adding them one by one.
 
 Waiting records are already in the log, so a crash loses nothing. They are added before a query, before a flush, and when
-WAITING_MAX of them have collected. If the disk rejects them they keep waiting (IX-09).
+WAITING_MAX of them have collected, for at most STEP_SECONDS of CPU time: one message may have 64 keys, and one batch thousands
+of messages, which cost ten times as much to index as to store. After a long step the index waits until the event loop has spent
+_PAUSE_FACTOR times as long on other work, unless the loop is idle.
 
-Requirements: IX-09.
+If more than BACKLOG_BYTES_MAX wait, and after `rebuild`, the queue keeps no records: it lags, and reads them from the log until
+it has caught up. Messages are rejected only if the disk rejects index entries (IX-09).
+
+Requirements: IX-09, DUR-13.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic, thread_time
+from typing import Final, Protocol
 
-from saturnmq.protocol.errors import StoreError
-from saturnmq.store.index.message_index import MessageIndex, Record
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.message import Message
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, is_indexed
 
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 256
+STEP_SECONDS: Final = 0.005
+BACKLOG_BYTES_MAX: Final = 16 << 20
+FINISH_SECONDS: Final = 5.0
+_PAUSE_FACTOR: Final = 5
+_PAUSES_MAX: Final = 3  # so many pauses, if the loop spent less time on other work in one
+_LONG_STEP_S: Final = (
+    STEP_SECONDS / 2
+)  # CPU time of a step that is followed by a pause; one of WAITING_MAX plain records is shorter
+_PAUSED_STEP_S: Final = (
+    0.001  # for a query during a pause, so that it finds the last messages unless thousands of keys wait
+)
+_IDLE_SHARE: Final = 0.02  # an event loop whose other work takes a smaller part of the time is idle
+_RETRY_S: Final = 1.0  # pause after the disk has rejected entries
+_SLICE_BYTES: Final = 16_384  # weight of the records that are indexed between two looks at the clock
+_KEY_BYTES: Final = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
+_RECORD_BYTES: Final = 100  # memory that a waiting record takes beside its properties
+_LOG_LINE_S: Final = 60.0  # clients decide how often the index lags, so that is logged at most once in this time
+
+ReadLog = Callable[[PhysicalOffset], Iterator[Message]]
+"""Yields the messages of the log from an offset on, or from its begin if that is later; may end early at a damaged record."""
+
+
+class Source(Protocol):
+    """The store of the records. dispatched: physical offset up to which they were queued."""
+
+    read_log: ReadLog
+    dispatched: PhysicalOffset
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The place in the log where the index continues. at: physical offset of a record; done: that record is indexed.
+
+    end_line: what is logged when the index has caught up, "" for nothing.
+    """
+
+    at: PhysicalOffset
+    end_line: str
+    done: bool = False
 
 
 class IndexQueue:
-    """Batches records for one index. refusal: why the index cannot take them, "" if it can."""
+    """Batches records for one index. refusal: why the index cannot take them, "" if it can.
 
-    def __init__(self, index: MessageIndex) -> None:
+    source: the store whose log is read when the index lags.
+    """
+
+    def __init__(self, index: MessageIndex, source: Source) -> None:
         self.refusal = ""
         self._index = index
+        self._source = source
         self._waiting: list[Record] = []
+        self._weight = 0  # of the waiting records
+        self._next_step: asyncio.Handle | None = None
+        self._began = self._ended = 0.0  # the last step: real time when it began, CPU time of the thread when it ended
+        self._owed = self._latest = (
+            0.0  # CPU time due to other work before the next step; real time from which it is not waited for
+        )
+        self._reading: _Reading | None = None
+        self._lag_logged = -_LOG_LINE_S
 
     def add(self, record: Record) -> bool:
-        """Queue a record, in log order; False if the waiting records cannot be added to the index."""
+        """Queue a record, in log order; False if messages must be rejected: see `refusal`."""
+        if self._reading is not None:
+            return not self.refusal
         self._waiting.append(record)
-        return len(self._waiting) < WAITING_MAX or self.put_in()
+        self._weight += _weight(record[1])
+        return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def add_all(self, records: list[Record]) -> bool:
         """As `add`, for several records."""
+        if self._reading is not None:
+            return not self.refusal
         self._waiting += records
-        return len(self._waiting) < WAITING_MAX or self.put_in()
+        self._weight += sum([_weight(record[1]) for record in records])
+        return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def put_in(self) -> bool:
-        """Add all waiting records to the index; on failure they keep waiting, and the result is False."""
-        if not self._waiting:
-            return True
-        try:
-            self._index.put_many(self._waiting)
-        except (StoreError, OSError) as error:
-            if not self.refusal:
-                log.error("index append failed, messages rejected until it succeeds reason=%s", error)
-            self.refusal = f"the message index cannot grow: {error}"
-            return False
-        self._waiting = []
-        self.refusal = ""
-        return True
+        """Add waiting records for at most STEP_SECONDS; what is left follows later. Without an event loop all are added.
 
-    def covered(self, dispatched: int) -> int:
+        False if the disk rejects them; they are added later then.
+        """
+        if self._reading is not None:
+            self._schedule(0)
+        else:
+            self._step(STEP_SECONDS if self._next_step is None else _PAUSED_STEP_S)
+        return not self.refusal
+
+    def put_all(self) -> bool:
+        """Add all waiting records now, however long that takes; False if the disk rejects them or the index lags."""
+        while self._waiting:
+            self._step(STEP_SECONDS)
+            if self.refusal:
+                return False
+        return self._reading is None
+
+    async def finish(self) -> bool:
+        """Add all missing records in steps, but do not read the log for more than FINISH_SECONDS.
+
+        False if the index is incomplete: the next start adds what is missing.
+        """
+        until = monotonic() + FINISH_SECONDS
+        while self._waiting or (self._reading is not None and monotonic() < until):
+            if self._reading is None:
+                self._step(STEP_SECONDS)
+            else:
+                self._catch_up(self._reading)
+            if self.refusal:
+                break
+            await asyncio.sleep(0)
+        self.cancel()
+        return not self._waiting and self._reading is None
+
+    def cancel(self) -> None:
+        """Take no further step."""
+        if self._next_step is not None:
+            self._next_step.cancel()
+            self._next_step = None
+
+    def clear(self) -> None:
+        """Drop what waits, because the index was cleared and its records have left the log."""
+        self.cancel()
+        self._waiting, self._weight, self._reading = [], 0, None
+
+    def rebuild(self, begin: PhysicalOffset) -> None:
+        """Index the log again from `begin` on, in the background."""
+        self.clear()
+        self._reading = _Reading(begin, "index rebuilt")
+        self._schedule(0)
+
+    @property
+    def lagging(self) -> bool:
+        """Whether records of the log are missing in the index until it has caught up."""
+        return self._reading is not None
+
+    def covered(self, dispatched: PhysicalOffset) -> PhysicalOffset:
         """Physical offset up to which every record is in the index, given that the log is dispatched up to `dispatched`."""
+        if self._reading is not None:
+            return min(dispatched, self._reading.at)
         return min(dispatched, self._waiting[0][2]) if self._waiting else dispatched
+
+    # ---- steps
+
+    def _lag(self) -> None:
+        """Forget the waiting records; they are read from the log, at the same pace."""
+        at, line = self._waiting[0][2], ""
+        if monotonic() - self._lag_logged >= _LOG_LINE_S:
+            self._lag_logged, line = monotonic(), "index caught up"
+            log.warning("index lags, queries by key miss messages until it has caught up offset=%s", at)
+        self._waiting, self._weight, self._reading = [], 0, _Reading(at, line)
+        self._schedule(0)
+
+    def _collected(self) -> bool:
+        if self._next_step is None:
+            self._step(STEP_SECONDS)
+        if self._weight > BACKLOG_BYTES_MAX:
+            self._lag()
+        return not self.refusal
+
+    def _step(self, seconds: float) -> None:
+        paced = _running_loop() is not None
+        began = thread_time()
+        try:
+            while self._waiting:
+                self._put_slice()
+                if paced and thread_time() >= began + seconds:
+                    break
+        except (StoreError, OSError) as error:
+            self._refuse(error)
+            return
+        self.refusal = ""
+        self._pause(began)
+
+    def _put_slice(self) -> None:
+        waiting = self._waiting
+        count = weight = 0
+        while count < min(len(waiting), WAITING_MAX) and weight < _SLICE_BYTES:
+            weight += _weight(waiting[count][1])
+            count += 1
+        self._index.put_many(waiting[:count])
+        del waiting[:count]
+        self._weight -= weight
+
+    def _catch_up(self, reading: _Reading) -> None:
+        """Index a part of the log."""
+        began, dispatched = thread_time(), self._source.dispatched
+        until, begin = began + STEP_SECONDS, reading.at
+        records: list[Record] = []
+        weight = 0
+        try:
+            for message in self._source.read_log(begin):
+                at = message.physical_offset
+                if at >= dispatched:
+                    break
+                if reading.done and at <= begin:
+                    continue
+                if is_indexed(message.sys_flag):
+                    records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
+                    weight += _weight(message.properties_raw)
+                if weight >= _SLICE_BYTES or thread_time() >= until:
+                    self._index.put_many(records)
+                    records, weight, reading.at, reading.done = [], 0, at, True
+                    if thread_time() >= until:
+                        self.refusal = ""
+                        self._pause(began)
+                        return
+            self._index.put_many(records)
+        except CorruptRecord as error:
+            log.error("index incomplete reason=%s; run `saturnmq store verify`", error)
+        except (StoreError, OSError) as error:
+            self._refuse(error)
+            self._schedule(_RETRY_S)
+            return
+        self.refusal, self._reading = "", None
+        self._pause(began)
+        if reading.end_line:
+            log.warning("%s dispatched=%s", reading.end_line, dispatched)
+
+    def _refuse(self, error: Exception) -> None:
+        if not self.refusal:
+            log.error("index append failed, messages rejected until it succeeds reason=%s", error)
+        self.refusal = f"the message index cannot grow: {error}"
+
+    def _pause(self, began: float) -> None:
+        """Leave the event loop to other work after a step that began at this CPU time, if records are left or it was long."""
+        now, ended = monotonic(), thread_time()
+        cost, others = ended - began, began - self._ended
+        idle = others < _IDLE_SHARE * (now - cost - self._began)
+        self._began, self._ended = now - cost, ended
+        self._owed = 0.0 if idle else _PAUSE_FACTOR * cost
+        self._latest = now + _PAUSES_MAX * self._owed
+        if self._waiting or self._reading is not None or cost >= _LONG_STEP_S:
+            self._schedule(self._owed)
+
+    def _schedule(self, pause_s: float) -> None:
+        loop = _running_loop()
+        if self._next_step is None and loop is not None:
+            self._next_step = loop.call_later(pause_s, self._next) if pause_s else loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._next_step = None
+        if thread_time() - self._ended < self._owed and monotonic() < self._latest:
+            self._schedule(self._owed)  # other threads or processes had the processor
+        elif self._reading is not None:
+            self._catch_up(self._reading)
+        elif self._waiting:
+            self._step(STEP_SECONDS)
+
+
+def _weight(properties: bytes) -> int:
+    """Memory of a waiting record, bytes; more for a record whose keys take long to index."""
+    return len(properties) + _RECORD_BYTES + _KEY_BYTES * min(properties.count(b" "), WORDS_MAX)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

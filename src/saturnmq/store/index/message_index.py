@@ -17,12 +17,14 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
-from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, find_last_bytes, keys_of
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, key_words, keys_of
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
 
 log = logging.getLogger(__name__)
 
+WORDS_MAX: Final = 64  # words of KEYS under which a record is indexed; a sender must not decide how much work it causes
 QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # valid years of a file name; the name after the last must still be a valid time
@@ -40,7 +42,7 @@ _HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
 _TIMES: Final = tuple({pair: value * 31**power for pair, value in _LOW.items()} for power in (10, 8, 6, 4))
 _U32: Final = 0xFFFFFFFF
 
-Record = tuple[str, bytes, int, int]  # topic, properties, physical offset, store time in Unix ms
+Record = tuple[str, bytes, PhysicalOffset, int]  # topic, properties, physical offset, store time in Unix ms
 
 
 class Synced(NamedTuple):
@@ -53,14 +55,14 @@ class Synced(NamedTuple):
     file: int
     entries: int
     end_ms: int
-    offset: int
+    offset: PhysicalOffset
 
 
 class LastUpdate(NamedTuple):
     """Store time and physical offset of the last record indexed; 0, 0 for none. Returned by request code 12."""
 
     time_ms: int
-    offset: int
+    offset: PhysicalOffset
 
 
 class DamagedFile(NamedTuple):
@@ -189,7 +191,7 @@ class MessageIndex:
         """Delete all files before a rebuild from the log; not while a flush is running. Raises StoreError."""
         invariant(self._flush is None, "the index is not cleared during a flush")
         self._drop(0)
-        self.synced = Synced(0, 0, 0, 0)
+        self.synced = Synced(0, 0, 0, PhysicalOffset(0))
 
     @property
     def paths(self) -> list[Path]:
@@ -202,20 +204,20 @@ class MessageIndex:
         return len(self._files) * self._shape.file_bytes
 
     @property
-    def dispatch_from(self) -> int:
+    def dispatch_from(self) -> PhysicalOffset:
         """Physical offset of the last record indexed; its keys and all later records may be missing. 0 for none."""
-        return self._files[-1].end_offset if self._files else 0
+        return PhysicalOffset(self._files[-1].end_offset if self._files else 0)
 
     @property
     def last_update(self) -> LastUpdate:
         """The last update of the newest file (request code 12)."""
         if not self._files:
-            return LastUpdate(0, 0)
-        return LastUpdate(self._files[-1].end_ms, self._files[-1].end_offset)
+            return LastUpdate(0, self.dispatch_from)
+        return LastUpdate(self._files[-1].end_ms, self.dispatch_from)
 
     # ---- put
 
-    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_ms: int) -> None:
+    def put(self, topic: str, keys: Iterable[str], physical_offset: PhysicalOffset, store_ms: int) -> None:
         """Index a record under its keys, in this order (IX-02..05). A record indexed already is not written again (IX-08).
 
         A record whose keys were written in part, before a crash or a full disk, gets the missing ones. Raises DiskFull and
@@ -228,7 +230,7 @@ class MessageIndex:
         if hashes:
             self._put_hashes(hashes, physical_offset, store_ms)
 
-    def _put_hashes(self, hashes: list[int], physical_offset: int, store_ms: int) -> None:
+    def _put_hashes(self, hashes: list[int], physical_offset: PhysicalOffset, store_ms: int) -> None:
         file = self._files[-1] if self._files else None
         start = 0
         try:
@@ -245,7 +247,7 @@ class MessageIndex:
             raise kind(f"cannot index offset {physical_offset}: {error.strerror}") from error
 
     def put_many(self, records: Iterable[Record]) -> None:
-        """Index records in ascending offset order, each as `put` would under `keys_of` its properties.
+        """Index records in ascending offset order, each as `put` would under `keys_of` its properties, WORDS_MAX words at most.
 
         Raises DiskFull and StoreError; the same records may then be passed again, and nothing is written twice.
         """
@@ -265,16 +267,14 @@ class MessageIndex:
                 else:
                     plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
                     if KEYS in raw:
-                        words = find_last_bytes(raw, KEYS).decode("utf-8", "replace")
+                        words = key_words(raw, WORDS_MAX)
                         prefix = self._prefixes.get(topic) or self._new_prefix(topic)
-                        plain += [
-                            (key_hash(prefix, word), physical_offset, store_ms) for word in words.split(" ") if word
-                        ]
+                        plain += [(key_hash(prefix, word), physical_offset, store_ms) for word in words]
                     continue
             if plain:
                 self._put_plain(plain)
                 plain = []
-            keys = keys_of(raw)
+            keys = keys_of(raw, WORDS_MAX)
             if keys:
                 self.put(topic, keys, physical_offset, store_ms)
         if plain:
@@ -294,7 +294,7 @@ class MessageIndex:
             end = at + 1
             while end < len(items) and items[end][1] == physical_offset:
                 end += 1
-            self._put_hashes([value for value, _, _ in items[at:end]], physical_offset, store_ms)
+            self._put_hashes([value for value, _, _ in items[at:end]], PhysicalOffset(physical_offset), store_ms)
             at = end
 
     def _new_head(self, topic: str, head: bytes) -> int:
@@ -321,7 +321,7 @@ class MessageIndex:
         prefix = self._prefixes[topic] = topic_hash(topic)
         return prefix
 
-    def _already(self, hashes: list[int], physical_offset: int, store_ms: int) -> int:
+    def _already(self, hashes: list[int], physical_offset: PhysicalOffset, store_ms: int) -> int:
         """How many keys of a record are indexed. Its store time corrects a header that was rebuilt from entries."""
         last = self._files[-1]
         if physical_offset < last.end_offset:
@@ -358,7 +358,7 @@ class MessageIndex:
 
     # ---- query
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[PhysicalOffset]:
         """Ascending physical offsets of the newest records that may have the key and were stored in this range (IX-06).
 
         Only hashes are stored: the caller reads each record and compares its keys (IX-03). Raises StoreError.
@@ -368,7 +368,7 @@ class MessageIndex:
             try:
                 next(steps)
             except StopIteration as done:
-                found: list[int] = done.value
+                found: list[PhysicalOffset] = done.value
                 return found
 
     def search(
@@ -390,7 +390,7 @@ class MessageIndex:
 
     # ---- flush
 
-    def begin_flush(self, dispatched: int | None = None) -> IndexFlush | None:
+    def begin_flush(self, dispatched: PhysicalOffset | None = None) -> IndexFlush | None:
         """Start a flush of all dirty files; None if there are none. At most one flush runs at a time.
 
         dispatched: the log is dispatched up to here, records without keys included. Raises StoreError.
@@ -427,6 +427,32 @@ class MessageIndex:
             if file.removed or file is not self._files[-1]:
                 file.release()
 
+    def retry_flush(self, flush: IndexFlush) -> None:
+        """Take back a flush that could not begin to sync, for example because no descriptor was free: nothing was lost."""
+        invariant(flush is self._flush, "the flush that was begun is the one that ends")
+        self._flush = None
+        self._new_name = True
+        for file in flush.files:
+            file.dirty, file.busy = True, False
+
+    def discard(self, flush: IndexFlush) -> PhysicalOffset:
+        """A sync of the flush failed, which is final for its files: delete them and all later ones (DUR-06).
+
+        Returns the offset from which the log must be indexed again. Raises StoreError.
+        """
+        invariant(flush is self._flush, "the flush that was begun is the one that ends")
+        self._flush = None
+        for file in flush.files:
+            file.busy = False
+            if file.removed:
+                file.release()
+        self._drop(next((n for n, file in enumerate(self._files) if file in flush.files), len(self._files)))
+        last = self._files[-1] if self._files else None
+        self.synced = Synced(
+            last.number if last else 0, last.count - 1 if last else 0, last.end_ms if last else 0, self.dispatch_from
+        )
+        return self.dispatch_from
+
     def trim(self) -> None:
         """Release the memory of idle files: older ones are closed, the last one's mapping is advised away."""
         for file in self._files[:-1]:
@@ -436,7 +462,7 @@ class MessageIndex:
 
     # ---- deletion
 
-    def delete_before(self, min_physical_offset: int) -> list[Path]:
+    def delete_before(self, min_physical_offset: PhysicalOffset) -> list[Path]:
         """Delete leading files that end before the commit log begins, never the last; returns their paths (DEL-09).
 
         Raises OSError.
@@ -449,7 +475,7 @@ class MessageIndex:
             log.info("index files expired count=%s last=%s log_begins=%s", len(gone), gone[-1], min_physical_offset)
         return gone
 
-    def truncate(self, physical_offset: int) -> int:
+    def truncate(self, physical_offset: PhysicalOffset) -> PhysicalOffset:
         """Drop entries at or after the end of the log; returns the offset from which the log must be dispatched again.
 
         Must be called at every start with the log's end, because damage may point anywhere. Durable on return. `synced` is
@@ -483,7 +509,7 @@ class MessageIndex:
             raise StoreError(f"cannot sync the index files in {self.folder}: {error.strerror}") from error
         self.end_flush(flush)
 
-    def repair(self, synced: Synced | None, index_ms: int = 0) -> int:
+    def repair(self, synced: Synced | None, index_ms: int = 0) -> PhysicalOffset:
         """Repair the index after `load` and an unclean stop; returns the offset from which the log must be dispatched again.
 
         synced: the last state in the checkpoint; the last file is cut back to it. None if another broker wrote the files:
@@ -499,10 +525,10 @@ class MessageIndex:
         log.warning("index repaired files=%s noted=%s dispatch_from=%s", len(self._files), synced, offset)
         return offset
 
-    def _repair_own(self, synced: Synced) -> int:
+    def _repair_own(self, synced: Synced) -> PhysicalOffset:
         self._drop(sum(file.number <= synced.file for file in self._files))
         if not self._files:
-            return 0 if synced.file else synced.offset
+            return PhysicalOffset(0) if synced.file else synced.offset
         file = self._files[-1]
         whole = file.number == synced.file and 0 < synced.entries < file.count
         entries = synced.entries if whole else file.count - 1
@@ -520,11 +546,11 @@ class MessageIndex:
         self._cut_last(entries, synced.end_ms if whole else None)
         return synced.offset if whole and entries else self.dispatch_from
 
-    def _repair_foreign(self, index_ms: int) -> int:
+    def _repair_foreign(self, index_ms: int) -> PhysicalOffset:
         keep = 0
         while keep < len(self._files) and self._kept(self._files[keep], index_ms):
             keep += 1
-        begin = self._files[keep].begin_offset if keep < len(self._files) else 0
+        begin = PhysicalOffset(self._files[keep].begin_offset if keep < len(self._files) else 0)
         self._drop(keep)
         return self.dispatch_from if self._files else begin
 

@@ -12,7 +12,6 @@ Requirements: ST-01, ST-02, ST-10..ST-12, ST-18..ST-20, MF-02, MF-04, MF-09, MF-
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import mmap
 import struct
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.codes import SysFlag
-from saturnmq.protocol.errors import FlushFailed, StoreError
+from saturnmq.protocol.errors import CorruptRecord, FlushFailed, StoreError
 from saturnmq.protocol.message import (
     AT_PHYSICAL_OFFSET,
     AT_STORE_TIMESTAMP_V4,
@@ -35,6 +34,7 @@ from saturnmq.protocol.message import (
     encode_record,
     pack_host,
 )
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.log.flush import Flusher
@@ -50,6 +50,7 @@ _I64: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">ii")
 _HOSTS_MAX: Final = 4096
 _TOPICS_MAX: Final = 100_000
+_CUT_HINT: Final = "Stop the broker and restore the file from a copy."
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
 _SPARE_AT_PERCENT: Final = 80  # the next file is created when the current one is this full
@@ -78,6 +79,7 @@ class CommitLog:
         pool_size: int = 0,
         full: Callable[[Path], bool] = bool,
     ) -> None:
+        self._disk = disk
         self._files = MappedFiles(folders, file_bytes, disk)
         self._full = full
         self._current: MappedFile | None = None
@@ -85,23 +87,23 @@ class CommitLog:
         self._pool = [mmap.mmap(-1, file_bytes) for _ in range(pool_size)]
         self._pooled = pool_size > 0
         self.file_bytes = file_bytes
-        self.end = 0
-        self.committed = 0
+        self.end = self.committed = PhysicalOffset(0)
         self._hosts: dict[str, bytes] = {}
         self._topics: dict[str, bytes] = {}
-        self.flusher = Flusher(self)
+        self.flusher = Flusher(self, disk)
 
     @property
     def files(self) -> list[MappedFile]:
         return self._files.files
 
     @property
-    def first_position(self) -> int:
+    def first_position(self) -> PhysicalOffset:
         """Offset of the first byte that is still stored; -1 without files (ST-19)."""
-        return self.files[0].start if self.files else -1
+        files = self._files.files
+        return PhysicalOffset(files[0].start) if files else NO_PHYSICAL_OFFSET
 
     @property
-    def readable_end(self) -> int:
+    def readable_end(self) -> PhysicalOffset:
         return self.committed if self._pooled else self.end
 
     @property
@@ -116,10 +118,10 @@ class CommitLog:
     def load(self) -> None:
         """Map the existing files. Raises CorruptRecord, StoreError."""
         self._files.load()
-        self.end = self.committed = self.files[-1].end if self.files else 0
+        self.end = self.committed = PhysicalOffset(self.files[-1].end if self.files else 0)
         self._current = None
 
-    def set_end(self, end: int) -> int:
+    def set_end(self, end: PhysicalOffset) -> int:
         """Truncate the log to end: delete later files and zero the rest of the last one (RC-10).
 
         Returns how many bytes were zeroed. Without that, an old record behind a corrupt one could be taken for a valid record
@@ -157,7 +159,7 @@ class CommitLog:
             if left >= END_BLANK_BYTES:
                 at = self.end - file.start
                 file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
-            self.end = file.end
+            self.end = PhysicalOffset(file.end)
         else:
             following = self._next(self.end)
         self._current = following
@@ -199,7 +201,7 @@ class CommitLog:
     async def preallocate(self) -> None:
         """See `Log.preallocate`."""
         if self.wants_spare:
-            self.keep_spare(await asyncio.to_thread(self.make_spare))
+            self.keep_spare(await self._disk.in_thread(self.make_spare))
 
     def make_spare(self) -> MappedFile:
         """Create the file after the last one, to be passed to `keep_spare`. Safe in a thread. Raises DiskFull, StoreError."""
@@ -234,7 +236,7 @@ class CommitLog:
         self.flusher.committed()
         return self.committed - before
 
-    def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
+    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
         """Append a record and return the position after it. Sets the message's offsets, store time, size and CRC.
 
         The caller has checked the lengths of topic and properties. Raises DiskFull, StoreError.
@@ -278,12 +280,12 @@ class CommitLog:
         except struct.error as error:
             raise StoreError(f"a number of the message does not fit its field: {error}") from error
         file.target[at : at + size] = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
-        self.end = after = end + size
+        self.end = after = PhysicalOffset(end + size)
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
         return after
 
-    def append_all(self, messages: Sequence[Message]) -> int:
+    def append_all(self, messages: Sequence[Message]) -> PhysicalOffset:
         """See `Log.append_all`. All records lie in one file (ST-16)."""
         size = END_BLANK_BYTES
         for message in messages:
@@ -300,8 +302,8 @@ class CommitLog:
         return self.end
 
     def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
-    ) -> list[tuple[int, int]] | None:
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
+    ) -> list[tuple[PhysicalOffset, int]] | None:
         """Append one record per (body, properties, flag), contiguously; all other fields come from `common`.
 
         Returns physical offset and size in bytes of each; None if they do not fit in one file or a host is not IPv4. The caller
@@ -335,19 +337,19 @@ class CommitLog:
                 body, topic, short(properties_bytes), properties,
             )  # fmt: skip
             places.append((end, size))
-            end += size
-            queue_offset += 1
+            end = PhysicalOffset(end + size)
+            queue_offset = QueueOffset(queue_offset + 1)
         at = start - file.start
         file.target[at : at + total] = b"".join(parts)
         self.end = end
         return places
 
-    def _append_v6(self, message: Message, queue_offset: int, store_ms: int) -> int:
+    def _append_v6(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
         message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
         record = encode_record(message)
         return self.append_raw(record, message)
 
-    def append_raw(self, record: bytes, message: Message) -> int:
+    def append_raw(self, record: bytes, message: Message) -> PhysicalOffset:
         """Append an encoded record after patching in its physical offset; returns the position after it."""
         size = len(record)
         file = self.file_for(size)
@@ -355,7 +357,7 @@ class CommitLog:
         place = AT_PHYSICAL_OFFSET
         file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
         message.physical_offset, message.store_bytes = self.end, size
-        self.end += size
+        self.end = PhysicalOffset(self.end + size)
         return self.end
 
     def _host(self, host: tuple[str, int]) -> bytes:
@@ -368,15 +370,17 @@ class CommitLog:
 
     # ---- confirmation: a record is confirmed when it is durable
 
-    def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
+    def listen(
+        self, on_confirmed: Callable[[PhysicalOffset], object], on_failure: Callable[[FlushFailed], object]
+    ) -> None:
         """See `Log.listen`."""
         self.flusher.on_flushed, self.flusher.on_failure = on_confirmed, on_failure
 
     @property
-    def confirmed_end(self) -> int:
+    def confirmed_end(self) -> PhysicalOffset:
         return self.flusher.flushed
 
-    def set_confirmed(self, end: int) -> None:
+    def set_confirmed(self, end: PhysicalOffset) -> None:
         """See `Log.set_confirmed`."""
         self.flusher.flushed = end
 
@@ -384,7 +388,7 @@ class CommitLog:
     def failure(self) -> FlushFailed | None:
         return self.flusher.failure
 
-    def when_confirmed(self, position: int, timeout_ms: int, callback: Confirmed) -> None:
+    def when_confirmed(self, position: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
         """See `Log.when_confirmed`."""
         self.flusher.when_flushed(position, timeout_ms, callback)
 
@@ -417,14 +421,23 @@ class CommitLog:
 
     # ---- reading
 
-    def record_at(self, offset: int) -> Record | None:
+    def file_at(self, offset: PhysicalOffset) -> MappedFile | None:
+        """See `ReadableLog.file_at`."""
+        return self._files.find(offset)
+
+    @property
+    def cut_file(self) -> str:
+        """See `Log.cut_file`."""
+        return next((file.cut for file in self.files if file.cut), "")
+
+    def record_at(self, offset: PhysicalOffset) -> Record | None:
         """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
         if file is None or offset < file.start or offset + 8 > min(file.end, self.readable_end):
             return None
         return Record(*_HEAD.unpack_from(file.map, offset - file.start))
 
-    def piece_at(self, offset: int) -> tuple[int, int, mmap.mmap | bytes]:
+    def piece_at(self, offset: PhysicalOffset) -> tuple[int, int, mmap.mmap | bytes]:
         """Start and end of the readable part of the file that holds offset, and its mapping; (0, 0, b"") when it is not readable.
 
         Good until the event loop runs something else: one call serves all records of a read.
@@ -432,17 +445,21 @@ class CommitLog:
         file, readable = self._files.find(offset), self.readable_end
         if file is None or offset >= readable:
             return 0, 0, b""
+        if file is not self._current and file.cut:
+            raise CorruptRecord(file.cut, hint=_CUT_HINT)
         return file.start, min(file.end, readable), file.map
 
-    def view(self, offset: int, size: int) -> memoryview | None:
-        """A slice of the log; None unless all of it is readable and lies in one file (ST-18)."""
+    def view(self, offset: PhysicalOffset, size: int) -> memoryview | None:
+        """A slice of the log; None unless all of it is readable and lies in one file (ST-18). Raises CorruptRecord."""
         file = self._files.find(offset)
         if file is None or size < 0 or offset + size > min(file.end, self.readable_end):
             return None
+        if file is not self._current and file.cut:
+            raise CorruptRecord(file.cut, hint=_CUT_HINT)
         at = offset - file.start
         return file.view[at : at + size]
 
-    def store_time(self, offset: int) -> int:
+    def store_time(self, offset: PhysicalOffset) -> int:
         """Store timestamp of the record at an offset, Unix ms; -1 if there is none."""
         head = self.view(offset, 68)
         if head is None or _HEAD.unpack_from(head, 0)[1] != MESSAGE_MAGIC:
@@ -455,24 +472,24 @@ class CommitLog:
                 return -1
         return int(_I64.unpack_from(head, at)[0])
 
-    def next_file_start(self, offset: int) -> int:
+    def next_file_start(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Start offset of the file after the one that contains offset (ST-18)."""
-        return offset + self.file_bytes - offset % self.file_bytes
+        return PhysicalOffset(offset + self.file_bytes - offset % self.file_bytes)
 
-    def dirty_files(self, flushed: int) -> list[MappedFile]:
+    def dirty_files(self, flushed: PhysicalOffset) -> list[MappedFile]:
         """Files with unflushed bytes after `flushed`, oldest first; a snapshot, safe in a thread.
 
         Includes the file that starts at `readable_end`, because recovery may have zeroed old bytes in it.
         """
         return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable_end]
 
-    def forget_pages(self, flushed: int) -> None:
+    def forget_pages(self, flushed: PhysicalOffset) -> None:
         """Drop pages that are durable from this process's resident set; the page cache keeps them."""
         for file in self.files:
             if file.start < flushed:
                 file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
 
-    def sync_from(self, offset: int) -> None:
+    def sync_from(self, offset: PhysicalOffset) -> None:
         """See `Log.sync_from`."""
         for file in self.dirty_files(offset):
             file.flush()
@@ -483,7 +500,7 @@ class CommitLog:
     def first_store_ms(self) -> int:
         return self.store_time(self.first_position)
 
-    def expendable(self, safe: int) -> int:
+    def expendable(self, safe: PhysicalOffset) -> int:
         """See `Log.expendable`; the last file is kept."""
         current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
         return max(min(current, len(self.files) - 1), 0)
@@ -492,7 +509,7 @@ class CommitLog:
         """See `Log.truncate_front`."""
         file = self.files.pop(0)
         log.info("commit log file deleted path=%s reason=%s", file.path, reason)
-        await asyncio.to_thread(file.delete)
+        await self._disk.in_thread(file.delete)
 
     def expire(self, used_percent: int) -> None:
         """Do nothing: all files are in `files`."""

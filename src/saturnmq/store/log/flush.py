@@ -1,6 +1,6 @@
 """Flushing of the commit log: in the background, or as group commit before the response.
 
-fdatasync runs in an executor thread, one at a time; the event loop never blocks on it. A failed flush is final and
+fdatasync runs in a thread of the disk, one at a time; the event loop never blocks on it. A failed flush is final and
 never retried (DUR-06), because Linux reports a write-back error only once per descriptor.
 
 Requirements: FLU-01..FLU-08, DUR-01, DUR-05, DUR-06.
@@ -16,10 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from saturnmq.protocol.errors import FlushFailed
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import PutStatus
+from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +35,9 @@ class Source(Protocol):
     file_bytes: int
 
     @property
-    def readable_end(self) -> int: ...
+    def readable_end(self) -> PhysicalOffset: ...
 
-    def dirty_files(self, flushed: int) -> list[MappedFile]: ...
+    def dirty_files(self, flushed: PhysicalOffset) -> list[MappedFile]: ...
 
 
 def _no_listener(*_: object) -> None:
@@ -48,17 +51,18 @@ class Flusher:
     slow_count and slowest_ms describe flushes longer than half a second.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, disk: Disk) -> None:
         self._log = source
-        self.on_flushed: Callable[[int], object] = _no_listener
+        self._disk = disk
+        self.on_flushed: Callable[[PhysicalOffset], object] = _no_listener
         self.on_failure: Callable[[FlushFailed], object] = _no_listener
         self._waiting: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted = 0  # largest offset that a caller has waited for
+        self._wanted = PhysicalOffset(0)  # largest offset that a caller has waited for
         self._flushing: Sequence[MappedFile] = ()
         self._again = False  # a flush was requested while one was running
         self._running: asyncio.Task[None] | None = None
-        self.flushed = 0
+        self.flushed = PhysicalOffset(0)
         self.failure: FlushFailed | None = None
         self.count = self.slow_count = self.slowest_ms = 0
 
@@ -73,7 +77,7 @@ class Flusher:
             return False
         return end // file_bytes > self.flushed // file_bytes or self.dirty_pages() >= least_pages
 
-    def when_flushed(self, end: int, timeout_ms: int, callback: Confirmed) -> None:
+    def when_flushed(self, end: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
         """See `Log.when_confirmed`: every byte before end is durable. Many waiters share one fdatasync (FLU-01)."""
         if self.flushed >= end:
             callback(PutStatus.PUT_OK, "")
@@ -109,7 +113,7 @@ class Flusher:
         """Start a flush, or another one as soon as the running one completes."""
         self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable_end:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+            self._running = supervised(self._run(), "flush", self._fail)
 
     def committed(self) -> None:
         """Flush the bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
@@ -122,7 +126,7 @@ class Flusher:
             while self.failure is None:
                 self._again = False
                 try:
-                    await loop.run_in_executor(None, self._flush_while_waited_for, loop)
+                    await self._disk.in_thread(self._flush_while_waited_for, loop)
                 except Exception as error:
                     self._fail(error)
                     return
@@ -148,21 +152,27 @@ class Flusher:
             if self._wanted <= end or self._log.readable_end <= end:
                 return
 
-    def _done(self, end: int, took_ms: int) -> None:
+    def _done(self, end: PhysicalOffset, took_ms: int) -> None:
         self._note_time(took_ms, end)
         self.flushed = max(self.flushed, end)
-        self.on_flushed(self.flushed)
+        try:
+            self.on_flushed(self.flushed)
+        except Exception as error:
+            log.critical("dispatch of flushed messages failed end=%s", end, exc_info=error)
+            self._fail(error)
         while self._waiting and self._waiting[0].end <= end:
             self._waiting.popleft().complete(PutStatus.PUT_OK)
 
-    def _note_time(self, took_ms: int, end: int) -> None:
+    def _note_time(self, took_ms: int, end: PhysicalOffset) -> None:
         self.count += 1
         self.slowest_ms = max(self.slowest_ms, took_ms)
         if took_ms > _SLOW_SECONDS * 1000:
             self.slow_count += 1
             log.warning("slow flush elapsed_ms=%s end=%s", took_ms, end)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is not None:
+            return
         name = self._flushing[-1].path if self._flushing else "the commit log"
         reason = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else repr(error)
         self.failure = FlushFailed(

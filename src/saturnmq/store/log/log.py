@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from saturnmq.protocol.errors import FlushFailed, StoreError
 from saturnmq.protocol.message import Buffer, Message
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.results import PutStatus
 
-Position: TypeAlias = int
+Position: TypeAlias = PhysicalOffset
 """Offset in the log, bytes. The position of an append is the end of its last record.
 
 `append` may return a subclass of int that identifies the append: an entry of a deposed leader can be replaced by another one at
@@ -69,8 +70,14 @@ class ReadableLog(Protocol):
     def files(self) -> list[MappedFile]:
         """Files that the store's retention deletes, oldest first."""
 
+    def file_at(self, offset: Position) -> MappedFile | None:
+        """The file that holds an offset, of this log or of the ledger."""
+
     def view(self, offset: Position, size: int) -> memoryview | None:
-        """A slice of the log; None unless all of it is readable and lies in one file."""
+        """A slice of the log; None unless all of it is readable and lies in one file.
+
+        Raises CorruptRecord if the file was truncated while it is open: an access to its lost part would end the process.
+        """
 
     def piece_at(self, offset: Position) -> tuple[int, int, mmap.mmap | bytes]:
         """Start and end of the readable part of the file that holds the offset, and its mapping; (0, 0, b"") if none."""
@@ -97,15 +104,15 @@ class Log(ReadableLog, Protocol):
 
     # ---- append
 
-    def append(self, message: Message, queue_offset: int, store_ms: int) -> Position:
+    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> Position:
         """Append a record. Sets the message's offsets, store time and size. Raises AppendRefused, StoreError."""
 
     def append_all(self, messages: Sequence[Message]) -> Position:
         """Append all records or none; queue offset and store time are set by the caller. Raises AppendRefused, StoreError."""
 
     def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
-    ) -> list[tuple[int, int]] | None:
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
+    ) -> list[tuple[Position, int]] | None:
         """Fast path for a batch: one record per (body, properties, flag). Returns offsets and sizes; None if unsupported."""
 
     async def stop_appends(self) -> None:
@@ -121,7 +128,7 @@ class Log(ReadableLog, Protocol):
     def confirmed_end(self) -> Position:
         """Every record before it survives what this log protects against: a power failure, the loss of a member."""
 
-    def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
+    def listen(self, on_confirmed: Callable[[Position], object], on_failure: Callable[[FlushFailed], object]) -> None:
         """Set the listeners: `confirmed_end` has advanced (called before the waiters it covers); the log has failed."""
 
     def set_confirmed(self, end: Position) -> None:
@@ -165,6 +172,10 @@ class Log(ReadableLog, Protocol):
         """Copy the pool's buffers into the files, which makes them readable; returns the bytes copied."""
 
     # ---- files
+
+    @property
+    def cut_file(self) -> str:
+        """Which open file was truncated by someone else, and to what length; "" if none was."""
 
     def load(self) -> None:
         """Map the existing files. Raises CorruptRecord, StoreError."""

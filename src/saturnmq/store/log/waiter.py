@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.results import PutStatus
 
@@ -13,7 +14,7 @@ class Waiter:
 
     __slots__ = ("_callback", "deadline", "done", "end", "timer")
 
-    def __init__(self, end: int, deadline: float, callback: Confirmed) -> None:
+    def __init__(self, end: PhysicalOffset, deadline: float, callback: Confirmed) -> None:
         self.end = end
         self.deadline = deadline
         self.done = False

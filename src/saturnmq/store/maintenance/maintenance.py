@@ -16,17 +16,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
+from saturnmq.protocol.errors import DiskFull, FlushFailed, OutOfDescriptors, SaturnError, StoreError
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue
-from saturnmq.store.index.message_index import MessageIndex, Synced
+from saturnmq.store.index.message_index import IndexFlush, MessageIndex, Synced
 from saturnmq.store.log.log import Log, wait_confirmed
-from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, Usage, decide, delete_hours
+from saturnmq.store.maintenance.clock_watch import ClockWatch
+from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, Usage, decide
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
-from saturnmq.store.settings import StoreSettings
+from saturnmq.store.settings import StoreSettings, delete_hours
+from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,10 @@ VERIFY_BYTES: Final = 64 << 20  # amount of log that is read and verified at eve
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
 _RECHECK_S: Final = 1.0
+_LOOK_S: Final = 0.5
+_PAUSE_FIRST_S: Final = 0.5
+_PAUSE_MAX_S: Final = 8.0
+_INDEX_LOSSES_MAX: Final = 2  # a disk that fails more often takes no messages
 FLUSH_TIMEOUT_MS: Final = 600_000
 
 
@@ -52,7 +59,7 @@ class MaintainedStore(Protocol):
     reserve: Reserve
     failure: SaturnError | None
     refusal: str
-    dispatched: int
+    dispatched: PhysicalOffset
     last_store_ms: int
 
     def commit(self) -> None: ...
@@ -72,14 +79,22 @@ class Maintenance:
     def __init__(self, store: MaintainedStore) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
-        self._boundaries: deque[int] = deque()
+        self._boundaries: deque[PhysicalOffset] = deque()
         self._manual_runs = 0
         self._forgotten = 0
         self._first = -1  # where the log began at the last run of retention
         self._writing = asyncio.Lock()
         self._stopping = asyncio.Event()
-        settings = store.settings
-        self._policy = Policy(
+        self._index_losses = 0
+        self._pause_s = 0.0  # between two writes while no descriptor is free; 0 while there are some
+        self._next_file = 0.0  # loop time before which no commit log file is preallocated
+        self._resume = 0.0  # loop time before which no write is tried
+        self._clock = ClockWatch(store.settings.file_reserved_hours * 3_600_000)
+
+    @property
+    def _policy(self) -> Policy:
+        settings = self._store.settings
+        return Policy(
             delete_hours(settings.delete_when),
             settings.file_reserved_hours * 3_600_000,
             settings.disk_percent_max,
@@ -92,13 +107,14 @@ class Maintenance:
         return self._task is not None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guard())
+        self._store.put_in_index()  # what recovery has left
+        self._task = supervised(self._run(), "store maintenance", self._failed)
 
     async def stop(self) -> None:
         """Stop the task after its current step: no write is left running in a thread that is not awaited."""
         self._stopping.set()
         if self._task is not None:
-            await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def arm(self) -> None:
@@ -107,24 +123,23 @@ class Maintenance:
 
     # ---- rounds
 
-    async def _guard(self) -> None:
-        """Run the task; if it fails, the store stops accepting messages, because they would never be flushed."""
-        try:
-            await self._run()
-        except Exception as error:
-            log.exception("store maintenance failed")
-            self._store.stop_writing(StoreError(f"the store's maintenance failed: {type(error).__name__}: {error}"))
+    def _failed(self, error: BaseException) -> None:
+        """Stop accepting messages, because they would never be flushed."""
+        self._store.stop_writing(StoreError(f"the store's maintenance failed: {type(error).__name__}: {error}"))
 
     async def _run(self) -> None:
         settings, commit_log = self._store.settings, self._store.log
         loop = asyncio.get_running_loop()
         tick_s = min(settings.flush_interval_ms, settings.commit_interval_ms if commit_log.pooled else 2**31) / 1000
         now = loop.time()
-        last_flush = last_log = last_queue = last_note = last_check = now
+        last_flush = last_log = last_queue = last_note = last_check = last_look = now
         checked = False
         next_clean = now + min(_CLEAN_FIRST_S, settings.clean_interval_ms / 1000)
         while not await self._sleep(tick_s):
             now = loop.time()
+            if now - last_look >= _LOOK_S:
+                last_look = now
+                self._look_for_cut_files()
             self._store.commit()
             if (now - last_flush) * 1000 >= settings.flush_interval_ms:
                 last_flush = now
@@ -141,7 +156,7 @@ class Maintenance:
                 await self._guarded(settings.flush_queue_least_pages * PAGE_BYTES)
             if (self._store.refusal or not checked) and now - last_check >= _RECHECK_S:
                 last_check, checked = now, True
-                self._store.recheck(await asyncio.to_thread(self._store.disk_usage))
+                self._store.recheck(await self._store.disk.in_thread(self._store.disk_usage))
             if now >= next_clean:
                 next_clean = now + settings.clean_interval_ms / 1000
                 await self.clean()
@@ -152,6 +167,14 @@ class Maintenance:
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
 
+    def _look_for_cut_files(self) -> None:
+        """Stop the store if someone has truncated a mapped file: the next append or read there would end the process (DUR-04)."""
+        store = self._store
+        cut = store.log.cut_file if store.failure is None else ""
+        if cut:
+            log.critical("log file truncated while in use reason=%s", cut)
+            store.stop_writing(FlushFailed(cut, hint="Stop the broker and restore the file from a copy."))
+
     def _far_from_note(self) -> bool:
         note = self._store.checkpoint.note
         return note is not None and self._store.dispatched - note.dispatched > NOTE_BYTES
@@ -161,8 +184,10 @@ class Maintenance:
         store = self._store
         if store.failure is None:
             try:
-                await store.log.preallocate()
+                if asyncio.get_running_loop().time() >= self._next_file:
+                    await store.log.preallocate()
             except StoreError as error:
+                self._next_file = asyncio.get_running_loop().time() + _PAUSE_MAX_S
                 log.warning("preallocation of the next commit log file failed reason=%s", error)
         end = store.log.end
         if end - self._forgotten >= _FORGET_BYTES:
@@ -174,23 +199,37 @@ class Maintenance:
             self._boundaries.append(end)
 
     async def _guarded(self, least_bytes: int) -> None:
-        """Write queues with least_bytes pending, 0: everything. A full disk is retried; any other failure is final."""
+        """Write queues with least_bytes pending, 0: everything.
+
+        A full disk and missing descriptors are retried, any other failure is final.
+        """
         store = self._store
-        if store.failure is not None:
+        if store.failure is not None or asyncio.get_running_loop().time() < self._resume:
             return
         try:
             if least_bytes:
                 await self._write_queues(least_bytes)
             else:
                 await self.write_all()
+            self._pause_s = 0.0
         except (OSError, StoreError) as error:
-            if isinstance(error, DiskFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OutOfDescriptors):
+                self._out_of_descriptors(error)
+            elif isinstance(error, DiskFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                 log.error("no space for consume queues or index, write retried reason=%s", error)
                 store.refusal = f"the disk is full: {error}"
             elif isinstance(error, FlushFailed):
                 store.stop_writing(error)
             else:
                 store.stop_writing(FlushFailed(f"writing of consume queues failed: {error}"))
+
+    def _out_of_descriptors(self, error: OutOfDescriptors) -> None:
+        """Write again after a pause that grows; messages are rejected once too much of the log would be dispatched again."""
+        self._pause_s = min(self._pause_s * 2 or _PAUSE_FIRST_S, _PAUSE_MAX_S)
+        self._resume = asyncio.get_running_loop().time() + self._pause_s
+        log.error("no descriptor for store files, write retried pause_ms=%d reason=%s", self._pause_s * 1000, error)
+        if self._far_from_note():
+            self._store.refusal = f"the store's files cannot be opened: {error}"
 
     async def _write_queues(self, least_bytes: int) -> None:
         store = self._store
@@ -199,7 +238,7 @@ class Maintenance:
             if not todo.queues:
                 return
             try:
-                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
+                await store.disk.in_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
                 store.queues.put_back(todo)
                 raise
@@ -216,7 +255,7 @@ class Maintenance:
                     await wait_confirmed(store.log, dispatched, FLUSH_TIMEOUT_MS)
                     if store.log.failure is not None:
                         raise store.log.failure
-                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
+                await store.disk.in_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
                 store.queues.put_back(todo)
                 raise
@@ -225,20 +264,41 @@ class Maintenance:
             checkpoint = store.checkpoint
             checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
             note = self.note(dispatched)
-            await asyncio.to_thread(checkpoint.write, note)
+            await store.disk.in_thread(checkpoint.write, note)
 
-    async def _flush_index(self, dispatched: int) -> None:
-        index, waiting = self._store.index, self._store.index_queue
+    async def _flush_index(self, dispatched: PhysicalOffset) -> None:
+        store = self._store
+        index, waiting = store.index, store.index_queue
         if index is None or waiting is None:
             return
-        self._store.put_in_index()
+        store.put_in_index()
         flush = index.begin_flush(waiting.covered(dispatched))
         if flush is not None:
-            await asyncio.to_thread(flush.run)
-            index.end_flush(flush)
+            try:
+                await store.disk.in_thread(flush.run)
+            except OutOfDescriptors:
+                index.retry_flush(flush)
+                raise
+            except OSError as error:
+                self._index_lost(index, waiting, flush, error)
+            else:
+                index.end_flush(flush)
         self._store.checkpoint.index_ms = max(self._store.checkpoint.index_ms, index.sealed_ms)
 
-    def note(self, dispatched: int) -> Note:
+    def _index_lost(self, index: MessageIndex, waiting: IndexQueue, flush: IndexFlush, error: OSError) -> None:
+        """A failed sync is final for index files: they are rebuilt from the log. Raises FlushFailed if it happens repeatedly."""
+        self._index_losses += 1
+        names, reason = [file.path.name for file in flush.files], f"{error.strerror} (errno {error.errno})"
+        begin = index.discard(flush)
+        log.critical("index sync failed, files dropped and rebuilt files=%s offset=%s reason=%s", names, begin, reason)
+        if self._index_losses > _INDEX_LOSSES_MAX:
+            raise FlushFailed(
+                f"sync of the index files in {index.folder} failed {self._index_losses} times: {reason}",
+                hint="Check the disk, then start the broker again.",
+            )
+        waiting.rebuild(begin)
+
+    def note(self, dispatched: PhysicalOffset) -> Note:
         """The note for the checkpoint if everything before `dispatched` is durable."""
         store = self._store
         synced = store.log.confirmed_end
@@ -249,27 +309,31 @@ class Maintenance:
         place = index or Synced(0, 0, 0, dispatched)
         return Note(synced, dispatched, place.offset, place.file, place.entries, min(verify, synced), place.end_ms)
 
-    def begin_at(self, boundaries: Sequence[int]) -> None:
+    def begin_at(self, boundaries: Sequence[PhysicalOffset]) -> None:
         """Start from an opened store; records begin at these offsets."""
         self._boundaries.extend(boundaries)
         self._forgotten = self._store.log.end
 
     # ---- retention
 
-    async def clean(self) -> None:
-        """One run of retention (DEL-01..09, DL-S09, DL-U03)."""
+    async def clean(self, *, trust_clock: bool = False) -> None:
+        """One run of retention (DEL-01..09, DL-S09, DL-U03). trust_clock: even right after the clock jumped."""
         store, commit_log = self._store, self._store.log
-        usage = await asyncio.to_thread(store.disk_usage)
-        modified = await asyncio.to_thread(self._modified_ms)
+        usage = await store.disk.in_thread(store.disk_usage)
+        modified = await store.disk.in_thread(self._modified_ms)
         if any(self._queues_reach() < file.end <= commit_log.confirmed_end for file in commit_log.files):
             await self._guarded(0)
+        running_ms = int(asyncio.get_running_loop().time() * 1000)
+        expiry_ms = self._clock.now_for_expiry(
+            store.clock_ms(), running_ms, max([*modified, store.last_store_ms or -1])
+        )
         decision = decide(
             self._policy,
             usage,
             hour=time.localtime(store.clock_ms() / 1000).tm_hour,
             manual=self._manual_runs > 0,
             modified_ms=modified,
-            now_ms=store.clock_ms(),
+            now_ms=store.clock_ms() if self._manual_runs or trust_clock else expiry_ms,
             written_files=commit_log.expendable(min(commit_log.confirmed_end, self._queues_reach())),
         )
         if self._manual_runs and not commit_log.files:
@@ -282,14 +346,14 @@ class Maintenance:
         if commit_log.first_position != self._first:
             self._first = commit_log.first_position
             await self._delete_behind()
-        store.recheck(await asyncio.to_thread(store.disk_usage) if decision.delete else usage)
+        store.recheck(await store.disk.in_thread(store.disk_usage) if decision.delete else usage)
         if not store.refusal:
-            await asyncio.to_thread(store.reserve.allocate)
+            await store.disk.in_thread(store.reserve.allocate)
 
-    def _queues_reach(self) -> int:
+    def _queues_reach(self) -> PhysicalOffset:
         """Nothing before this offset is dispatched again after a crash, so the queues do not need that part of the log."""
         note = self._store.checkpoint.note
-        return note.dispatched if note is not None else 0
+        return note.dispatched if note is not None else PhysicalOffset(0)
 
     def _modified_ms(self) -> list[int]:
         found = []

@@ -80,19 +80,3 @@ def decide(
     if forced and count:
         reason += f"; unexpired files are deleted above {FORCE_PERCENT} %"
     return Decision(count, reason, full)
-
-
-def delete_hours(text: str) -> frozenset[int]:
-    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the bad word."""
-    hours = set()
-    for word in text.split(";"):
-        if word.strip():
-            if not word.strip().isdigit() or int(word) > 23:
-                raise ValueError(f"deleteWhen: {word.strip()!r} is not an hour from 00 to 23")
-            hours.add(int(word))
-    return frozenset(hours)
-
-
-def percent(used: int, total: int) -> int:
-    """Used share in whole percent, rounded up; -1 if it cannot be read."""
-    return -(-used * 100 // total) if total > 0 else -1

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name, numbered_files
@@ -35,7 +36,7 @@ _FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
 _KEPT_UNITS: Final = 1024  # written units kept in memory for readers at the end of the queue
 _READ_UNITS: Final = 4096
 
-Unit: TypeAlias = tuple[int, int, int]
+Unit: TypeAlias = tuple[PhysicalOffset, int, int]
 """(physical offset, size, tags code)"""
 
 
@@ -93,10 +94,8 @@ class ConsumeQueue:
         self._tail = bytearray()  # units from byte position _tail_at on
         self._tail_at = 0
         self._written = 0  # every byte before this position is in files
-        self.min_offset = 0
-        self.max_offset = 0
-        self.next_offset = 0
-        self.max_physical = -1
+        self.min_offset = self.max_offset = self.next_offset = QueueOffset(0)
+        self.max_physical = NO_PHYSICAL_OFFSET
 
     # ---- load
 
@@ -118,11 +117,11 @@ class ConsumeQueue:
         self._first = starts[0]
         end = self._used_linear(starts[-3:]) if linear else self._used(starts[-1])
         self._set_written(end)
-        self.min_offset = self._first // UNIT_BYTES
+        self.min_offset = self.first_offset
         self._skip_fillers()
-        last = self.unit(self.max_offset - 1)
+        last = self.unit(QueueOffset(self.max_offset - 1))
         if last is not None and last[1] != FILLER_SIZE:
-            self.max_physical = last[0] + last[1]
+            self.max_physical = PhysicalOffset(last[0] + last[1])
 
     def load_extension(self) -> None:
         """Load the extension after the queue itself. Raises StoreError if its files' length differs from the setting."""
@@ -134,7 +133,7 @@ class ConsumeQueue:
         if self.extension is not None:
             self.extension.trim()
 
-    def extension_time(self, queue_offset: int) -> int | None:
+    def extension_time(self, queue_offset: QueueOffset) -> int | None:
         """Store time (Unix ms) of a message from its extension; None if it has none."""
         unit = self._unit(queue_offset) if self.extension is not None else None
         content = self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
@@ -142,13 +141,13 @@ class ConsumeQueue:
 
     def _last_code(self) -> int | None:
         """The raw tags code of the last unit (an address if it has an extension); None for an empty queue."""
-        unit = self._unit(self.max_offset - 1)
+        unit = self._unit(QueueOffset(self.max_offset - 1))
         return unit[2] if unit is not None else None
 
     def _set_written(self, end: int) -> None:
         self._tail.clear()
         self._tail_at = self._written = end
-        self.max_offset = self.next_offset = end // UNIT_BYTES
+        self.max_offset = self.next_offset = QueueOffset(end // UNIT_BYTES)
 
     def _used(self, start: int) -> int:
         """End of the units in the last file, by bisection: they are contiguous from its start."""
@@ -175,17 +174,17 @@ class ConsumeQueue:
         """Move min_offset past the leading fillers, by bisection: they are contiguous."""
         low, high = self.min_offset, self.max_offset
         while low < high:
-            middle = (low + high) // 2
+            middle = QueueOffset((low + high) // 2)
             unit = self._unit(middle)
             if unit is not None and unit[1] == FILLER_SIZE:
-                low = middle + 1
+                low = QueueOffset(middle + 1)
             else:
                 high = middle
         self.min_offset = low
 
     # ---- append
 
-    def append(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
+    def append(self, queue_offset: QueueOffset, physical: PhysicalOffset, size: int, tags_code: int) -> bool:
         """Append the unit of a queue offset; an existing unit is left unchanged (CQ-07).
 
         False if units before it are missing: the queue must be rebuilt.
@@ -197,26 +196,32 @@ class ConsumeQueue:
                 return False
             self._start_at(queue_offset)
         self._tail += UNIT.pack(physical, size, tags_code)
-        self.max_offset = queue_offset = queue_offset + 1
+        self.max_offset = queue_offset = QueueOffset(queue_offset + 1)
         if self.next_offset < queue_offset:
             self.next_offset = queue_offset
-        self.max_physical = physical + size
+        self.max_physical = PhysicalOffset(physical + size)
         return True
 
-    def append_units(self, queue_offset: int, units: list[tuple[int, int, int]]) -> bool:
+    def append_units(self, queue_offset: QueueOffset, units: list[Unit]) -> bool:
         """Append (physical offset, size, tags code) units from queue_offset on; False if that is not the next offset."""
         if queue_offset != self.max_offset:
             return False
         pack = UNIT.pack
         self._tail += b"".join([pack(*unit) for unit in units])
-        self.max_offset = queue_offset = queue_offset + len(units)
+        self.max_offset = queue_offset = QueueOffset(queue_offset + len(units))
         if self.next_offset < queue_offset:
             self.next_offset = queue_offset
-        self.max_physical = units[-1][0] + units[-1][1]
+        self.max_physical = PhysicalOffset(units[-1][0] + units[-1][1])
         return True
 
     def append_extended(
-        self, queue_offset: int, physical: int, size: int, tags_code: int, store_ms: int, bit_map: bytes | None
+        self,
+        queue_offset: QueueOffset,
+        physical: PhysicalOffset,
+        size: int,
+        tags_code: int,
+        store_ms: int,
+        bit_map: bytes | None,
     ) -> bool:
         """As `append`, with tags code, store time (Unix ms) and bit map stored in the extension (CQ-13)."""
         is_new = queue_offset == self.max_offset or not self.max_offset
@@ -224,25 +229,25 @@ class ConsumeQueue:
             tags_code = self.extension.append(tags_code, store_ms, bit_map)
         return self.append(queue_offset, physical, size, tags_code)
 
-    def _start_at(self, queue_offset: int) -> None:
+    def _start_at(self, queue_offset: QueueOffset) -> None:
         """Start an empty queue at a non-zero offset: the file is filled with fillers up to it (CQ-08)."""
         position = queue_offset * UNIT_BYTES
         self._first = self._tail_at = self._written = position - position % self._file_bytes
         self._tail[:] = _FILLER * ((position - self._first) // UNIT_BYTES)
         self.min_offset = self.max_offset = queue_offset
 
-    def begin_at(self, queue_offset: int) -> None:
+    def begin_at(self, queue_offset: QueueOffset) -> None:
         """Let an empty queue continue at this offset instead of 0; the unit before it is a filler."""
-        self._start_at(queue_offset - 1)
+        self._start_at(QueueOffset(queue_offset - 1))
         self._tail += _FILLER
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
     # ---- write
 
     @property
-    def first_offset(self) -> int:
+    def first_offset(self) -> QueueOffset:
         """Queue offset of the first unit in files or memory, fillers included."""
-        return self._first // UNIT_BYTES
+        return QueueOffset(self._first // UNIT_BYTES)
 
     @property
     def dirty_bytes(self) -> int:
@@ -283,7 +288,7 @@ class ConsumeQueue:
             self._read_start, self._read_path = position - at, self._folder / file_name(position - at)
         return self._cache.read(self._read_path, at, min(size_bytes, self._file_bytes - at))
 
-    def read(self, queue_offset: int, units_max: int) -> bytes:
+    def read(self, queue_offset: QueueOffset, units_max: int) -> bytes:
         """Up to units_max units from queue_offset on, within one file (CQ-04); b"" if there are none."""
         if queue_offset < self._first // UNIT_BYTES or queue_offset >= self.max_offset:
             return b""
@@ -298,14 +303,27 @@ class ConsumeQueue:
             written += self._tail[: stop - self._tail_at]
         return written
 
-    def _unit(self, queue_offset: int) -> Unit | None:
+    def place_of(self, queue_offset: QueueOffset) -> tuple[Path, int]:
+        """File of a unit, and its position there in bytes."""
+        at = queue_offset * UNIT_BYTES
+        start = at - at % self._file_bytes
+        return self._folder / file_name(start), at - start
+
+    def is_cached(self, queue_offset: QueueOffset, units_max: int) -> bool:
+        """Whether `read` does not wait for the disk: the units are in memory, or in the page cache."""
+        if queue_offset * UNIT_BYTES >= self._tail_at:
+            return True
+        path, at = self.place_of(queue_offset)
+        return self._cache.is_cached(path, at, units_max * UNIT_BYTES)
+
+    def _unit(self, queue_offset: QueueOffset) -> Unit | None:
         raw = self.read(queue_offset, 1)
         if len(raw) != UNIT_BYTES:
             return None
         physical, size, tags = UNIT.unpack(raw)
         return physical, size, tags
 
-    def unit(self, queue_offset: int) -> Unit | None:
+    def unit(self, queue_offset: QueueOffset) -> Unit | None:
         """(physical offset, size, tags code), or None outside the queue.
 
         The tags code comes from the extension if the unit has one; an address that cannot be resolved is returned as it is.
@@ -317,7 +335,7 @@ class ConsumeQueue:
         content = self.extension.read(unit[2]) if self.extension is not None else None
         return unit if content is None else (unit[0], unit[1], content.tags_code)
 
-    def units(self, queue_offset: int, count: int) -> Iterator[tuple[int, Unit]]:
+    def units(self, queue_offset: QueueOffset, count: int) -> Iterator[tuple[QueueOffset, Unit]]:
         """(queue offset, unit) from queue_offset on, across files; tags codes as in `unit`."""
         end = min(queue_offset + count, self.max_offset)
         while queue_offset < end:
@@ -326,16 +344,16 @@ class ConsumeQueue:
                 return
             for unit in UNIT.iter_unpack(raw):
                 yield queue_offset, unit if unit[2] > ADDRESS_MAX else self._with_tags(unit)
-                queue_offset += 1
+                queue_offset = QueueOffset(queue_offset + 1)
 
-    def next_file_offset(self, queue_offset: int) -> int:
+    def next_file_offset(self, queue_offset: QueueOffset) -> QueueOffset:
         """Queue offset of the first unit of the next file (CQ-05)."""
         per_file = self._file_bytes // UNIT_BYTES
-        return queue_offset + per_file - queue_offset % per_file
+        return QueueOffset(queue_offset + per_file - queue_offset % per_file)
 
     # ---- shrink
 
-    def truncate(self, physical_end: int) -> int:
+    def truncate(self, physical_end: PhysicalOffset) -> int:
         """Drop units of records that end after physical_end (RC-10), in files too; returns how many. Raises OSError, StoreError."""
         low = self.end_before(physical_end)
         dropped = self.max_offset - low
@@ -350,33 +368,33 @@ class ConsumeQueue:
             self._tail_at = end
         self._written = min(self._written, end)
         self.max_offset = self.next_offset = low
-        last = self.unit(low - 1)
-        self.max_physical = last[0] + last[1] if last is not None else -1
+        last = self.unit(QueueOffset(low - 1))
+        self.max_physical = PhysicalOffset(last[0] + last[1]) if last is not None else NO_PHYSICAL_OFFSET
         if low == 0:
             self.delete()
         elif self.extension is not None:
             self.extension.truncate(self._last_code())
         return dropped
 
-    def end_before(self, physical_end: int) -> int:
+    def end_before(self, physical_end: PhysicalOffset) -> QueueOffset:
         """The queue offset after the last unit that `truncate` would keep. Raises OSError."""
         low, high = self.min_offset, self.max_offset
-        if self.max_physical <= physical_end and self._follows(high - 1, physical_end):
+        if self.max_physical <= physical_end and self._follows(QueueOffset(high - 1), physical_end):
             return high
         while low < high:
-            middle = (low + high) // 2
+            middle = QueueOffset((low + high) // 2)
             if self._ends_before(middle, physical_end):
-                low = middle + 1
+                low = QueueOffset(middle + 1)
             else:
                 high = middle
-        while low > self.min_offset and not self._follows(low - 1, physical_end):
-            low -= 1
+        while low > self.min_offset and not self._follows(before := QueueOffset(low - 1), physical_end):
+            low = before
         return low
 
-    def _ends_before(self, queue_offset: int, physical_end: int) -> bool:
+    def _ends_before(self, queue_offset: QueueOffset, physical_end: PhysicalOffset) -> bool:
         return _is_good(self._unit(queue_offset), physical_end)
 
-    def _follows(self, queue_offset: int, physical_end: int) -> bool:
+    def _follows(self, queue_offset: QueueOffset, physical_end: PhysicalOffset) -> bool:
         """Whether a unit is valid and follows a valid one.
 
         After a power loss unsynced files may contain holes and fragments; the bisection in `end_before` may stop at the end of
@@ -387,7 +405,7 @@ class ConsumeQueue:
         unit = self._unit(queue_offset)
         if queue_offset == self.min_offset or not _is_good(unit, physical_end):
             return _is_good(unit, physical_end)
-        before = self._unit(queue_offset - 1)
+        before = self._unit(QueueOffset(queue_offset - 1))
         return unit is not None and _is_good(before, unit[0])
 
     def _zero_files(self, end: int) -> None:
@@ -409,27 +427,27 @@ class ConsumeQueue:
                 finally:
                     disk.close(fd)
 
-    def correct_min_offset(self, physical_min: int) -> None:
+    def correct_min_offset(self, physical_min: PhysicalOffset) -> None:
         """Move min_offset to the first unit whose record is at or after the start of the commit log (CQ-11)."""
         unit = self._unit(self.min_offset)
         if unit is None or unit[0] >= physical_min:
             return
         low, high = self.min_offset, self.max_offset
         while low < high:
-            middle = (low + high) // 2
+            middle = QueueOffset((low + high) // 2)
             unit = self._unit(middle)
             if unit is not None and unit[0] < physical_min:
-                low = middle + 1
+                low = QueueOffset(middle + 1)
             else:
                 high = middle
         self.min_offset = low
 
-    def delete_before(self, physical_min: int) -> int:
+    def delete_before(self, physical_min: PhysicalOffset) -> int:
         """Delete leading files whose last unit points before physical_min, never the last file (DEL-09); returns how many."""
         count = 0
         paths = numbered_files(self._folder)
         for path in paths[:-1]:
-            last = (int(path.name) + self._file_bytes) // UNIT_BYTES - 1
+            last = QueueOffset((int(path.name) + self._file_bytes) // UNIT_BYTES - 1)
             unit = self._unit(last)
             if unit is None or unit[0] >= physical_min or last + 1 > self._written // UNIT_BYTES:
                 break
@@ -437,7 +455,7 @@ class ConsumeQueue:
             self._cache.disk.unlink(path)
             self._first = int(path.name) + self._file_bytes
             count += 1
-        self.min_offset = max(self.min_offset, self._first // UNIT_BYTES)
+        self.min_offset = max(self.min_offset, self.first_offset)
         self.correct_min_offset(physical_min)
         first = self._unit(self.min_offset) if self.extension is not None else None
         if self.extension is not None and first is not None:
@@ -451,13 +469,13 @@ class ConsumeQueue:
             self._cache.disk.unlink(path)
         self._tail.clear()
         self._first = self._tail_at = self._written = 0
-        self.min_offset = self.max_offset = self.next_offset = 0
-        self.max_physical = -1
+        self.min_offset = self.max_offset = self.next_offset = QueueOffset(0)
+        self.max_physical = NO_PHYSICAL_OFFSET
         if self.extension is not None:
             self.extension.delete()
 
 
-def _is_good(unit: Unit | None, physical_end: int) -> bool:
+def _is_good(unit: Unit | None, physical_end: PhysicalOffset) -> bool:
     """Whether a unit points to a record that ends at or before physical_end."""
     return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
 

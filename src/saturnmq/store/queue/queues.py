@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.state_file import StateFile
@@ -37,11 +38,11 @@ TOPIC_BYTES_MAX: Final = 255
 class Listed:
     """Contents of queues.json: per queue the first queue offset in files and the next one, and the log's start at that time."""
 
-    log_start: int
-    queues: dict[Key, tuple[int, int]]
+    log_start: PhysicalOffset
+    queues: dict[Key, tuple[QueueOffset, QueueOffset]]
 
     def encode(self) -> bytes:
-        table: dict[str, dict[str, tuple[int, int]]] = {}
+        table: dict[str, dict[str, tuple[QueueOffset, QueueOffset]]] = {}
         for (topic, queue_id), reach in sorted(self.queues.items()):
             table.setdefault(topic, {})[str(queue_id)] = reach
         return json.dumps({"logStart": self.log_start, "queues": table}, separators=(",", ":")).encode()
@@ -55,11 +56,11 @@ def parse_list(data: bytes) -> Listed:
     """Parse queues.json. Raises ValueError, KeyError, TypeError or AttributeError for invalid contents."""
     table = json.loads(data)
     queues = {
-        (str(topic), int(queue_id)): (int(first), int(reached))
+        (str(topic), int(queue_id)): (QueueOffset(int(first)), QueueOffset(int(reached)))
         for topic, ids in table["queues"].items()
         for queue_id, (first, reached) in ids.items()
     }
-    return Listed(int(table["logStart"]), queues)
+    return Listed(PhysicalOffset(int(table["logStart"])), queues)
 
 
 class Round:
@@ -101,7 +102,7 @@ class QueueTable:
         file_bytes: int,
         disk: Disk,
         list_path: Path,
-        log_start: Callable[[], int],
+        log_start: Callable[[], PhysicalOffset],
         extension: tuple[Path, int] | None = None,
     ) -> None:
         self._extension = extension
@@ -116,7 +117,7 @@ class QueueTable:
         self.listed: Listed | None = None  # contents of the list on disk; None: there is none
         self.removed: set[Key] = set()  # since the last full round was taken
         self.lock = threading.Lock()  # held while files of a queue, or the list, are written or removed
-        self._ends: dict[Key, int] = {}  # minimum next offsets, from the list and from cleared queues
+        self._ends: dict[Key, QueueOffset] = {}  # minimum next offsets, from the list and from cleared queues
 
     # ---- load
 
@@ -199,14 +200,14 @@ class QueueTable:
         self._dirty.add(key)
 
     @property
-    def max_physical(self) -> int:
+    def max_physical(self) -> PhysicalOffset:
         """End of the last record that any queue points to, bytes; -1 without queues."""
-        return max((queue.max_physical for queue in self.by_key.values()), default=-1)
+        return max((queue.max_physical for queue in self.by_key.values()), default=NO_PHYSICAL_OFFSET)
 
     @property
-    def min_physical(self) -> int:
+    def min_physical(self) -> PhysicalOffset:
         """Log offset up to which every existing queue has its units, bytes; -1 without queues."""
-        return min((queue.max_physical for queue in self.by_key.values()), default=-1)
+        return min((queue.max_physical for queue in self.by_key.values()), default=NO_PHYSICAL_OFFSET)
 
     # ---- write
 
@@ -271,7 +272,7 @@ class QueueTable:
         start = self._log_start()
         for key, queue in self.by_key.items():
             if 0 <= queue.max_physical <= start:
-                self._ends[key] = max(self._ends.get(key, 0), queue.max_offset)
+                self._ends[key] = max(self._ends.get(key, QueueOffset(0)), queue.max_offset)
             queue.delete()
         self._dirty.clear()
 
@@ -291,7 +292,7 @@ class QueueTable:
         if self.listed is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
-    def truncate(self, physical_end: int) -> int:
+    def truncate(self, physical_end: PhysicalOffset) -> int:
         """Drop units of records that end after physical_end; returns how many. Raises OSError, StoreError.
 
         The list is written first: if interrupted in between, the next start does not miss the dropped units.

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 
 CHECKPOINT_BYTES: Final = 4096
@@ -53,12 +54,12 @@ _NOTE_BYTES: Final = _NOTE.size + _CRC.size
 class Note:
     """Offsets in the commit log, bytes; see the layout above."""
 
-    log_synced: int
-    dispatched: int
-    indexed: int
+    log_synced: PhysicalOffset
+    dispatched: PhysicalOffset
+    indexed: PhysicalOffset
     index_file: int
     index_entries: int
-    verify_from: int
+    verify_from: PhysicalOffset
     index_end_ms: int = 0
 
 

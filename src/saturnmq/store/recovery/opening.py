@@ -14,11 +14,13 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import thread_time
 from typing import Final, Protocol
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import keys_of, tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
@@ -26,7 +28,8 @@ from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import write_marker
 from saturnmq.store.index.index_file import NAME_DIGITS
-from saturnmq.store.index.message_index import MessageIndex, Synced
+from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Synced
 from saturnmq.store.log.log import Log
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
@@ -39,6 +42,9 @@ from saturnmq.store.settings import StoreSettings
 log = logging.getLogger(__name__)
 
 FAILURE_NAME: Final = "flush-failed.json"
+INDEX_SECONDS: Final = (
+    10.0  # CPU time that a start spends on the index; the rest of the index follows while the store serves
+)
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."
@@ -56,14 +62,15 @@ class RecoveredStore(Protocol):
     log: Log
     queues: QueueTable
     index: MessageIndex | None
+    index_queue: IndexQueue | None
     checkpoint: Checkpoint
     reserve: Reserve
     last_store_ms: int
-    dispatched: int
+    dispatched: PhysicalOffset
 
     def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
 
-    def begin_maintenance(self, boundaries: Sequence[int]) -> None: ...
+    def begin_maintenance(self, boundaries: Sequence[PhysicalOffset]) -> None: ...
 
     def write_note(self) -> None: ...
 
@@ -128,15 +135,15 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     store.reserve.allocate()
 
 
-def failed_flush(root: Path) -> int | None:
+def failed_flush(root: Path) -> PhysicalOffset | None:
     """End of the last successful flush if the store in `root` was stopped by a failed one (DUR-07), else None."""
     path = root / FAILURE_NAME
     if not path.exists():
         return None
     try:
-        return int(json.loads(path.read_bytes())["offset"])
+        return PhysicalOffset(int(json.loads(path.read_bytes())["offset"]))
     except (ValueError, KeyError, TypeError):
-        return 0
+        return PhysicalOffset(0)
 
 
 def mark_failure(store: RecoveredStore, failure: SaturnError) -> None:
@@ -162,7 +169,7 @@ def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
         store.disk.unlink(paths[-1])
 
 
-def load_index(store: RecoveredStore, *, clean: bool) -> int | None:
+def load_index(store: RecoveredStore, *, clean: bool) -> PhysicalOffset | None:
     """Load the index; returns the offset from which the log must be indexed again, None if it is complete."""
     if store.index is None:
         return None
@@ -189,10 +196,10 @@ def _empty(store: RecoveredStore) -> None:
     store.queues.remove(list(store.queues.by_key))
     if store.index is not None:
         store.index.clear()
-    store.log.set_end(0)
-    store.log.set_confirmed(0)
-    store.dispatched = 0
-    store.begin_maintenance([0])
+    begin = store.dispatched = PhysicalOffset(0)
+    store.log.set_end(begin)
+    store.log.set_confirmed(begin)
+    store.begin_maintenance([begin])
     store.write_note()
 
 
@@ -208,7 +215,7 @@ def _from_nothing(store: RecoveredStore, todo: Plan) -> Plan:
 class _Recovery:
     """Carries out a plan on one store."""
 
-    def __init__(self, store: RecoveredStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
+    def __init__(self, store: RecoveredStore, todo: Plan, *, rebuild: bool, index_from: PhysicalOffset | None) -> None:
         self.store = store
         self.todo = todo
         start = store.log.first_position
@@ -226,11 +233,13 @@ class _Recovery:
         self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
         self._misfit: Message | None = None
         # Records that restart a queue at 0, and the queue's end before that.
-        self._restarted: dict[tuple[str, int], tuple[Message, int]] = {}
+        self._restarted: dict[tuple[str, int], tuple[Message, QueueOffset]] = {}
         # Topics without a queue: first record's offset, number of records.
-        self._absent: dict[str, tuple[int, int]] = {}
-        self.boundaries: list[int] = []  # start offsets of some of the records
-        self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self._absent: dict[str, tuple[PhysicalOffset, int]] = {}
+        self._index_seconds = 0.0  # CPU time spent on the index
+        self._lag_from: PhysicalOffset | None = None  # the index continues there while the store serves
+        self.boundaries: list[PhysicalOffset] = []  # start offsets of some of the records
+        self._blocks: dict[tuple[str, int], tuple[QueueOffset, bytes]] = {}
 
     def run(self, *, clean: bool) -> bool:
         """Recover the store; returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
@@ -267,12 +276,16 @@ class _Recovery:
         for queue in store.queues.by_key.values():
             queue.correct_min_offset(store.log.first_position)
         if store.index is not None:
-            self._index_again(store.index.truncate(scan.end), scan.end)
+            begin = store.index.truncate(scan.end)
+            if self._lag_from is None:
+                self._index_again(begin, scan.end)
+            elif store.index_queue is not None:
+                store.index_queue.rebuild(min(begin, self._lag_from))
         store.log.set_confirmed(scan.end)
         store.dispatched = scan.end
         return not clean or cut > 0 or dropped > 0 or self.written > 0
 
-    def _read(self, start: int, scan: Scan) -> bool:
+    def _read(self, start: PhysicalOffset, scan: Scan) -> bool:
         """Check every record and write what is missing; False if a queue has a gap or a unit does not match its record."""
         store = self.store
         self.boundaries.clear()
@@ -301,16 +314,22 @@ class _Recovery:
         return True
 
     def _index(self, message: Message) -> None:
-        """Index a record's keys, unless it is a rollback record."""
+        """Index a record's keys, unless it is a rollback record, or the index has already delayed the start for too long."""
         index = self.store.index
-        if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK:
+        if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK or self._lag_from is not None:
             return
-        keys = keys_of(message.properties_raw)
+        if self._index_seconds > INDEX_SECONDS and self.progress is None:
+            log.warning("index continued while the store serves offset=%s", message.physical_offset)
+            self._lag_from = message.physical_offset
+            return
+        began = thread_time()
+        keys = keys_of(message.properties_raw, WORDS_MAX)
         if keys:
             index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
             self.written += 1
+        self._index_seconds += thread_time() - began
 
-    def _index_again(self, begin: int, end: int) -> None:
+    def _index_again(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Re-index records after a truncation; the last record kept corrects the end time, which was derived from an entry."""
         store = self.store
         if store.index is None or begin >= end:
@@ -380,7 +399,7 @@ class _Recovery:
         todo.write(self.store.disk, self.store.queues.list_file)
         todo.done()
 
-    def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
+    def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: QueueOffset, unit: bytes) -> bool:
         """Whether the queue holds this unit; looked up in a block of neighbouring units that is read once."""
         start, block = self._blocks.get(key, (0, b""))
         at = (queue_offset - start) * UNIT_BYTES
@@ -448,17 +467,17 @@ def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
     return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
 
 
-def _settle(store: RecoveredStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
+def _settle(store: RecoveredStore, todo: Plan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_maintenance(boundaries)
         return
-    store.log.sync_from(min(todo.durable, store.log.end) - 1)
+    store.log.sync_from(PhysicalOffset(min(todo.durable, store.log.end) - 1))
     todo_queues = store.queues.round(0)
     todo_queues.write(store.disk, store.queues.list_file)
     todo_queues.done()
-    if store.index is not None:
-        snapshot = store.index.begin_flush(store.dispatched)
+    if store.index is not None and store.index_queue is not None:
+        snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)

@@ -8,16 +8,17 @@ Requirements: RC-07..RC-11, DUR-07..DUR-09, DUR-13.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
 
+_NO_LIMIT: Final = PhysicalOffset(1 << 62)
 SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is checked from the third last file on
 
 
@@ -25,7 +26,7 @@ SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is ch
 class FileFacts:
     """Start offset of a commit log file and store time of its first record; store_ms is -1 if that is not a record."""
 
-    start: int
+    start: PhysicalOffset
     store_ms: int
 
 
@@ -42,9 +43,11 @@ class Facts:
     clean: bool
     checkpoint_ms: int
     note: Note | None
-    queues_reach: int
-    failed_at: int | None = None  # last good offset before a failed flush; nothing after it can be trusted (DUR-07)
-    queues_low: int = 1 << 62
+    queues_reach: PhysicalOffset
+    failed_at: PhysicalOffset | None = (
+        None  # last good offset before a failed flush; nothing after it can be trusted (DUR-07)
+    )
+    queues_low: PhysicalOffset = _NO_LIMIT
     note_lost: bool = False  # SaturnMQ's note is missing or damaged: the whole log is read, whatever the timestamps say
 
 
@@ -52,9 +55,9 @@ class Facts:
 class Plan:
     """Offsets in the commit log, bytes: read and check from verify_from on; see the module docstring for the other two."""
 
-    verify_from: int
-    durable: int
-    dispatch_from: int
+    verify_from: PhysicalOffset
+    durable: PhysicalOffset
+    dispatch_from: PhysicalOffset
 
 
 def plan(facts: Facts) -> Plan | None:
@@ -95,7 +98,7 @@ def plan(facts: Facts) -> Plan | None:
     return Plan(max(min(verify, dispatch), start), durable, dispatch)
 
 
-def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> int:
+def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> PhysicalOffset:
     """Start of the newest file whose first record was stored before the checkpoint's time; else of the first file."""
     for facts in reversed(files):
         if 0 < facts.store_ms <= checkpoint_ms:
@@ -103,7 +106,7 @@ def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> int:
     return files[0].start
 
 
-def _last_begun(files: Sequence[FileFacts]) -> int:
+def _last_begun(files: Sequence[FileFacts]) -> PhysicalOffset:
     """Start of the newest file that has a record: earlier files were full and synced, later ones are only preallocated."""
     return next((facts.start for facts in reversed(files) if facts.store_ms > 0), files[0].start)
 
@@ -112,17 +115,17 @@ def _last_begun(files: Sequence[FileFacts]) -> int:
 class Scan:
     """Result of scanning the log: end of the last valid record, and what stopped the scan."""
 
-    end: int
+    end: PhysicalOffset
     stopped_by: str = ""
 
 
 def facts_of_files(commit_log: ReadableLog) -> list[FileFacts]:
     """The facts about commit log files that `plan` needs."""
-    return [FileFacts(file.start, commit_log.store_time(file.start)) for file in commit_log.files]
+    return [FileFacts(start := PhysicalOffset(file.start), commit_log.store_time(start)) for file in commit_log.files]
 
 
 def good_records(
-    commit_log: ReadableLog, start: int, scan: Scan, *, check_crc: bool, durable: int = sys.maxsize
+    commit_log: ReadableLog, start: PhysicalOffset, scan: Scan, *, check_crc: bool, durable: PhysicalOffset = _NO_LIMIT
 ) -> Iterator[Message]:
     """Yield records from start on, up to the first invalid one (DUR-08); scan.end is the end of the last valid record.
 
@@ -160,8 +163,14 @@ def good_records(
             scan.stopped_by = "a record of which a part was not written"
             return
         yield message
-        offset += head.size
+        offset = PhysicalOffset(offset + head.size)
         scan.end = offset
+
+
+def messages_from(commit_log: ReadableLog, start: PhysicalOffset) -> Iterator[Message]:
+    """Yield the messages from an offset on, not before the begin of the log, up to the first damaged record."""
+    begin = PhysicalOffset(max(start, commit_log.first_position))
+    return good_records(commit_log, begin, Scan(begin), check_crc=False)
 
 
 def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
@@ -185,7 +194,7 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
     return properties.endswith(b"\0")
 
 
-def damage(commit_log: ReadableLog, scan: Scan, durable: int) -> CorruptRecord:
+def damage(commit_log: ReadableLog, scan: Scan, durable: PhysicalOffset) -> CorruptRecord:
     """The error for a log whose valid records end before the durable offset."""
     file = next((file for file in commit_log.files if file.start <= scan.end < file.end), None)
     place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"

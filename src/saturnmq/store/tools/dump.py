@@ -14,6 +14,7 @@ from typing import Final
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
 from saturnmq.protocol.message import Message, compression_type
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import NAME_DIGITS, file_name, numbered_files
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
@@ -34,7 +35,7 @@ class Dumped:
     at: int
 
 
-def by_offset(settings: StoreSettings, offset: int) -> Dumped:
+def by_offset(settings: StoreSettings, offset: PhysicalOffset) -> Dumped:
     """The record at a commit log offset. Raises CorruptRecord naming file, byte and what was found instead; StoreError."""
     files = log_files(settings)
     message = message_at(files, offset)
@@ -67,7 +68,7 @@ def by_place(settings: StoreSettings, path: Path, at: int) -> Dumped:
     )
 
 
-def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: int) -> Dumped:
+def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: QueueOffset) -> Dumped:
     """The record of a queue offset. Raises CorruptRecord, StoreError naming what was found instead."""
     folder = settings.consume_queue_dir / topic / str(queue_id)
     paths = numbered_files(folder) if "/" not in topic else []

@@ -20,6 +20,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.mapped_file import file_name
@@ -113,7 +114,7 @@ def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progre
     files, synced = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
     end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
-    start = files[0].start if files else 0
+    start = PhysicalOffset(files[0].start if files else 0)
     if not start <= offset < end:
         raise StoreError(
             f"offset {offset} is not among the good records, which lie from {start} to {end}",
@@ -276,9 +277,9 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
         disk.sync_folder(settings.abort_path.parent)
     checkpoint = Checkpoint(settings.checkpoint_path, disk)
     checkpoint.load()
-    start = files[0].start if files else 0
+    start = PhysicalOffset(files[0].start if files else 0)
     if files:
-        checkpoint.write(Note(loss.offset, start, start, 0, 0, start))
+        checkpoint.write(Note(PhysicalOffset(loss.offset), start, start, 0, 0, start))
     else:
         disk.unlink(settings.checkpoint_path)
     disk.unlink(settings.root / FAILURE_NAME)

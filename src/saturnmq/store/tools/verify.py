@@ -17,6 +17,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.state_file import StateFile
@@ -259,12 +260,18 @@ class _Verifier:
 
     def _lines(self, checkpoint: Checkpoint, starts: list[int]) -> tuple[int, int]:
         """(offset up to which a bad record is damage, offset from which queues and index may lag behind the log)."""
-        facts = [FileFacts(file.start, ms) for file, ms in zip(self.files, starts, strict=True)]
+        facts = [FileFacts(PhysicalOffset(file.start), ms) for file, ms in zip(self.files, starts, strict=True)]
         clean = self.report.clean_stop
+        reach = PhysicalOffset(self.queues.reach)
         try:
             todo = plan(
                 Facts(
-                    facts, self.settings.commit_log_bytes, clean, checkpoint.safe_ms, checkpoint.note, self.queues.reach
+                    facts,
+                    self.settings.commit_log_bytes,
+                    clean,
+                    checkpoint.safe_ms,
+                    checkpoint.note,
+                    reach,
                 )
             )
         except CorruptRecord as error:

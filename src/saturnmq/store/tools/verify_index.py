@@ -26,7 +26,7 @@ from saturnmq.store.index.index_file import (
     key_hash,
     topic_hash,
 )
-from saturnmq.store.index.message_index import is_indexed
+from saturnmq.store.index.message_index import WORDS_MAX, is_indexed
 from saturnmq.store.tools.scan import Problem, ReadOnlyDisk, Weight
 
 _CHUNK_ENTRIES: Final = 16_384
@@ -161,7 +161,7 @@ class IndexCheck:
                 self._time(entry, message.store_timestamp_ms)
             self.entries += 1
             self._advance()
-        missing = len(found) < len(expected)
+        missing = len(found) < min(len(expected), len(keys_of(message.properties_raw, WORDS_MAX)))
         if missing and self._run_open:
             self._missing[-1] = (self._missing[-1][0], self._missing[-1][1] + 1)
         elif missing and len(self._missing) < _KEPT_MAX:

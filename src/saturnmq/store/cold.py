@@ -1,0 +1,113 @@
+"""Reads of records that are not in the page cache, in a thread, before a get on the event loop.
+
+The log is mapped: touching a page that is not in memory waits for the disk while it holds the interpreter's lock, so one slow
+read stops everything. A pull of old records first asks whether the page cache has them; if not, a thread reads them there.
+
+Requirements: BP-04.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import MappedFile
+from saturnmq.store.log.log import ReadableLog
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES
+from saturnmq.store.queue.queues import QueueTable
+
+RECENT_BYTES: Final = 64 << 20  # the end of the log was written just now, and is in the page cache
+_GAP_BYTES: Final = 16_384
+_BYTES_MAX: Final = 1 << 20  # records read ahead for one get
+
+
+class Source(Protocol):
+    """The store that is read."""
+
+    disk: Disk
+    queues: QueueTable
+
+    @property
+    def log(self) -> ReadableLog: ...
+
+
+def cold_read(
+    store: Source, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
+) -> Callable[[], None] | None:
+    """What a thread must do so that a get of these records does not wait for the disk; None if it does not anyway.
+
+    Raises StoreError, CorruptRecord.
+    """
+    commit_log = store.log
+    recent = commit_log.end - RECENT_BYTES
+    if recent <= commit_log.first_position:
+        return None
+    queue = store.queues.by_key.get((topic, queue_id))
+    if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        return None
+    bytes_max = bytes_max or _BYTES_MAX
+    if not queue.is_cached(offset, max_count):
+        return partial(_read_queue, store, queue.place_of(offset), max_count * UNIT_BYTES, bytes_max)
+    places = _places(queue.read(offset, max_count), recent, bytes_max)
+    if all(file.is_cached(at, size) for file, at, size in _in_files(commit_log, places)):
+        return None
+    return partial(_read_records, store, places)
+
+
+def _places(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:
+    """Physical offset and length of the ranges that hold the old records of some units, about bytes_max in all.
+
+    Records that lie close together are one range: a look at the page cache takes longer than reading a small gap.
+    """
+    places: list[tuple[PhysicalOffset, int]] = []
+    begin = end = total = 0
+    for physical, size, _ in UNIT.iter_unpack(units):
+        size = min(size, bytes_max)
+        if physical >= recent or (total and total + size > bytes_max):
+            break
+        total += size
+        if total > size and end <= physical <= end + _GAP_BYTES:
+            end = physical + size
+            continue
+        if end > begin:
+            places.append((PhysicalOffset(begin), end - begin))
+        begin, end = physical, physical + size
+    if end > begin:
+        places.append((PhysicalOffset(begin), end - begin))
+    return places
+
+
+def _in_files(
+    commit_log: ReadableLog, places: list[tuple[PhysicalOffset, int]]
+) -> Iterator[tuple[MappedFile, int, int]]:
+    """File, position in it and length of the ranges; a range that goes beyond a file is split."""
+    for physical, size in places:
+        end = PhysicalOffset(physical + size)
+        while physical < end:
+            file = commit_log.file_at(physical)
+            if file is None:
+                break
+            stop = min(end, file.end)
+            yield file, physical - file.start, stop - physical
+            physical = PhysicalOffset(stop)
+
+
+def _read_queue(store: Source, place: tuple[Path, int], size_bytes: int, bytes_max: int) -> None:
+    """In a thread: read units from their file, then their records."""
+    path, at = place
+    try:
+        units = store.disk.read_file(path, at, size_bytes)
+    except OSError:
+        return  # deleted meanwhile; the get finds out
+    whole = len(units) - len(units) % UNIT_BYTES
+    _read_records(store, _places(units[:whole], store.log.end, bytes_max))
+
+
+def _read_records(store: Source, places: list[tuple[PhysicalOffset, int]]) -> None:
+    """In a thread: read records into the page cache."""
+    for file, at, size in _in_files(store.log, places):
+        file.warm(at, size)

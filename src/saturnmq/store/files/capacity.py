@@ -1,0 +1,43 @@
+"""How much of the file systems is used, and how much memory the machine has.
+
+Requirements: DEL-04, DEL-05, ST-20, BP-04.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+NEARLY_FULL_PERCENT: Final = 85
+_DEFAULT_MEMORY: Final = 24 * 1024**3
+
+
+def percent(used: int, total: int) -> int:
+    """Used share in whole percent, rounded up; -1 if it cannot be read."""
+    return -(-used * 100 // total) if total > 0 else -1
+
+
+def used_percent(folder: Path) -> int:
+    """Used share of the folder's file system in whole percent; -1 if it cannot be read. The folder need not exist yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return -1
+    used = facts.f_blocks - facts.f_bfree
+    return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
+
+
+def nearly_full(folder: Path) -> bool:
+    """Whether the folder gets no new files while another one has space (ST-20)."""
+    return used_percent(folder) > NEARLY_FULL_PERCENT
+
+
+def memory_bytes() -> int:
+    """Memory of the machine; 24 GiB if it cannot be read."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return _DEFAULT_MEMORY
