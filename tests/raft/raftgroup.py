@@ -12,7 +12,8 @@ from ports import free_ports
 from saturnmq.net.settings import NetSettings
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import AppendResponse, Code
-from saturnmq.raft.driver import Listener, RaftMember
+from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.listener import Listener
 from saturnmq.raft.settings import RaftSettings
 from waiting import until
 
@@ -48,7 +49,7 @@ class Group:
         self.names = [f"n{number}" for number in range(size)]
         self.member_changes = {
             key: changes.pop(key)
-            for key in ("stamp", "noop", "body_is_good", "disk", "sync_before_ack", "file_bytes")
+            for key in ("stamp", "noop", "body_is_good", "disk", "sync_before_ack", "file_bytes", "admin_addresses")
             if key in changes
         }
         self.settings = {**FAST, **changes}

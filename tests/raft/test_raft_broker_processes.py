@@ -74,8 +74,9 @@ class Processes:
             "dLegerSelfId": name,
             "storePathRootDir": str(self.folder / name),
         }
-        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-        await self._start(name, "broker", "-n", self.name_servers, *words)
+        file = self.folder / f"{name}.conf"  # not arguments, which other users of the machine can read
+        file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        await self._start(name, "broker", "-c", str(file), "-n", self.name_servers)
 
     async def end(self, name: str, sign: signal.Signals) -> int:
         process = self.running.pop(name)

@@ -650,28 +650,6 @@ def test_status_has_role_term_bounds_and_watermarks(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.spec("DL-X17")
-def test_allowed_addresses_refuse_votes_from_others(tmp_path: Path) -> None:
-    async def run() -> None:
-        made = Group(tmp_path, 3, allowed_text="127.0.0.9, 10.0.0.1")
-        member = await made.start("n0")
-        client = RemotingClient(settings=NetSettings())
-        try:
-            address = member.settings.peers["n0"]
-            vote = VoteRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=50)
-            reply = await client.invoke(address, Command(code_of(vote), body=encode(vote)), 5000)
-            assert reply.code == 1
-            assert "allowedAddresses" in (reply.remark or "")
-            meta = MetadataRequest(group="g", remote_id="n0")
-            assert (await client.invoke(address, Command(code_of(meta), body=encode(meta)), 5000)).code == 200
-        finally:
-            await client.close()
-        assert member.status().term < 50
-        await made.stop("n0")
-
-    asyncio.run(run())
-
-
 @pytest.mark.spec("DL-X15", "DUR-10")
 def test_leader_that_reads_damage_steps_down_without_serving_it(tmp_path: Path) -> None:
     async def run() -> None:

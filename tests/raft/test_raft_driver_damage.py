@@ -152,7 +152,7 @@ def test_push_damaged_in_transit_is_refused_and_resent(tmp_path: Path) -> None:
             await made.equal()
             hurt: list[int] = []
             for member in made.members.values():
-                check = member._peers._body_is_good
+                check = member.peers._body_is_good
 
                 def once(body: bytes, check: Any = check) -> bool:
                     if b"payload 7" in body and len(hurt) < 2:
@@ -160,7 +160,7 @@ def test_push_damaged_in_transit_is_refused_and_resent(tmp_path: Path) -> None:
                         return bool(check(damaged(body)))
                     return bool(check(body))
 
-                member._peers._body_is_good = once
+                member.peers._body_is_good = once
             for number in range(1, 10):
                 await made.append(record(number))
             await made.equal()

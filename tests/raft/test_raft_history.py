@@ -19,10 +19,10 @@ from harness.history.operations import History, HistoryError, read_history, resu
 from recorded import with_harness
 
 Q, R = "T/a/0", "T/a/1"
-Bad = Callable[["Told"], None]
+Bad = Callable[["SequentialHistory"], None]
 
 
-class Told(History):
+class SequentialHistory(History):
     """A history of sequential operations of 10 ms each, unless `at` gives the times."""
 
     now = 0.0
@@ -72,53 +72,53 @@ def bad(*kinds: str) -> Callable[[Bad], Bad]:
 
 
 @bad("lost-write")
-def acknowledged_between_two_that_are_read(h: Told) -> None:
+def acknowledged_between_two_that_are_read(h: SequentialHistory) -> None:
     h.three()
     h.end((0, "a"), (2, "c"))
 
 
 @bad("lost-write")
-def acknowledged_first_and_never_read(h: Told) -> None:
+def acknowledged_first_and_never_read(h: SequentialHistory) -> None:
     h.three()
     h.end((1, "b"), (2, "c"))
 
 
 @bad("lost-write")
-def lost_though_a_retry_of_it_is_there(h: Told) -> None:
+def lost_though_a_retry_of_it_is_there(h: SequentialHistory) -> None:
     h.three()
     h.send("b", offset=3, attempt=2)
     h.end((0, "a"), (2, "c"), (3, "b", 2))
 
 
 @bad("lost-write", "inconsistent-offsets")
-def overwritten_by_another_master(h: Told) -> None:
+def overwritten_by_another_master(h: SequentialHistory) -> None:
     h.three()
     h.send("d", offset=2, by="p2")
     h.end((0, "a"), (1, "b"), (2, "d"))
 
 
 @bad("unseen")
-def the_last_one_is_cut_off(h: Told) -> None:
+def the_last_one_is_cut_off(h: SequentialHistory) -> None:
     h.three()
     h.end((0, "a"), (1, "b"))
 
 
 @bad("unseen")
-def a_whole_queue_is_gone(h: Told) -> None:
+def a_whole_queue_is_gone(h: SequentialHistory) -> None:
     h.three()
     h.send("r", offset=0, queue=R)
     h.all_three()
 
 
 @bad("unseen")
-def read_once_and_gone_in_the_end(h: Told) -> None:
+def read_once_and_gone_in_the_end(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), (2, "c"))
     h.end((0, "a"), (1, "b"))
 
 
 @bad("unseen")
-def committed_transaction_is_nowhere(h: Told) -> None:
+def committed_transaction_is_nowhere(h: SequentialHistory) -> None:
     h.three()
     h.send("t", half=True, queue=None)
     h.other("end", value="t", attempt=1, outcome="commit", result="ok")
@@ -126,47 +126,47 @@ def committed_transaction_is_nowhere(h: Told) -> None:
 
 
 @bad("not-closed")
-def nobody_looked_in_the_end(h: Told) -> None:
+def no_final_polls(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), (2, "c"))
 
 
 @bad("duplicate")
-def one_attempt_is_stored_twice(h: Told) -> None:
+def one_attempt_is_stored_twice(h: SequentialHistory) -> None:
     h.three()
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "b"))
 
 
 @bad("duplicate")
-def one_attempt_is_in_two_queues(h: Told) -> None:
+def one_attempt_is_in_two_queues(h: SequentialHistory) -> None:
     h.three()
     h.all_three()
     h.end((0, "b"), queue=R)
 
 
 @bad("duplicate")
-def an_unknown_one_is_stored_twice(h: Told) -> None:
+def an_unknown_one_is_stored_twice(h: SequentialHistory) -> None:
     h.three()
     h.send("d", result="unknown")
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "d"))
 
 
 @bad("duplicate")
-def acknowledged_at_another_offset_than_read(h: Told) -> None:
+def acknowledged_at_another_offset_than_read(h: SequentialHistory) -> None:
     h.three()
     h.send("d", offset=4)
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
 @bad("duplicate")
-def a_delayed_message_comes_twice_though_no_master_changed(h: Told) -> None:
+def a_delayed_message_comes_twice_though_no_master_changed(h: SequentialHistory) -> None:
     h.three()
     h.send("d", queue=None, deliver_at=0)
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "d"))
 
 
 @bad("inconsistent-offsets")
-def two_readers_see_different_values(h: Told) -> None:
+def two_readers_see_different_values(h: SequentialHistory) -> None:
     h.three()
     h.send("d", result="unknown")
     h.read((3, "d"))
@@ -176,14 +176,14 @@ def two_readers_see_different_values(h: Told) -> None:
 
 
 @bad("inconsistent-offsets", "lost-write")
-def one_offset_is_given_out_twice(h: Told) -> None:
+def one_offset_is_given_out_twice(h: SequentialHistory) -> None:
     h.send("a", offset=0)
     h.send("b", offset=0, by="p2")
     h.end((0, "a"))
 
 
 @bad("inconsistent-offsets")
-def a_tail_is_used_again(h: Told) -> None:
+def a_tail_is_used_again(h: SequentialHistory) -> None:
     h.three()
     h.send("lost", result="unknown")
     h.read((3, "lost"))
@@ -192,14 +192,14 @@ def a_tail_is_used_again(h: Told) -> None:
 
 
 @bad("G1a")
-def a_refused_send_is_delivered(h: Told) -> None:
+def a_refused_send_is_delivered(h: SequentialHistory) -> None:
     h.three()
     h.send("d", result="fail")
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
 @bad("G1a")
-def a_rolled_back_transaction_is_delivered(h: Told) -> None:
+def a_rolled_back_transaction_is_delivered(h: SequentialHistory) -> None:
     h.three()
     h.send("t", half=True, queue=None)
     h.other("end", value="t", attempt=1, outcome="rollback", result="ok")
@@ -207,7 +207,7 @@ def a_rolled_back_transaction_is_delivered(h: Told) -> None:
 
 
 @bad("precommitted-read")
-def half_message_is_seen_before_its_commit(h: Told) -> None:
+def half_message_is_seen_before_its_commit(h: SequentialHistory) -> None:
     h.three()
     h.send("t", half=True, queue=None)
     h.read((3, "t"))
@@ -216,14 +216,14 @@ def half_message_is_seen_before_its_commit(h: Told) -> None:
 
 
 @bad("precommitted-read")
-def half_message_without_an_outcome_is_seen(h: Told) -> None:
+def half_message_without_an_outcome_is_seen(h: SequentialHistory) -> None:
     h.three()
     h.send("t", half=True, queue=None)
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "t"))
 
 
 @bad("poll-skip")
-def the_next_answer_jumps(h: Told) -> None:
+def the_next_answer_jumps(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"))
     h.read((2, "c"))
@@ -231,7 +231,7 @@ def the_next_answer_jumps(h: Told) -> None:
 
 
 @bad("poll-skip")
-def a_subscriber_jumps_without_a_rebalance(h: Told) -> None:
+def a_subscriber_jumps_without_a_rebalance(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), mode="subscribed")
     h.read((2, "c"), mode="subscribed")
@@ -239,7 +239,7 @@ def a_subscriber_jumps_without_a_rebalance(h: Told) -> None:
 
 
 @bad("nonmonotonic-poll")
-def an_assigned_reader_is_sent_back(h: Told) -> None:
+def an_assigned_reader_is_sent_back(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"))
     h.read((1, "b"), (2, "c"))
@@ -247,7 +247,7 @@ def an_assigned_reader_is_sent_back(h: Told) -> None:
 
 
 @bad("nonmonotonic-poll")
-def a_subscriber_is_sent_back_without_a_reason(h: Told) -> None:
+def a_subscriber_is_sent_back_without_a_reason(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), mode="subscribed")
     h.read((0, "a"), mode="subscribed")
@@ -255,7 +255,7 @@ def a_subscriber_is_sent_back_without_a_reason(h: Told) -> None:
 
 
 @bad("nonmonotonic-poll")
-def more_than_a_second_comes_again_after_a_switch(h: Told) -> None:
+def more_than_a_second_comes_again_after_a_switch(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), mode="subscribed")
     h.other("switch", at=(2000, 2100))
@@ -264,35 +264,35 @@ def more_than_a_second_comes_again_after_a_switch(h: Told) -> None:
 
 
 @bad("int-poll-skip")
-def an_answer_has_a_hole(h: Told) -> None:
+def an_answer_has_a_hole(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (2, "c"))
     h.all_three()
 
 
 @bad("int-nonmonotonic-poll")
-def an_answer_is_in_disorder(h: Told) -> None:
+def an_answer_is_in_disorder(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (2, "c"), (1, "b"))
     h.all_three()
 
 
 @bad("int-nonmonotonic-poll")
-def an_answer_holds_one_twice(h: Told) -> None:
+def an_answer_holds_one_twice(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (0, "a"), (1, "b"))
     h.all_three()
 
 
 @bad("nonmonotonic-send")
-def a_later_send_lies_before_an_earlier_one(h: Told) -> None:
+def a_later_send_lies_before_an_earlier_one(h: SequentialHistory) -> None:
     h.send("a", offset=1)
     h.send("b", offset=0)
     h.end((0, "b"), (1, "a"))
 
 
 @bad("nonmonotonic-send")
-def a_send_falls_behind_the_second_before_it(h: Told) -> None:
+def a_send_falls_behind_the_second_before_it(h: SequentialHistory) -> None:
     h.send("a", offset=2, at=(0, 5))
     h.send("b", offset=0, at=(1, 20))
     h.send("c", offset=1, at=(6, 9))
@@ -300,52 +300,52 @@ def a_send_falls_behind_the_second_before_it(h: Told) -> None:
 
 
 @bad("int-nonmonotonic-send")
-def a_batch_is_turned_round(h: Told) -> None:
+def a_batch_is_turned_round(h: SequentialHistory) -> None:
     h.send("a", "b", offset=None, result="unknown")
     h.end((0, "b"), (1, "a"))
 
 
 @bad("int-nonmonotonic-send")
-def an_acknowledged_batch_is_in_disorder(h: Told) -> None:
+def an_acknowledged_batch_is_in_disorder(h: SequentialHistory) -> None:
     h.send("a", "b", "c", offsets=[0, 2, 1])
     h.end((0, "a"), (1, "c"), (2, "b"))
 
 
 @bad("int-send-skip")
-def another_message_is_inside_a_batch(h: Told) -> None:
+def another_message_is_inside_a_batch(h: SequentialHistory) -> None:
     h.send("a", "b", offsets=[0, 2])
     h.send("x", offset=1, by="p2")
     h.end((0, "a"), (1, "x"), (2, "b"))
 
 
 @bad("int-send-skip")
-def a_batch_lies_in_two_queues(h: Told) -> None:
+def a_batch_lies_in_two_queues(h: SequentialHistory) -> None:
     h.send("a", "b", result="unknown")
     h.end((0, "a"))
     h.end((0, "b"), queue=R)
 
 
 @bad("invented")
-def nobody_sent_what_is_read(h: Told) -> None:
+def no_client_sent_what_is_read(h: SequentialHistory) -> None:
     h.three()
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "ghost"))
 
 
 @bad("invented")
-def an_attempt_that_was_never_made_is_read(h: Told) -> None:
+def an_attempt_that_was_never_made_is_read(h: SequentialHistory) -> None:
     h.three()
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "a", 2))
 
 
 @bad("key-order")
-def one_key_of_two_producers_is_in_disorder(h: Told) -> None:
+def one_key_of_two_producers_is_in_disorder(h: SequentialHistory) -> None:
     h.send("a", offset=1, key="k")
     h.send("b", offset=0, key="k", by="p2")
     h.end((0, "b"), (1, "a"))
 
 
 @bad("key-order")
-def an_ordered_group_gets_a_key_in_disorder(h: Told) -> None:
+def an_ordered_group_gets_a_key_in_disorder(h: SequentialHistory) -> None:
     h.three(key="k")
     h.read((0, "a"), mode="subscribed", ordered=True)
     h.read((2, "c"), mode="subscribed", ordered=True, by="c2")
@@ -354,7 +354,7 @@ def an_ordered_group_gets_a_key_in_disorder(h: Told) -> None:
 
 
 @bad("key-order")
-def a_redelivery_is_followed_by_a_jump(h: Told) -> None:
+def a_redelivery_is_followed_by_a_jump(h: SequentialHistory) -> None:
     h.three(key="k")
     h.read((0, "a"), (1, "b"), mode="subscribed", ordered=True)
     h.read((0, "a"), mode="subscribed", ordered=True, by="c2")
@@ -363,20 +363,20 @@ def a_redelivery_is_followed_by_a_jump(h: Told) -> None:
 
 
 @bad("early-delivery")
-def a_delayed_message_comes_too_soon(h: Told) -> None:
+def a_delayed_message_comes_too_soon(h: SequentialHistory) -> None:
     h.send("d", queue=None, deliver_at=5000)
     h.read((0, "d"), at=(4000, 4001))
     h.end((0, "d"))
 
 
 @bad("offset-fell")
-def a_committed_offset_falls(h: Told) -> None:
+def a_committed_offset_falls(h: SequentialHistory) -> None:
     h.other("offset", group="g", queue=Q, offset=5)
     h.other("offset", group="g", queue=Q, offset=3)
 
 
 @bad("offset-fell")
-def a_committed_offset_falls_again_after_a_reset(h: Told) -> None:
+def a_committed_offset_falls_again_after_a_reset(h: SequentialHistory) -> None:
     for offset in (5, None, 2, 4, 3):
         if offset is None:
             h.other("reset", group="g", queue=Q)
@@ -385,7 +385,7 @@ def a_committed_offset_falls_again_after_a_reset(h: Told) -> None:
 
 
 @bad("missing-dead-letter")
-def past_its_retries_and_nowhere(h: Told) -> None:
+def past_its_retries_and_nowhere(h: SequentialHistory) -> None:
     h.three()
     h.other("dead", group="g", value="b", attempt=1)
     h.all_three()
@@ -408,9 +408,9 @@ def each_of(family: set[str]) -> pytest.MarkDecorator:
 
 def check_kinds(kinds: str, make: Bad) -> None:
     """Assert that the checker reports exactly these types."""
-    told = Told()
-    make(told)
-    report = check(told)
+    history = SequentialHistory()
+    make(history)
+    report = check(history)
     assert sorted(report.found) == sorted(kinds.split())
     assert sorted({problem.kind for problem in report.problems}) == sorted(kinds.split())
 
@@ -453,7 +453,7 @@ def test_every_violation_type_has_a_bad_history() -> None:
     assert [name for name, kinds, _ in BAD if not any(set(kinds.split()) <= family for family in families)] == []
 
 
-def rebalance(h: Told) -> None:
+def rebalance(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), mode="subscribed")
     h.other("assign", "c")
@@ -462,42 +462,42 @@ def rebalance(h: Told) -> None:
     h.read((2, "c"), mode="subscribed")
 
 
-def switch(h: Told) -> None:
+def switch(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), mode="subscribed")
     h.other("switch", at=(900, 950))
     h.read((0, "a"), mode="subscribed", at=(960, 961))
 
 
-def unknown_stored_or_not(h: Told) -> None:
+def unknown_stored_or_not(h: SequentialHistory) -> None:
     h.three()
     h.send("d", result="unknown")
     h.send("e", result="unknown")
     h.end((3, "e"))
 
 
-def numbered_retries(h: Told) -> None:
+def numbered_retries(h: SequentialHistory) -> None:
     h.three()
     h.send("d", result="unknown")
     h.send("d", attempt=2, offset=4)
     h.end((3, "d"), (4, "d", 2))
 
 
-def a_delayed_message_twice_over_a_switch(h: Told) -> None:
+def a_delayed_message_twice_over_a_switch(h: SequentialHistory) -> None:
     h.three()
     h.send("d", queue=None, deliver_at=0)
     h.other("switch")
     h.end((3, "d"), (4, "d"))
 
 
-def a_batch_of_which_a_part_was_read(h: Told) -> None:
+def a_batch_of_which_a_part_was_read(h: SequentialHistory) -> None:
     h.three()
     h.send("d", "e", "f", result="unknown")
     h.end((3, "d"))
     h.end((5, "f"))
 
 
-def holes_where_nothing_is_known(h: Told) -> None:
+def holes_where_nothing_is_known(h: SequentialHistory) -> None:
     h.three()
     h.read((0, "a"), (1, "b"), (2, "c"))
     h.send("d", offset=9)
@@ -505,7 +505,7 @@ def holes_where_nothing_is_known(h: Told) -> None:
     h.end((9, "d"))
 
 
-def transactions(h: Told) -> None:
+def transactions(h: SequentialHistory) -> None:
     h.three()
     for value, outcome in (("t", "commit"), ("u", "rollback")):
         h.send(value, half=True, queue=None)
@@ -513,7 +513,7 @@ def transactions(h: Told) -> None:
     h.end((3, "t"))
 
 
-def copies_for_retries(h: Told) -> None:
+def copies_for_retries(h: SequentialHistory) -> None:
     h.three(key="k")
     h.read((0, "a"), (1, "b"), (2, "c"), mode="subscribed", ordered=True)
     h.read((0, "b"), queue="%RETRY%g/0", mode="subscribed")
@@ -521,7 +521,7 @@ def copies_for_retries(h: Told) -> None:
     h.end((0, "b"), queue="%DLQ%g/0")
 
 
-def ordered_with_repetitions(h: Told) -> None:
+def ordered_with_repetitions(h: SequentialHistory) -> None:
     for offset, value in enumerate("abc"):
         h.send(value, offset=offset, key="k" if value != "b" else "l")
     h.read((0, "a"), mode="subscribed", ordered=True)
@@ -529,7 +529,7 @@ def ordered_with_repetitions(h: Told) -> None:
     h.read((0, "a"), (1, "b"), (2, "c"), mode="subscribed", ordered=True)
 
 
-def calls_at_the_same_time(h: Told) -> None:
+def calls_at_the_same_time(h: SequentialHistory) -> None:
     h.three()
     h.send("d", offset=4, at=(100, 120), key="k")
     h.send("e", offset=3, at=(110, 130), key="k")
@@ -538,7 +538,7 @@ def calls_at_the_same_time(h: Told) -> None:
     h.end((3, "e"), (4, "d"))
 
 
-def delayed(h: Told) -> None:
+def delayed(h: SequentialHistory) -> None:
     h.three()
     h.send("d", queue=None, deliver_at=5000)
     h.read((3, "d"), at=(4990, 5001))
@@ -560,19 +560,19 @@ GOOD = (
 @pytest.mark.spec("CHK-03", "CHK-07", "CHK-08", "CHK-14", "CHK-15")
 @pytest.mark.parametrize("make", GOOD, ids=lambda make: make.__name__)
 def test_valid_histories_have_no_problems(make: Bad) -> None:
-    told = Told()
-    make(told)
-    told.all_three()
-    report = check(told)
+    history = SequentialHistory()
+    make(history)
+    history.all_three()
+    report = check(history)
     assert [str(problem) for problem in report.problems] == []
 
 
 @pytest.mark.spec("CHK-03", "CHA-05")
 def test_stored_retries_and_unknown_sends_are_counted_separately() -> None:
-    told = Told()
-    numbered_retries(told)
-    told.all_three()
-    counts = check(told).counts
+    history = SequentialHistory()
+    numbered_retries(history)
+    history.all_three()
+    counts = check(history).counts
     assert counts["stored again by a retry"] == 1
     assert counts["unknown but stored"] == 1
     assert counts["messages acknowledged"] == 4
@@ -608,9 +608,9 @@ class Run:
             first = len(self.logs[queue])
             if stored:
                 self.logs[queue] += [(value, attempt) for value in values]
-            told = [[value, first + at if result == "ok" else None] for at, value in enumerate(values)]
+            history = [[value, first + at if result == "ok" else None] for at, value in enumerate(values)]
             key = f"k{values[0]}" if rng.random() < 0.1 else queue
-            more = {"result": result, "attempt": attempt, "queue": queue, "messages": told, "key": key}
+            more = {"result": result, "attempt": attempt, "queue": queue, "messages": history, "key": key}
             self.history.add("send", f"p{rng.randrange(3)}", begin, self.step(), **more)
             begin = self.step()
             if result == "ok":
@@ -664,12 +664,12 @@ class Run:
 
 @pytest.mark.spec("CHK-15")
 def test_random_valid_runs_give_no_false_positive() -> None:
-    told = 0
+    history = 0
     for seed in range(200):
         report = check(Run(seed).whole(120))
         assert report.problems == [], f"seed {seed}"
-        told += report.counts["unknown but stored"]
-    assert told > 100
+        history += report.counts["unknown but stored"]
+    assert history > 100
 
 
 @pytest.mark.spec("CHK-15")
@@ -693,7 +693,7 @@ def test_single_corruption_of_a_valid_run_is_found() -> None:
 
 @pytest.mark.spec("CHK-16")
 def test_checker_command_reports_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, wrong = Run(1).whole(50), Told()
+    good, wrong = Run(1).whole(50), SequentialHistory()
     acknowledged_between_two_that_are_read(wrong)
     good.write(tmp_path / "good")
     wrong.write(tmp_path / "wrong")
@@ -736,11 +736,11 @@ def test_checker_command_refuses_invalid_file(
 
 @pytest.mark.spec("CHK-15", "CHA-05")
 def test_attempt_recorded_twice_is_refused() -> None:
-    told = Told()
-    told.send("a", offset=0)
-    told.send("a", offset=1)
+    history = SequentialHistory()
+    history.send("a", offset=0)
+    history.send("a", offset=1)
     with pytest.raises(HistoryError, match="recorded twice"):
-        check(told)
+        check(history)
 
 
 @pytest.mark.spec("CHA-06")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -474,6 +475,58 @@ def test_crash_while_writing_vote_never_allows_second_vote(tmp_path: Path) -> No
     assert whole.steps[-5:] == [
         "write and sync currterm.tmp", "link currterm.bak.tmp", "rename to currterm.bak", "rename to currterm", "sync folder",
     ]  # fmt: skip
+
+
+class FullDisk(Disk):
+    """A file system with a limited number of blocks of 4 KiB, all below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blocks = 10**6
+
+    def used(self) -> int:
+        sizes = {path.stat().st_ino: path.stat().st_size for path in self.folder.rglob("*") if path.is_file()}
+        return sum(-(-size // 4096) for size in sizes.values())
+
+    def _take(self, path: Path, size_bytes: int) -> None:
+        had = -(-path.stat().st_size // 4096) if path.exists() else 0
+        if self.used() - had + -(-size_bytes // 4096) > self.blocks:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        self._take(path, len(data))
+        super().write_file(path, data)
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        try:
+            self._take(path, size_bytes)
+        except OSError as error:
+            raise DiskFull("no space") from error
+        return super().create(path, size_bytes, allocate=allocate)
+
+
+@pytest.mark.spec("DL-X01", "DUR-15")
+def test_term_and_vote_are_written_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FullDisk(tmp_path)
+    file = TermFile(tmp_path, disk)
+    assert not (tmp_path / "currterm.reserve").exists()
+    file.write(HardState(1, None))
+    file.write(HardState(1, "n0"))
+    disk.blocks = disk.used()  # from now on every block is in use
+    for term in range(2, 200):
+        file.write(HardState(term, "n1"))
+        assert TermFile(tmp_path).read(ledger_is_empty=False) == HardState(term, "n1")
+        assert (tmp_path / "currterm.reserve").is_file()
+    (tmp_path / "taken").write_bytes(b"")
+    reserve = (tmp_path / "currterm.reserve").stat().st_size
+    (tmp_path / "currterm.reserve").unlink()
+    (tmp_path / "taken").write_bytes(bytes(reserve))  # other files took the space: the write fails, the last vote stays
+    with pytest.raises(DiskFull):
+        file.write(HardState(500, None))
+    assert TermFile(tmp_path).read(ledger_is_empty=False) == HardState(199, "n1")
+    (tmp_path / "taken").unlink()
+    assert file.reserve()
+    file.write(HardState(500, None))
 
 
 @pytest.mark.spec("DL-M01", "DL-X01")

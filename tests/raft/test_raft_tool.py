@@ -52,6 +52,39 @@ def test_tool_shows_and_transfers_leadership(tmp_path: Path, capsys: pytest.Capt
     asyncio.run(bounded())
 
 
+@pytest.mark.parametrize("required", [True, False])
+def test_tool_transfers_with_the_cluster_secret(
+    required: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sixteen bytes at least"
+
+    async def run() -> None:
+        async with group(tmp_path, cluster_secret=secret, require_secret=required) as members:
+            leader = (await members.a_leader()).settings.self_id
+            await members.append(b"x")
+            await members.equal()
+            to = next(name for name in members.names if name != leader)
+            words = ["transfer", "-g", "g", "-p", members.peers, "-t", to]
+            for wrong, problem in (("", "not signed"), ("another secret of 16", "not signed with this")):
+                if not wrong and not required:
+                    continue
+                monkeypatch.setenv(tool.SECRET_VARIABLE, wrong)
+                assert await asyncio.to_thread(tool.main, words) == 1
+                said = capsys.readouterr()
+                assert (problem in said.err or "404" in said.out) and secret not in said.err + said.out
+                assert (await members.a_leader()).settings.self_id == leader
+            monkeypatch.setenv(tool.SECRET_VARIABLE, secret)
+            while await asyncio.to_thread(tool.main, words):
+                assert "418" in capsys.readouterr().out
+            await members.until(lambda: all(m.status().leader_id == to for m in members.members.values()), "not moved")
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await run()
+
+    asyncio.run(bounded())
+
+
 @pytest.mark.spec("DL-M02")
 @pytest.mark.parametrize(
     "words", [["status", "-g", "g", "-p", "n0"], ["transfer", "-g", "g", "-p", "n0-h:1", "-t", "n7"]]

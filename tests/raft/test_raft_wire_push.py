@@ -14,6 +14,7 @@ from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.raft.access import Access
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse, Request, Response
 from saturnmq.raft.peers import Peers
@@ -81,6 +82,8 @@ def test_push_that_binary_form_cannot_represent_uses_json() -> None:
 
 # ---- negotiation
 
+LOOPBACK_ONLY = Access(["127.0.0.1"])
+
 
 class Other:
     """A peer that records requests. plain: it responds like a SaturnMQ member, else like a Java one."""
@@ -88,7 +91,7 @@ class Other:
     def __init__(self, *, plain: bool) -> None:
         self.bodies: list[bytes] = []
         self.ext: list[dict[str, str]] = []
-        self._ours = Peers({}, NetSettings(), self._probed)
+        self._ours = Peers({}, NetSettings(), self._probed, access=LOOPBACK_ONLY)
         self._server = self._ours._server if plain else RemotingServer(self._handle, settings=NetSettings())
         if plain:
             handle = self._server.handler
@@ -132,7 +135,7 @@ async def asked(peers: Peers, kind: PushKind, *entries: Entry) -> Response | Non
 def test_binary_push_only_to_members_that_accepted_the_offer() -> None:
     async def run() -> None:
         ours, theirs = Other(plain=True), Other(plain=False)
-        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
+        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
         try:
             assert await asked(peers, PushKind.APPEND, entry(4)) is not None
             assert not is_plain(ours.bodies[-1])  # support is not known yet
@@ -161,7 +164,7 @@ def test_member_replaced_by_java_one_costs_one_failed_push() -> None:
     async def run() -> None:
         ours, theirs = Other(plain=True), Other(plain=False)
         address = await ours.start()
-        peers = Peers({"n1": address}, NetSettings(), lambda request, answer: None)
+        peers = Peers({"n1": address}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
         try:
             await asked(peers, PushKind.COMPARE, entry(4))
             peers._addresses[
@@ -182,7 +185,7 @@ def test_member_replaced_by_java_one_costs_one_failed_push() -> None:
 def test_broken_binary_push_is_answered_with_body_error() -> None:
     async def run() -> None:
         ours = Other(plain=True)
-        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
+        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
         try:
             command = Command(DLedgerCode.PUSH, body=b"\x02\x01 and no more")
             reply = await peers._client.invoke(peers._addresses["n1"], command, 3000)

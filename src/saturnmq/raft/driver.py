@@ -21,8 +21,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from saturnmq.administration import LOOPBACK
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.errors import CorruptRecord, DiskFull, InvariantBroken, SaturnError
+from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.errors import CorruptRecord, InvariantBroken, ResourceExhausted, SaturnError
+from saturnmq.raft.access import Access
+from saturnmq.raft.cluster_secret import ClusterSecret
 from saturnmq.raft.core.actions import (
     Action,
     Alarm,
@@ -31,30 +35,40 @@ from saturnmq.raft.core.actions import (
     CutLog,
     PersistTerm,
     Reply,
-    Role,
     RoleChanged,
     Send,
     SyncLog,
 )
-from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Stamp
-from saturnmq.raft.core.messages import AppendResponse, Code, Request, Response, TransferRequest, TransferResponse
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    Code,
+    Request,
+    Response,
+    TransferRequest,
+    TransferResponse,
+)
 from saturnmq.raft.core.node import Node, keep_body
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.damage_mark import DamageMark
 from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.retention import HOUR_MS, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.retention import Disk as Fullness
-from saturnmq.raft.ledger.retention import RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.scrub import Scrub
 from saturnmq.raft.ledger.space import member_ratio, takes_files
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
+from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
-from saturnmq.raft.peers import Peers
+from saturnmq.raft.peers import ADMIN_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import Ticker, wait_until
+from saturnmq.raft.wire.codec import DLedgerCode
 from saturnmq.store.files.disk import Disk
-from saturnmq.tasks import supervised
+from saturnmq.store.maintenance.clock_watch import ClockWatch
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -68,21 +82,18 @@ SYNC_REST_MS = range(50, 501)
 Input = Callable[[], list[Action]]
 
 
-class Listener:
-    """Receives role changes and commits, on the event loop and in order. Implementations must not block."""
-
-    def role_changed(self, role: Role, term: Term, leader_id: str | None) -> None: ...
-
-    def committed(self, index: LedgerIndex, end_pos: int) -> None: ...
-
-
 class RaftMember:
     """One member of a group.
 
     folder: the member's directory. file_bytes: size of a data file, equal on all members. sync_before_ack: an entry counts
     towards the quorum once it is on disk (SYNC_FLUSH). stamp, noop: see `raft.core.leader.Leader`. body_is_good: checks an entry's
-    body on receipt, on every read and at recovery. start_pos: physical offset at which an empty ledger begins.
+    body on receipt, on every read and at recovery. start_pos: physical offset at which an empty ledger begins. admin_addresses,
+    admin_codes: see raft/access.py and raft/peers.py.
     """
+
+    keep_from: Callable[[], int] | None = None  # files that end after this position are still needed
+    # Appends what a client sends to the DLedger port, in place of this member; see `_receive`.
+    append_for_client: Callable[[bytes, Callable[[Response], None]], None] | None = None
 
     def __init__(
         self,
@@ -99,12 +110,14 @@ class RaftMember:
         listener: Listener | None = None,
         disk: Disk | None = None,
         retention: RetentionSettings | None = None,
+        tls: TlsSettings | None = None,
+        admin_addresses: str = LOOPBACK,
+        admin_codes: frozenset[DLedgerCode] = ADMIN_CODES,
         clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.settings = settings
         self.listener = listener or Listener()
         self.retention = retention or RetentionSettings()
-        self.keep_from: Callable[[], int] | None = None  # files that end after this position are still needed
         self.files = LedgerFiles(
             folder,
             file_bytes=file_bytes,
@@ -116,18 +129,19 @@ class RaftMember:
             may_grow=self._may_grow,
         )
         self._core = settings.core(file_bytes, sync_before_ack=sync_before_ack)
-        self._stamp = stamp
-        self._noop = noop
+        self._stamp, self._noop = stamp, noop
         self._clock_ms = clock_ms
-        self._term_file = TermFile(folder, disk)
-        self._checkpoint = CheckpointFile(folder, disk)
+        self._term_file, self._checkpoint = TermFile(folder, disk), CheckpointFile(folder, disk)
         self._damage_mark = DamageMark(folder, disk)
-        self._peers = Peers(
+        self.peers = Peers(
             settings.peers,
             net,
             self._receive,
+            access=Access(settings.hosts.values(), allowed=settings.allowed_text, admins=admin_addresses),
+            admin_codes=admin_codes,
+            secret=ClusterSecret.of(settings.cluster_secret, required=settings.require_secret),
             body_is_good=lambda body: body_is_good(memoryview(body)),
-            allowed=settings.allowed_addresses,
+            tls=tls,
         )
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-{settings.self_id}")
         self._sync_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-sync-{settings.self_id}")
@@ -138,14 +152,13 @@ class RaftMember:
         self._sync: asyncio.Task[None] | None = None
         self._sync_wanted: SyncLog | None = None
         self._background: asyncio.Task[None] | None = None
-        self._scrub = Scrub(settings, self.files, self._peers.send, self._hand_over, clock_ms())
+        self._scrub = Scrub(settings, self.files, self.peers.send, self._hand_over, clock_ms())
         self._ticker = Ticker(self._tick, self._due_in_ms)
         self._work = asyncio.Event()  # the log has changed: wakes housekeeping
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
-        self._push_soon = False
+        self._push_soon = self._stopped = False
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
-        self._stopped = False
         self._next_clean_ms = 0
         self._too_full = False
         self._clean_due: tuple[float, float, int] | None = None  # arguments of a `clean` deferred until files are free
@@ -157,10 +170,12 @@ class RaftMember:
 
     def open(self) -> None:
         """Load and recover the ledger; no timer or socket is started. Raises CorruptRecord, ConfigError, StoreError."""
+        self._clock_watch = ClockWatch(self.retention.reserved_hours * HOUR_MS)
         self.files.open()
         hard_state = self._term_file.read(
             ledger_is_empty=self.files.end_index < 0, force=self.settings.force_without_term
         )
+        self._term_file.reserve()
         checkpoint = self._checkpoint.read()
         self.node = Node(
             group=self.settings.group,
@@ -186,7 +201,7 @@ class RaftMember:
         """Listen and join the group, calling `open` first if needed (DL-M10). Raises StartError."""
         if self.node is None:
             self.open()
-        self.address = await self._peers.start(*self.settings.listen_address)
+        self.address = await self.peers.start(*self.settings.listen_address)
         self._background = supervised(self._housekeeping(), "ledger housekeeping", self._housekeeping_failed)
         self._ticker.start()
 
@@ -196,10 +211,8 @@ class RaftMember:
             return
         self._stopped = True
         self._ticker.stop()
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
-        await self._peers.stop()
+        await cancel(self._background)
+        await self.peers.stop()
         for task in (self._blocked, self._sync):
             if task is not None:
                 await asyncio.gather(task, return_exceptions=True)
@@ -220,7 +233,7 @@ class RaftMember:
 
     def readdress(self, name: str, address: str) -> None:
         """Connect to a member at another address, for instance through a proxy."""
-        self._peers.readdress(name, address)
+        self.peers.readdress(name, address)
 
     # callers
 
@@ -331,6 +344,11 @@ class RaftMember:
         return self._token
 
     def _receive(self, request: Request, answer: Callable[[Response], None]) -> None:
+        if isinstance(request, AppendRequest) and self.append_for_client is not None:
+            is_here = (request.remote_id, request.group) == (self.settings.self_id, self.settings.group)
+            if is_here and self._node().append_refusal is None and self.leads:
+                self.append_for_client(request.body or b"", answer)
+                return
         token, node = self._answer_with(answer), self._node()
         self._feed(lambda: node.request(self._clock_ms(), token, request))
 
@@ -369,7 +387,7 @@ class RaftMember:
                     continue
                 waits = self._execute(self._actions.popleft())
                 if waits is not None:
-                    self._blocked = asyncio.get_running_loop().create_task(self._wait_for(waits))
+                    self._blocked = supervised(self._wait_for(waits), "ledger writes", self._housekeeping_failed)
                     return
         finally:
             self._running = False
@@ -455,7 +473,7 @@ class RaftMember:
         def answered(response: Response | None) -> None:
             self._feed(lambda: node.response(self._clock_ms(), send.call, response))
 
-        self._peers.send(send.peer, send.request, send.timeout_ms, answered)
+        self.peers.send(send.peer, send.request, send.timeout_ms, answered)
 
     async def _cut(self, action: CutLog) -> None:
         """Truncate the log, after a running sync: truncation closes files."""
@@ -475,7 +493,10 @@ class RaftMember:
         """Start a sync unless one is running; all requests made meanwhile share the next one (group commit)."""
         if self._sync is None and self._sync_wanted is not None:
             wanted, self._sync_wanted = self._sync_wanted, None
-            self._sync = asyncio.get_running_loop().create_task(self._run_sync(wanted, self.files.sync_job()))
+            self._sync = self._sync_task(wanted)
+
+    def _sync_task(self, wanted: SyncLog) -> asyncio.Task[None]:
+        return supervised(self._run_sync(wanted, self.files.sync_job()), "ledger sync", self._housekeeping_failed)
 
     async def _run_sync(self, wanted: SyncLog, job: Callable[[], None]) -> None:
         node, began_ms = self._node(), self._clock_ms()
@@ -513,7 +534,7 @@ class RaftMember:
             rested = self._clock_ms() >= self._rest_until_ms
             if not self._core.sync_before_ack and quiet and rested and self.files.dirty:
                 behind = SyncLog(self._node().log_epoch, self._node().end_index)
-                self._sync = asyncio.get_running_loop().create_task(self._run_sync(behind, self.files.sync_job()))
+                self._sync = self._sync_task(behind)
             if self._clock_ms() < next_checkpoint_ms:
                 continue
             next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
@@ -547,18 +568,24 @@ class RaftMember:
             self._next_clean_ms = now_ms + CLEAN_INTERVAL_MS
             try:
                 used = member_ratio(self.files.folder, self.files.data.folders, self.settings.read_only_folders)
+                newest = [int(file.path.stat().st_mtime * 1000) for file in self.files.data.files[-1:]]
             except OSError as error:
                 log.warning("disk usage unknown member=%s error=%s", self.settings.self_id, error)
             else:
                 now_s = time.time()
-                self.clean(used, now_s, time.localtime(now_s).tm_hour)
+                expiry_ms = self._clock_watch.now_for_expiry(int(now_s * 1000), now_ms, max(newest, default=-1))
+                self.clean(used, expiry_ms / 1000, time.localtime(now_s).tm_hour)
         try:
             self.files.prepare()
             full = self._too_full
-        except DiskFull as error:
+        except ResourceExhausted as error:
             full = True
             if not node.is_disk_full:
-                log.error("disk full, appends refused member=%s error=%s", self.settings.self_id, error)
+                log.error(
+                    "no space or descriptor for the next file, appends refused member=%s error=%s",
+                    self.settings.self_id,
+                    error,
+                )
         except (SaturnError, OSError) as error:
             why = str(error)
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
@@ -621,4 +648,5 @@ class RaftMember:
         return LedgerCheckpoint(end, min(node.committed, node.synced_index))
 
     def _write_checkpoint(self) -> None:
+        self._term_file.reserve()
         self._checkpoint.write(self._checkpoint_now())

@@ -1,35 +1,30 @@
 """Network side of a member: its server port and its calls to other members, DLedger commands over RocketMQ remoting frames.
 
-A body that does not parse is answered with code 1, as Apache RocketMQ's remoting answers a failed request; an unknown request
-code is answered with 3. APPEND pushes to other SaturnMQ members use the binary form of raft/wire/push.py.
+Every request is checked by address (raft/access.py) and signature (raft/cluster_secret.py) before its body is decoded. A body that
+does not parse is answered with code 1, as Apache RocketMQ's remoting answers a failed request; an unknown request code with 3, a
+request that is not permitted with 16. APPEND pushes to other SaturnMQ members use the binary form of raft/wire/push.py.
 
-Requirements: DL-M06, DL-X17, DUR-08. Wire facts: docs/spec/04-dledger.md section 4.
+Requirements: DL-M06, DL-X17, DUR-08, SEC-18. Wire facts: docs/spec/04-dledger.md section 4.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
+from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.errors import BodyError, RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.core.messages import (
-    AppendRequest,
-    Code,
-    HeartBeatRequest,
-    PushKind,
-    PushRequest,
-    PushResponse,
-    Request,
-    Response,
-    VoteRequest,
-)
+from saturnmq.raft.access import Access, Origin
+from saturnmq.raft.cluster_secret import ClusterSecret, Verdict
+from saturnmq.raft.core.messages import AppendRequest, Code, PushKind, PushRequest, PushResponse, Request, Response
 from saturnmq.raft.wire.codec import (
     RESPONSE_HEADER_CODE,
     DLedgerCode,
@@ -40,12 +35,49 @@ from saturnmq.raft.wire.codec import (
     encode,
 )
 from saturnmq.raft.wire.push import FORM, OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
+from saturnmq.tasks import cancel
 
 log = logging.getLogger(__name__)
 
+ADMIN_CODES: Final = frozenset(
+    (DLedgerCode.METADATA, DLedgerCode.APPEND, DLedgerCode.GET, DLedgerCode.LEADERSHIP_TRANSFER)
+)
+OPERATING_CODES: Final = frozenset((DLedgerCode.METADATA, DLedgerCode.LEADERSHIP_TRANSFER))  # those without messages
+_ALWAYS_SIGNED: Final = DLedgerCode.LEADERSHIP_TRANSFER  # also from adminAddresses, if signatures are required
+# Sizes of bodies in bytes, by code; other codes are limited by the frame. APPEND: an entry of 4 MiB in base64.
+_BODY_BYTES_MAX: Final = {
+    DLedgerCode.METADATA: 65_536,
+    DLedgerCode.GET: 65_536,
+    DLedgerCode.VOTE: 65_536,
+    DLedgerCode.HEART_BEAT: 65_536,
+    DLedgerCode.LEADERSHIP_TRANSFER: 65_536,
+    DLedgerCode.APPEND: 6_291_456,
+}
+_MEMBER_BYTES_MAX: Final = 255
 _OFFERED = {OFFER: str(FORM)}
 Answer = Callable[[Response], None]
 Receive = Callable[[Request, Answer], None]
+
+
+async def call_signed(
+    client: RemotingClient, secret: ClusterSecret | None, address: str, command: Command, timeout_ms: int
+) -> Command:
+    """Send a request, signed if there is a secret, and again if the peer's process has another name than was known.
+
+    Returns the response. Raises SaturnError; RemoteProtocolError for a response that is not authentic.
+    """
+    for _ in range(2):
+        sent = Command(command.code, ext=dict(command.ext), body=command.body)
+        if secret is not None:
+            secret.sign(address, sent)
+        reply = await client.invoke(address, sent, timeout_ms)
+        if secret is None:
+            return reply
+        if not secret.check_response(address, sent, reply):
+            raise RemoteProtocolError(f"the response of {address} is not signed with this dledger.clusterSecret")
+        if not secret.knows_another(address, sent):
+            break
+    return reply
 
 
 class Peers:
@@ -53,7 +85,9 @@ class Peers:
 
     receive(request, answer) is called for each request received; answer is to be called once, at once or later.
     body_is_good: entries whose body fails this check are refused, whether a leader or a client sent them (DL-X17, DUR-08).
-    allowed: addresses that may send votes, heartbeats and pushes; empty: all.
+    access: who may send requests. admin_codes: those that adminAddresses may send. secret: signs and checks exchanges between
+    SaturnMQ members; None: no signatures.
+    serve_state(member): returns what this member's broker answers to `ask_state` of a member, "" if the request does not name one.
     """
 
     def __init__(
@@ -62,31 +96,36 @@ class Peers:
         net: NetSettings,
         receive: Receive,
         *,
+        access: Access,
+        admin_codes: frozenset[DLedgerCode] = ADMIN_CODES,
+        secret: ClusterSecret | None = None,
         body_is_good: Callable[[bytes], bool] = bool,
-        allowed: frozenset[str] = frozenset(),
+        tls: TlsSettings | None = None,
     ) -> None:
-        self._allowed = allowed
+        self.access = access
+        self.serve_state: Callable[[str], Awaitable[bytes]] | None = None
+        self._secret = secret
+        self._admin_codes = admin_codes
         self._addresses = dict(addresses)
         self._receive = receive
         self._body_is_good = body_is_good
-        self._server = RemotingServer(self._handle, settings=net)
-        self._client = RemotingClient(settings=net)
-        self._calls: set[asyncio.Task[None]] = set()
+        self._server = RemotingServer(self._handle, settings=net, tls=tls)
+        self._client = RemotingClient(settings=net, tls=tls)
+        self._calls: set[asyncio.Task[Command]] = set()
         self._stopped = False
         self._plain: set[str] = set()  # members that support the binary form of raft/wire/push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""
+        await self.access.start()
         return await self._server.start(host, port, chosen_by="key dLegerPeers, alike on all members")
 
     async def stop(self) -> None:
         self._stopped = True
-        for call in list(self._calls):
-            call.cancel()
-        if self._calls:
-            await asyncio.gather(*self._calls, return_exceptions=True)
+        await cancel(*self._calls)
         await self._client.close()
         await self._server.stop()
+        await self.access.stop()
 
     def readdress(self, name: str, address: str) -> None:
         """Connect to a member at another address from now on."""
@@ -95,21 +134,25 @@ class Peers:
 
     # server side
 
-    def _handle(self, connection: Connection, command: Command) -> Command | None:
+    async def _report_state(self, command: Command, state: Awaitable[bytes]) -> Command:
+        return self._signed(command, command.reply(RESPONSE_HEADER_CODE, body=await state))
+
+    def _handle(self, connection: Connection, command: Command) -> Command | Coroutine[Any, Any, Command] | None:
+        refusal = self._forbidden(connection.remote_address, command)
+        if refusal is not None:
+            self._server.rejections.note(
+                "dledger", connection.remote_address, f"request code={command.code}: {refusal}"
+            )
+            return self._signed(command, command.reply(ResponseCode.NO_PERMISSION, refusal))
+        if command.code == DLedgerCode.STATE and self.serve_state is not None:
+            return self._report_state(command, self.serve_state(self._named(command)))
         plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
-            request = decode_push(command.body or b"") if plain else decode_request(command.code, command.body)
+            request = decode_push(command.body or b"") if plain else self._decode(command)
         except UnsupportedRequest as error:
-            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error))
+            return self._signed(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error)))
         except BodyError as error:
-            return command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}")
-        if self._allowed and isinstance(request, VoteRequest | HeartBeatRequest | PushRequest):
-            address = connection.remote_address.rpartition(":")[0].strip("[]")
-            if address not in self._allowed:
-                log.warning("request refused reason=not_in_dledger.allowedAddresses peer=%s", connection.remote_address)
-                return command.reply(
-                    ResponseCode.SYSTEM_ERROR, f"{address} is not among dledger.allowedAddresses (DL-X17)"
-                )
+            return self._signed(command, command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}"))
         if isinstance(request, AppendRequest) and not self._body_is_good(request.body or b""):
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
 
@@ -117,16 +160,52 @@ class Peers:
             if connection.closed or command.is_oneway:
                 return
             if plain and isinstance(response, PushResponse):
-                connection.send(command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response)))
-                return
-            ext = dict(_OFFERED) if command.ext and command.ext.get(OFFER) == _OFFERED[OFFER] else None
-            connection.send(command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response)))
+                reply = command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response))
+            else:
+                ext = dict(_OFFERED) if command.ext.get(OFFER) == _OFFERED[OFFER] else None
+                reply = command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response))
+            connection.send(self._signed(command, reply))
 
-        if isinstance(request, PushRequest) and (refusal := self._damaged(request)) is not None:
-            answer(refusal)
+        if isinstance(request, PushRequest) and (refused := self._damaged(request)) is not None:
+            answer(refused)
         else:
             self._receive(request, answer)
         return None
+
+    def _named(self, command: Command) -> str:
+        """The member whose id is the body of a request; "" if it is none."""
+        name = (command.body or b"")[:_MEMBER_BYTES_MAX].decode(errors="replace")
+        return name if name in self._addresses else ""
+
+    def _forbidden(self, address: str, command: Command) -> str | None:
+        """Why a request of this address is not permitted; None if it is."""
+        origin, is_admin_code = self.access.origin(address), command.code in self._admin_codes
+        if origin is Origin.STRANGER or (origin is Origin.ADMIN and not is_admin_code):
+            where = "dLegerPeers, dledger.allowedAddresses" + (" and adminAddresses" if is_admin_code else "")
+            return f"it is accepted from the hosts in {where} only, not from {address}"
+        if self._secret is None:
+            return None
+        verdict = self._secret.check(command)
+        if verdict is Verdict.UNSIGNED:
+            exempt = is_admin_code and command.code != _ALWAYS_SIGNED and self.access.is_admin(address)
+            if exempt or not self._secret.required:
+                return None
+            return "dledger.requireClusterSecret=true: the request is not signed"
+        if verdict is Verdict.FORGED:
+            return "the signature is not made with this member's dledger.clusterSecret"
+        return "the signature is for another process or was used before" if verdict is Verdict.STALE else None
+
+    def _signed(self, request: Command, reply: Command) -> Command:
+        if self._secret is not None:
+            self._secret.sign_response(request, reply)
+        return reply
+
+    def _decode(self, command: Command) -> Request:
+        """Decode a JSON request. Raises BodyError, UnsupportedRequest."""
+        limit = _BODY_BYTES_MAX.get(DLedgerCode(command.code)) if command.code in _BODY_BYTES_MAX else None
+        if limit is not None and len(command.body or b"") > limit:
+            raise BodyError(f"the body has {len(command.body or b'')} bytes, at most {limit} are allowed for this code")
+        return decode_request(command.code, command.body)
 
     def _damaged(self, push: PushRequest) -> PushResponse | None:
         """The refusal of a push with a damaged entry, else None; the leader re-pushes it (DL-P10) or compares again."""
@@ -148,41 +227,70 @@ class Peers:
 
     def send(self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None]) -> None:
         """Send a request to a member; `answered` is called once, with None if there is no usable response."""
+        self._send(peer, request, timeout_ms, answered, again=True)
+
+    def _send(
+        self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None], *, again: bool
+    ) -> None:
+        """again: send once more if the peer's process turns out to be another one than the request was signed for."""
         command = self._command(peer, request)
         future = self._client.ask(self._addresses[peer], command, timeout_ms)
         if future is None:
-            task = asyncio.get_running_loop().create_task(self._connect_and_call(peer, command, timeout_ms, answered))
+            work = self._connect_and_call(peer, command, timeout_ms)
+            future = task = asyncio.get_running_loop().create_task(work)
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
-            return
 
         def done(future: asyncio.Future[Command]) -> None:
-            if not self._stopped:
-                answered(self._response(peer, command, future))
+            if self._stopped or future.cancelled():
+                return
+            response = self._response(peer, command, future)
+            if response is None and again and self._is_for_another(peer, command):
+                self._send(peer, request, timeout_ms, answered, again=False)
+            else:
+                answered(response)
 
         future.add_done_callback(done)
 
-    async def _connect_and_call(
-        self, peer: str, command: Command, timeout_ms: int, answered: Callable[[Response | None], None]
-    ) -> None:
-        response: Response | None = None
-        try:
-            response = self._read(peer, command, await self._client.invoke(self._addresses[peer], command, timeout_ms))
-        except SaturnError as error:
-            self._failed(peer, error)
-        answered(response)
+    async def _connect_and_call(self, peer: str, command: Command, timeout_ms: int) -> Command:
+        return await self._client.invoke(self._addresses[peer], command, timeout_ms)
+
+    def _is_for_another(self, peer: str, command: Command) -> bool:
+        return self._secret is not None and self._secret.knows_another(self._addresses[peer], command)
+
+    async def ask_state(self, peer: str, timeout_ms: int, self_id: str) -> bytes | None:
+        """What the peer's `serve_state` returns; None if it does not know this request, as Java members. Raises SaturnError.
+
+        self_id names this member to the peer.
+        """
+        address = self._addresses[peer]
+        command = Command(DLedgerCode.STATE, body=self_id.encode())
+        reply = await call_signed(self._client, self._secret, address, command, timeout_ms)
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if reply.code == RESPONSE_HEADER_CODE:
+            return reply.body or b""
+        raise RemoteProtocolError(
+            f"member {peer} at {address} refused to report its state: {reply.code} {reply.remark}"
+        )
 
     def _command(self, peer: str, request: Request) -> Command:
-        """Encode a request in the form that the peer supports, and offer the binary form where it may be offered."""
+        """Encode and sign a request in the form that the peer supports; offer the binary form where it may be offered."""
         code, ext = code_of(request), {}
+        address = self._addresses[peer]
         if isinstance(request, PushRequest):
             if peer in self._plain and request.kind is PushKind.APPEND:
                 body = encode_push(request)
                 if body is not None:
-                    return Command(code, body=body)
+                    return self._sign(address, Command(code, body=body))
             elif request.kind is not PushKind.APPEND:
                 ext = dict(_OFFERED)
-        return Command(code, ext=ext, body=encode(request))
+        return self._sign(address, Command(code, ext=ext, body=encode(request)))
+
+    def _sign(self, address: str, command: Command) -> Command:
+        if self._secret is not None:
+            self._secret.sign(address, command)
+        return command
 
     def _response(self, peer: str, command: Command, call: asyncio.Future[Command]) -> Response | None:
         """The response of a finished call; None if it failed or the peer refused it."""
@@ -198,13 +306,16 @@ class Peers:
 
     def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
         """Decode a reply and note whether the peer supports the binary form. Raises BodyError."""
+        if self._secret is not None and not self._secret.check_response(self._addresses[peer], command, reply):
+            log.warning("response not authentic peer=%s code=%s", peer, command.code)
+            return None
         if reply.code != RESPONSE_HEADER_CODE:
             self._plain.discard(peer)
             log.debug("call refused peer=%s code=%s remark=%s", peer, reply.code, reply.remark)
             return None
         if is_plain(command.body):
             return decode_answer(reply.body or b"")
-        if command.ext:
+        if OFFER in command.ext:
             known = reply.ext.get(OFFER) == _OFFERED[OFFER]
             (self._plain.add if known else self._plain.discard)(peer)
         return decode_response(command.code, reply.body)

@@ -3,7 +3,7 @@
 Timers and limits that RocketMQ 4.9.7 does not expose are keys `dledger.*` with DLedger's defaults. The profile FAST shortens the
 timers that determine the fail-over time: a new leader within 3 s instead of 10 s.
 
-Requirements: DL-M02..DL-M04, CHA-07. Keys: docs/spec/04-dledger.md section 2.13.
+Requirements: DL-M02..DL-M04, CHA-07, SEC-18. Keys: docs/spec/04-dledger.md section 2.13.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from saturnmq.acl.addresses import parse_list
 from saturnmq.config.settings import key
+from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.raft.cluster_secret import SECRET_BYTES_MIN
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.ledger.layout import INDEX_FILE_UNITS
 
@@ -77,7 +81,9 @@ class RaftSettings:
     data_folders_text: str = key("storePathDLedgerCommitLog", "", spec="DL-S13")
     read_only_text: str = key("readOnlyCommitLogStorePaths", "", spec="DL-S13")
     bind_address: str = key("dledger.bindAddress", "", spec="DL-X17")
-    allowed_text: str = key("dledger.allowedAddresses", "", spec="DL-X17")
+    allowed_text: str = key("dledger.allowedAddresses", "", spec="SEC-18")
+    cluster_secret: str = key("dledger.clusterSecret", "", spec="SEC-18", secret=True)
+    require_secret: bool = key("dledger.requireClusterSecret", False, spec="SEC-18")
     profile: RaftProfile = key("dledger.profile", RaftProfile.STANDARD, spec="CHA-07")
     heartbeat_interval_ms: int = key("dledger.heartBeatTimeIntervalMs", 0, unit="ms", low=0, spec="DL-H01")
     heartbeat_leak_max: int = key("dledger.maxHeartBeatLeak", 3, low=2, spec="DL-H03")
@@ -116,9 +122,9 @@ class RaftSettings:
         return tuple(filter(None, (name.strip() for name in self.preferred_leader_id.split(";"))))
 
     @property
-    def allowed_addresses(self) -> frozenset[str]:
-        """Addresses, without port, from which votes, heartbeats and pushes are accepted; empty: from all."""
-        return frozenset(filter(None, (part.strip() for part in self.allowed_text.split(","))))
+    def hosts(self) -> dict[str, str]:
+        """Member id -> host."""
+        return {name: host_of(address) for name, address in self.peers.items()}
 
     @property
     def data_folders(self) -> tuple[Path, ...]:
@@ -160,6 +166,14 @@ class RaftSettings:
             for name in self.preferred_leaders
             if name not in peers
         ]
+        try:
+            parse_list(self.allowed_text)
+        except ConfigError as error:
+            problems += [f"dledger.allowedAddresses={self.allowed_text}: {problem}" for problem in error.problems]
+        if self.require_secret and not self.cluster_secret:
+            problems.append("dledger.requireClusterSecret=true needs dledger.clusterSecret")
+        if 0 < len(self.cluster_secret.encode()) < SECRET_BYTES_MIN:
+            problems.append(f"dledger.clusterSecret must have at least {SECRET_BYTES_MIN} bytes")
         return problems + self.core(1_073_741_824, sync_before_ack=True).validate()
 
     def core(self, file_bytes: int, *, sync_before_ack: bool) -> CoreSettings:

@@ -1,21 +1,26 @@
 """Shows the leader of a DLedger group, and transfers the leadership: `python -m saturnmq.raft.tool`.
 
-It works with Java members too.
+It works with Java members too. A group with `dledger.requireClusterSecret=true` transfers only if the request is signed: the
+secret is the value of the environment variable SATURNMQ_CLUSTER_SECRET, or a constructor argument.
 
-Requirements: DL-L01, DL-M09.
+Requirements: DL-L01, DL-M09, SEC-18.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.raft.cluster_secret import ClusterSecret
 from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import (
     Code,
@@ -27,27 +32,32 @@ from saturnmq.raft.core.messages import (
     Response,
     TransferRequest,
 )
+from saturnmq.raft.peers import call_signed
 from saturnmq.raft.settings import parse_peers
-from saturnmq.raft.wire.codec import code_of, decode_response, encode
+from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE, code_of, decode_response, encode
 
 ASK_TIMEOUT_MS = 3000
 TRANSFER_TIMEOUT_MS = 10_000
+SECRET_VARIABLE: Final = "SATURNMQ_CLUSTER_SECRET"  # noqa: S105 - the name of a variable
 
 
 class GroupTool:
-    """Calls to the members of one group. peers: id -> host:port."""
+    """Calls to the members of one group. peers: id -> host:port. secret: signs the requests; empty: unsigned."""
 
-    def __init__(self, group: str, peers: dict[str, str]) -> None:
+    def __init__(self, group: str, peers: dict[str, str], tls: TlsSettings | None = None, *, secret: str = "") -> None:
         self.group = group
         self.peers = peers
-        self._client = RemotingClient(settings=NetSettings())
+        self._secret = ClusterSecret.of(secret, required=False)
+        self._client = RemotingClient(settings=NetSettings(), tls=tls)
 
     async def close(self) -> None:
         await self._client.close()
 
     async def _call(self, name: str, request: Request, timeout_ms: int = ASK_TIMEOUT_MS) -> Response:
         command = Command(code_of(request), body=encode(request))
-        reply = await self._client.invoke(self.peers[name], command, timeout_ms)
+        reply = await call_signed(self._client, self._secret, self.peers[name], command, timeout_ms)
+        if reply.code != RESPONSE_HEADER_CODE:
+            raise response_error(reply.code, reply.remark, broker=self.peers[name])
         return decode_response(code_of(request), reply.body)
 
     async def leaders(self) -> dict[str, str]:
@@ -70,8 +80,12 @@ class GroupTool:
     async def term(self, leader: str) -> Term:
         """The leader's term; -1 if unknown.
 
-        Sends a heartbeat of term -1, which is refused with the current term and changes nothing (DL-H05).
+        A Java leader does not report it: it is sent a heartbeat of term -1, which is refused with the current term and changes
+        nothing (DL-H05).
         """
+        metadata = await self._call(leader, MetadataRequest(group=self.group, remote_id=leader))
+        if metadata.term != NO_TERM:
+            return metadata.term
         sender = next(name for name in self.peers if name != leader)
         request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=NO_TERM)
         reported = await self._call(leader, request)
@@ -97,7 +111,8 @@ def write_line(line: str) -> None:
 
 async def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns 0 if all members name the same leader, or the transfer succeeded; else 1."""
-    tool = GroupTool(arguments.group, parse_peers(arguments.peers))
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    tool = GroupTool(arguments.group, parse_peers(arguments.peers), secret=secret)
     try:
         if arguments.verb == "transfer":
             code = await tool.transfer(arguments.to)

@@ -12,3 +12,4 @@ Term = NewType("Term", int)  # number of a leadership, from 0
 
 NO_INDEX: Final = LedgerIndex(-1)  # an empty log, or nothing committed
 NO_TERM: Final = Term(-1)  # the term of the last entry of an empty log
+TERM_MAX: Final = Term(1 << 62)  # no member reaches or accepts a higher one

@@ -35,6 +35,7 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import Chance, HardState, State
+from saturnmq.raft.core.term_limit import TermLimit
 from saturnmq.raft.core.transfer import Transfers
 
 
@@ -105,6 +106,7 @@ class Node:
         self._leader = Leader(self._state, stamp, noop)
         self._transfers = Transfers(self._state, self._elector, self._heartbeats, self._leader)
         self._state.parts = [self._elector, self._heartbeats, self._follower, self._leader, self._transfers]
+        self._term_limit = TermLimit(self._state)
         self._settled = False  # the last input was a tick without effect: until the next timer there is nothing to do
 
     # what the caller may read
@@ -195,6 +197,11 @@ class Node:
         """Proposals that wait for a quorum."""
         return len(self._leader.proposals)
 
+    @property
+    def append_refusal(self) -> Code | None:
+        """The code with which an append would be refused now; None if it would be accepted (DL-A01)."""
+        return self._leader.refusal()
+
     def watermarks(self) -> dict[str, LedgerIndex]:
         """Leader only: the highest index that each member is known to hold, for this member its acknowledged index."""
         return self._leader.watermarks()
@@ -259,6 +266,8 @@ class Node:
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
         """Handle the response to a Send; None if the call failed. A second response to the same call is ignored."""
         self._enter(now_ms)
+        if response is not None and self._term_limit.exceeded(response, "response"):
+            response = None
         answered = self._state.calls.pop(call, None)
         if answered is not None:
             answered(response)
@@ -346,7 +355,9 @@ class Node:
             refusal = Code.UNKNOWN_MEMBER
         elif request.group != state.group:
             refusal = Code.UNKNOWN_GROUP
-        if refusal is not None:  # sent to the wrong member or group (DL-M07)
+        elif self._term_limit.exceeded(request, request.local_id or request.leader_id or "unknown"):
+            refusal = Code.UNEXPECTED_ARGUMENT
+        if refusal is not None:  # sent to the wrong member or group (DL-M07), or with an impossible term
             state.reply(token, self._refuse(request, refusal))
         elif isinstance(request, PushRequest):
             self._follower.push(token, request)
@@ -397,8 +408,11 @@ class Node:
         return GetResponse(group=state.group, term=state.term, leader_id=state.leader_id, code=code, entries=entries)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        """Leader and addresses as this member knows them; every member answers (DL-M09)."""
-        return MetadataResponse(group=self._state.group, leader_id=self._state.leader_id, peers=dict(self.addresses))
+        """Leader, term and addresses as this member knows them; every member answers (DL-M09). Java members send no term."""
+        state = self._state
+        return MetadataResponse(
+            group=state.group, leader_id=state.leader_id, term=state.term, peers=dict(self.addresses)
+        )
 
     def _refuse(self, request: Request, code: Code) -> Response:
         state = self._state

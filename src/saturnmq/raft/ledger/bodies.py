@@ -12,17 +12,40 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.ledger.files import LedgerFiles
-from saturnmq.raft.ledger.layout import BLANK_MAGIC, HEADER
+from saturnmq.raft.ledger.layout import BLANK_HEADER, HEADER, read_header
+from saturnmq.raft.ledger.walk import fault_of
 
 
 class Body(NamedTuple):
     """A message in the ledger: physical offset, position after its entry, and bytes (valid until the file is deleted)."""
 
-    physical_offset: int
-    next_pos: int
+    physical_offset: PhysicalOffset
+    next_pos: PhysicalOffset
     record: memoryview
+
+
+def entries_in(view: memoryview, start: int, pos: int, limit: int) -> Iterator[tuple[int, int, int]]:
+    """Position, place of the body in the view and length of the body: of the entries from pos to limit, up to what is none.
+
+    view: one file, which starts at the position `start`. Hot path: a follower dispatches every entry through it. Only the
+    fields of the layout are compared; `walk.fault_of` has the whole rule.
+    """
+    unpack = HEADER.unpack_from
+    while limit - pos >= ENTRY_HEADER_BYTES:
+        at = pos - start
+        magic, size, _, _, its_pos, _, _, _, body_bytes = unpack(view, at)
+        if (
+            magic != ENTRY_MAGIC
+            or its_pos != pos
+            or not ENTRY_HEADER_BYTES < size == ENTRY_HEADER_BYTES + body_bytes
+            or pos + size > limit
+        ):
+            return
+        yield pos, at + ENTRY_HEADER_BYTES, body_bytes
+        pos += size
 
 
 def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> Body | None:
@@ -34,20 +57,18 @@ def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> Body | None:
         file = ledger.data.find(pos)
         if file is None or pos >= ledger.end_pos:
             return None
-        view, at = file.view, pos - file.start
-        if file.size_bytes - at < ENTRY_HEADER_BYTES:
-            magic, size, its_pos, body_len = BLANK_MAGIC, 0, pos, 0
-        else:
-            magic, size, _, _, its_pos, _, _, _, body_len = HEADER.unpack_from(view, at)
-        if magic == BLANK_MAGIC:
-            pos += ledger.file_bytes - pos % ledger.file_bytes
-            continue
-        if magic != ENTRY_MAGIC or its_pos != pos or not ENTRY_HEADER_BYTES < size == ENTRY_HEADER_BYTES + body_len:
-            raise CorruptRecord(f"no entry at {pos} of the ledger: magic {magic}, size {size}")
-        end = pos + size
-        if end > committed_pos:
+        view = file.view
+        found = next(entries_in(view, file.start, pos, min(file.end, committed_pos)), None)
+        if found is not None:
+            _, at, size = found
+            physical = PhysicalOffset(pos + ENTRY_HEADER_BYTES)
+            return Body(physical, PhysicalOffset(physical + size), view[at : at + size])
+        header = read_header(view, pos - file.start) if file.end - pos >= ENTRY_HEADER_BYTES else BLANK_HEADER
+        if not header.is_blank:
+            if fault_of(header, pos, None, ledger.file_bytes):
+                raise CorruptRecord(f"no entry at {pos} of the ledger: magic {header.magic}, size {header.size}")
             return None
-        return Body(pos + ENTRY_HEADER_BYTES, end, view[at + ENTRY_HEADER_BYTES : at + size])
+        pos += ledger.file_bytes - pos % ledger.file_bytes
     return None
 
 

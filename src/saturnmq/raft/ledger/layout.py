@@ -31,7 +31,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry
-from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
+from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, TERM_MAX, LedgerIndex, Term
 from saturnmq.raft.core.state import HardState
 
 HEADER: Final = struct.Struct(">iiqqqiiii")
@@ -131,8 +131,8 @@ def parse_term(data: bytes) -> HardState:
     """Parse the file `currterm`. Raises ValueError, KeyError."""
     values = _lines(data)
     term = Term(int(values["currTerm"]))
-    if term < 0:
-        raise ValueError(f"currTerm={term} is negative")
+    if not 0 <= term <= TERM_MAX:
+        raise ValueError(f"currTerm={term} is not in 0..{TERM_MAX}")
     return HardState(term, values.get("voteLeader") or None)
 
 

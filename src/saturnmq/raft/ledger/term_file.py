@@ -1,29 +1,47 @@
 """The two state files of a ledger: `currterm` with term and vote, `checkpoint` with the last stored and committed index.
 
-Requirements: DL-M01, DL-Q07, DL-X01, DUR-11. Format: docs/spec/04-dledger.md section 5.4.
+Requirements: DL-M01, DL-Q07, DL-X01, DUR-11, DUR-15. Format: docs/spec/04-dledger.md section 5.4.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.raft.core.ids import Term
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.layout import LedgerCheckpoint, format_checkpoint, format_term, parse_checkpoint, parse_term
 from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import StateFile
+
+RESERVE_BYTES: Final = 65_536
 
 
 class TermFile:
-    """The file `currterm`; durable when `write` returns."""
+    """The file `currterm`; durable when `write` returns.
+
+    A full disk must not keep a member from voting: `currterm.reserve` holds space that is released for a write that finds none,
+    and is allocated again afterwards. The write also frees the space of the backup before the last, so that the same
+    reserve serves any number of terms, unless other files take the space meanwhile.
+    """
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
-        self._file = StateFile(folder / "currterm", disk)
+        self._folder, self._disk = folder, disk or Disk()
+        self._reserve = Reserve(folder / "currterm.reserve", RESERVE_BYTES, self._disk)
+        self._file = StateFile(folder / "currterm", self._disk, self._reserve)
+
+    def reserve(self) -> bool:
+        """Allocate the reserve if it does not exist; returns whether it exists. Safe in a thread."""
+        if not self._folder.is_dir():
+            return False  # a new member; its folder is made with the first write
+        return self._reserve.allocate()
 
     def write(self, state: HardState) -> None:
         """Replace term and vote atomically: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
         self._file.write(format_term(state))
+        self.reserve()
 
     def read(self, *, ledger_is_empty: bool, force: bool = False) -> HardState:
         """Read term and vote; term 0 and no vote for a new member.

@@ -1,6 +1,6 @@
 """Walks the headers of a ledger in file order: what a valid entry is, and where the next one lies.
 
-The only such loop for recovery and offline checks. Dispatch reads committed bodies by the same layout (replication/dledger).
+The only such loop for recovery and offline checks; committed bodies are read with `bodies.entries_in`.
 
 Requirements: DL-S02, DL-S06.
 """

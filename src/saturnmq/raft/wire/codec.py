@@ -61,6 +61,9 @@ class DLedgerCode(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
+    STATE = (
+        51900  # between SaturnMQ members only: the broker's state outside the log; Java members answer "not supported"
+    )
 
 
 RESPONSE_HEADER_CODE: Final = 200

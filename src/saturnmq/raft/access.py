@@ -1,0 +1,155 @@
+"""Who may use the DLedger port, by address.
+
+    VOTE, HEART_BEAT, PUSH and all other codes between members     the hosts in dLegerPeers, dledger.allowedAddresses
+    METADATA, APPEND, GET, LEADERSHIP_TRANSFER                     those, and adminAddresses (default: loopback; Peers.admin_codes)
+
+Host names are looked up at the start, every LOOK_UP_SECONDS, and when an unknown address connects, but not more often than every
+LOOK_UP_PAUSE_SECONDS and one at a time, in a thread of their own. A name that cannot be looked up keeps its last addresses.
+
+Requirements: SEC-18, DL-X17.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Final
+
+from saturnmq.acl.addresses import parse_list
+from saturnmq.administration import LOOPBACK
+from saturnmq.protocol.addresses import host_of
+from saturnmq.tasks import cancel, supervised
+
+log = logging.getLogger(__name__)
+
+
+LOOK_UP_SECONDS: Final = 60.0
+LOOK_UP_PAUSE_SECONDS: Final = 5.0
+START_SECONDS: Final = 3.0
+_KNOWN_MAX: Final = 1000
+
+
+class Origin(Enum):
+    """What the address of a connection permits. PEER includes what ADMIN permits."""
+
+    PEER = "peer"
+    ADMIN = "admin"
+    STRANGER = "stranger"
+
+
+def look_up(name: str) -> Iterable[str]:
+    """The addresses of a host name. Raises OSError. Blocks."""
+    return {str(row[4][0]) for row in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+
+
+def _literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Access:
+    """The access rules of one member's port.
+
+    hosts: of all members, this one included. allowed, admins: further addresses, in the form of adminAddresses. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        *,
+        allowed: str = "",
+        admins: str = LOOPBACK,
+        resolve: Callable[[str], Iterable[str]] = look_up,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        known = set(hosts)
+        self._addresses = {host: parse_list(host) for host in known if _literal(host)}
+        self._names = sorted(known - self._addresses.keys())
+        self._allowed = parse_list(allowed)
+        self._admins = parse_list(admins)
+        self._resolve = resolve
+        self._clock = clock
+        self._next_look_up = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._known: dict[str, Origin] = {}  # results for addresses of members, until the next look-up
+        self.look_ups = 0  # rounds
+
+    async def start(self) -> None:
+        """Look up the host names, for at most START_SECONDS, and again from then on."""
+        if not self._names:
+            return
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-names")
+        self._look_up_soon()
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=START_SECONDS)
+        self._again()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await cancel(self._looking)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = None
+
+    def origin(self, remote_address: str) -> Origin:
+        """What a peer's address, `ip:port`, permits. For an address of no member, a look-up starts if one is due."""
+        address = host_of(remote_address)
+        known = self._known.get(address)
+        if known is not None:
+            return known
+        if self._allowed.matches(address) or any(rule.matches(address) for rule in self._addresses.values()):
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[address] = Origin.PEER
+            return Origin.PEER
+        self._look_up_soon()
+        return Origin.ADMIN if self.is_admin(remote_address) else Origin.STRANGER
+
+    def is_admin(self, remote_address: str) -> bool:
+        """Whether a peer's address, `ip:port`, is among adminAddresses."""
+        return self._admins.matches(host_of(remote_address))
+
+    def is_host(self, address: str, host: str) -> bool:
+        """Whether an address, an IP address or a name, is this host of a member, as last looked up."""
+        rule = self._addresses.get(host)
+        return address == host or (rule is not None and rule.matches(address))
+
+    def _again(self) -> None:
+        self._look_up_soon()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_UP_SECONDS, self._again)
+
+    def _look_up_soon(self) -> None:
+        if self._thread is None or self._looking is not None or self._clock() < self._next_look_up:
+            return
+        self._next_look_up = self._clock() + LOOK_UP_PAUSE_SECONDS
+        self._looking = supervised(self._look_up_names(), "host look-ups")
+
+    async def _look_up_names(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            for name in self._names:
+                try:
+                    found = await loop.run_in_executor(self._thread, self._resolve, name)
+                except (OSError, UnicodeError) as error:
+                    log.warning("host of a member not found host=%s error=%s", name, error)
+                    continue
+                rule = parse_list(",".join(sorted(address for address in found if _literal(address))))
+                if name not in self._addresses or rule.texts != self._addresses[name].texts:
+                    log.info("host of a member looked up host=%s addresses=%s", name, ",".join(rule.texts))
+                self._addresses[name] = rule
+            self._known.clear()
+        finally:
+            self.look_ups += 1
+            self._looking = None
