@@ -7,7 +7,7 @@ per-entry path of `GroupDispatch.dispatch_some` is the reference implementation:
 index and make the same callbacks. Entries that are not simple (transactions, delayed messages, IPv6 addresses, new queues, gaps
 in queue offsets) are left to the reference implementation.
 
-Requirements: RP-01..RP-04, DL-B11..DL-B13, DL-C03, DL-S12, DL-U05.
+Requirements: RP-01..RP-04, DL-B11..DL-B13, DL-C03, DL-S12, DL-U05, SEC-18.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
-from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message, decode_record
+from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
-from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
-from saturnmq.raft.ledger.bodies import Body, body_at
-from saturnmq.raft.ledger.layout import HEADER
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
+from saturnmq.raft.ledger.bodies import Body, body_at, entries_in
+from saturnmq.replication.dledger.entry_check import Quarantine, read_entry_message
 from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.replication.records import STORE_MS_MAX, check_place, queue_for
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex, Record
-from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.store.queue.consume_queue import ConsumeQueue, Unit
 from saturnmq.store.queue.queues import QueueTable
 
 log = logging.getLogger(__name__)
 
 DISPATCH_STEP: Final = 512  # messages dispatched per event-loop iteration
-_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _ODD_FLAGS: Final = TRANSACTION_MASK | int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _BY_TIME: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _I16: Final = struct.Struct(">h")
@@ -47,8 +49,8 @@ class _Share(NamedTuple):
     topic: str
     queue_id: int
     queue: ConsumeQueue
-    start: int
-    units: list[tuple[int, int, int]]
+    start: QueueOffset
+    units: list[Unit]
 
 
 class Target(Protocol):
@@ -57,8 +59,8 @@ class Target(Protocol):
     queues: QueueTable
     index: MessageIndex | None
     index_queue: IndexQueue | None
-    unconfirmed: deque[tuple[int, ConsumeQueue | None, Message, int]]
-    dispatched: int
+    unconfirmed: deque[tuple[PhysicalOffset, ConsumeQueue | None, Message, int]]
+    dispatched: PhysicalOffset
     last_store_ms: int
     refusal: str
     on_append: Callable[[str, int, int, int], None] | None
@@ -77,10 +79,11 @@ class GroupDispatch:
         self.log = log
         self.store = store
         self.on_foreign: Callable[[str, int], None] | None = None
+        self.quarantine = Quarantine()
         self._scheduled = False
         self._ledger_begin = -1
 
-    def confirmed(self, end: int) -> None:
+    def confirmed(self, end: PhysicalOffset) -> None:
         """Listener callback of the log: everything before `end` is committed."""
         if not self._scheduled:
             self._resume()
@@ -120,43 +123,27 @@ class GroupDispatch:
             if found is None:
                 return False
             if pending and pending[0][2].physical_offset == found.physical_offset:  # the entry follows a blank record
-                store.dispatched = found.physical_offset - ENTRY_HEADER_BYTES
+                store.dispatched = PhysicalOffset(found.physical_offset - ENTRY_HEADER_BYTES)
                 continue
             self._dispatch_body(found)
             store.dispatched = found.next_pos
         return True
 
     def _dispatch_body(self, found: Body) -> None:
-        """Dispatch a message that another leader appended. One that cannot be decoded is logged and skipped (DL-B13)."""
-        try:
-            message = decode_record(found.record)
-            if message.physical_offset != found.physical_offset or message.store_bytes != len(found.record):
-                raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
-            queue = self.queue_for(message)
-        except (MessageError, StoreError) as error:
-            log.error("[BUG] entry without a message offset=%s reason=%s", found.physical_offset, error)
-            return
+        """Dispatch a message that another leader appended; quarantine an entry that cannot be dispatched (DL-B13)."""
         store = self.store
+        try:
+            message = read_entry_message(found)
+            queue = queue_for(store.queues, message)
+            check_place(queue, message)
+            code = store.code_of(message)
+        except (MessageError, ValueError) as error:
+            self.quarantine.add(found, error)
+            return
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
-        store.dispatch(queue, message, store.code_of(message))
+        store.dispatch(queue, message, code)
         if queue is not None and self.on_foreign is not None:
             self.on_foreign(message.topic, message.queue_id)
-
-    def queue_for(self, message: Message) -> ConsumeQueue | None:
-        """The consume queue of a message in the log; None for messages that consumers do not see. Raises StoreError."""
-        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
-            return None
-        queue = self.store.queues.get_or_make(message.topic, message.queue_id)
-        number = message.queue_offset
-        if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
-            log.warning(
-                "queue restarted after topic deletion topic=%s queue=%s offset=%s", message.topic, message.queue_id,
-                message.physical_offset,
-            )  # fmt: skip
-            queue.delete()
-        elif number > queue.max_offset == queue.min_offset:
-            queue.delete()  # the queue is empty; it continues with this offset
-        return queue
 
     def _begin_moved(self, begin_pos: int) -> None:
         """Handle a new begin of the ledger: retention deleted files, or the leader replaced the whole log of a lagging member.
@@ -177,33 +164,34 @@ class GroupDispatch:
         store.queues.clear()
         if store.index is not None:
             store.index.clear()
-        store.dispatched = begin_pos
+        if store.index_queue is not None:
+            store.index_queue.clear()
+        store.dispatched = PhysicalOffset(begin_pos)
         store.queues.restore_ends()
 
 
 def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
     """Dispatch committed entries from `store.dispatched` on, up to the first that is not simple. Returns how many."""
     store, raft_log = dispatch.store, dispatch.log
-    pos, ledger = store.dispatched, raft_log.ledger
-    file = ledger.data.find(pos) if ledger is not None else None
-    if ledger is None or file is None or pos >= ledger.end_pos:
+    begin, ledger = store.dispatched, raft_log.ledger
+    file = ledger.data.find(begin) if ledger is not None else None
+    if ledger is None or file is None or begin >= ledger.end_pos:
         return 0
-    view, base, limit = file.view, file.start, min(file.end, raft_log.committed_pos)
+    view, dispatched = file.view, begin
     shares: dict[tuple[bytes, int], _Share] = {}
     records: list[Record] = []
     calls: list[tuple[str, int, int, int]] = []
-    while len(records) < count_max and limit - pos >= ENTRY_HEADER_BYTES + RECORD_V4.size:
-        at = pos - base
-        magic, size, _, _, its_pos, _, _, _, body_len = HEADER.unpack_from(view, at)
-        if magic != ENTRY_MAGIC or its_pos != pos or size != ENTRY_HEADER_BYTES + body_len or pos + size > limit:
+    entries = entries_in(view, file.start, begin, min(file.end, raft_log.committed_pos))
+    for pos, at, body_bytes in islice(entries, count_max):
+        if body_bytes < RECORD_V4.size:
             break
-        at += ENTRY_HEADER_BYTES
         total, magic, _, queue_id, _, number, physical, flags, _, _, _, store_ms, _, _, _, _, length = (
             RECORD_V4.unpack_from(view, at)
         )
         topic_at, end = at + RECORD_V4.size + length, at + total
         if (
-            magic != MESSAGE_MAGIC or total != body_len or physical != pos + ENTRY_HEADER_BYTES or flags & _ODD_FLAGS
+            not 0 <= store_ms <= STORE_MS_MAX
+            or magic != MESSAGE_MAGIC or total != body_bytes or physical != pos + ENTRY_HEADER_BYTES or flags & _ODD_FLAGS
             or length < 0 or topic_at >= end
         ):  # fmt: skip
             break
@@ -225,10 +213,10 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
         units.append((physical, total, code))
         records.append((topic, properties, physical, store_ms))
         calls.append((topic, queue_id, number + 1, code))
-        pos += size
+        dispatched = PhysicalOffset(physical + total)
     if records:
         _take(dispatch, shares, records, calls)
-        store.dispatched = pos
+        store.dispatched = dispatched
     return len(records)
 
 

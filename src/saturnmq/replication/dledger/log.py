@@ -19,6 +19,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import FlushFailed, SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Buffer, Message, encode_record
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.driver import RaftMember
@@ -46,7 +47,7 @@ class JoinedFiles(MappedFiles):
 
     def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
         super().__init__(folders, size_bytes, disk)
-        self.divided = _NOWHERE
+        self.divided = PhysicalOffset(_NOWHERE)
         self.following: MappedFiles | None = None
 
     def find(self, offset: int) -> MappedFile | None:
@@ -68,17 +69,15 @@ class RaftLog(CommitLog):
 
     def __init__(self, folders: Sequence[Path], file_bytes: int, disk: Disk) -> None:
         super().__init__(folders, file_bytes, disk)
-        self._disk = disk
         self._joined = self._files = JoinedFiles(folders, file_bytes, disk)
         self.member: RaftMember | None = None
         self.ledger: LedgerFiles | None = None
-        self.divided = 0
-        self.committed_pos = 0
+        self.divided = self.committed_pos = PhysicalOffset(0)
         self.refusal = NOT_LEADING
         self.on_old_log_deleted: Callable[[], None] | None = None
-        self._on_confirmed: Callable[[int], object] | None = None
+        self._on_confirmed: Callable[[PhysicalOffset], object] | None = None
         self._waiting: deque[Waiter] = deque()
-        self._closed_first = -1  # `first_position`, saved when the ledger is closed
+        self._closed_first = NO_PHYSICAL_OFFSET  # `first_position`, saved when the ledger is closed
         self._marked = False
 
     @property
@@ -95,13 +94,13 @@ class RaftLog(CommitLog):
         """Whether the member leads and its lease holds (DL-X08)."""
         return self.member is not None and self.member.leads
 
-    def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
+    def attach(self, ledger: LedgerFiles, divided: PhysicalOffset, committed_pos: PhysicalOffset) -> None:
         """Attach the ledger, which holds all offsets from divided on."""
         self.ledger, self.divided, self.committed_pos = ledger, divided, committed_pos
         self._joined.following, self._joined.divided = ledger.data, divided
-        self.end = ledger.end_pos
+        self.end = PhysicalOffset(ledger.end_pos)
 
-    def seal(self) -> int:
+    def seal(self) -> PhysicalOffset:
         """Close the old log for appends with a blank record up to the end of its last file (DL-U01, DL-X20). Returns its end."""
         last = self.files[-1]
         left = last.end - self.end
@@ -109,43 +108,49 @@ class RaftLog(CommitLog):
             at = self.end - last.start
             last.map[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
         last.flush()
-        self.end = self.committed = last.end
-        return last.end
+        self.end = self.committed = PhysicalOffset(last.end)
+        return self.end
 
     @property
-    def readable_end(self) -> int:
+    def readable_end(self) -> PhysicalOffset:
         return self.committed_pos if self.ledger is not None else self.end
 
     @property
-    def first_position(self) -> int:
+    def first_position(self) -> PhysicalOffset:
         """Offset of the first byte retained, in the old log as long as that has files (DL-B09)."""
         if self._closed_first >= 0:
             return self._closed_first
         if self.files or self.ledger is None:
             return super().first_position
-        return self.ledger.begin_pos
+        return PhysicalOffset(self.ledger.begin_pos)
 
-    def entry_pos(self, offset: int) -> int:
+    def entry_pos(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Position of the entry whose body begins at this physical offset; any other offset is returned unchanged."""
-        pos = offset - ENTRY_HEADER_BYTES
+        pos = PhysicalOffset(offset - ENTRY_HEADER_BYTES)
         view = self.ledger.view(pos) if self.ledger is not None and pos >= self.ledger.begin_pos else None
         if view is None or len(view) < HEADER.size or not _is_entry(read_header(view, 0), pos):
             return offset
         return pos
 
+    @property
+    def cut_file(self) -> str:
+        """See `Log.cut_file`."""
+        files = self.ledger.data.files if self.ledger is not None else []
+        return super().cut_file or next((file.cut for file in files if file.cut), "")
+
     # ---- append
 
-    def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
+    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
         """See `Log.append`: one proposal."""
         message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
         return self.append_all((message,))
 
-    def append_all(self, messages: Sequence[Message]) -> int:
+    def append_all(self, messages: Sequence[Message]) -> PhysicalOffset:
         """See `Log.append_all`: one entry each, one proposal for all (DL-A03, DL-B08)."""
         assert self.member is not None, "open() comes first"
         bodies = []
         for message in messages:
-            message.physical_offset = 0
+            message.physical_offset = PhysicalOffset(0)
             bodies.append(encode_record(message))
         answer = Answer()
         taken = self.member.offer(bodies, answer.arrived)
@@ -153,15 +158,15 @@ class RaftLog(CommitLog):
             raise refused_by(taken)
         end = self.end
         for message, body, pos in zip(messages, bodies, taken.positions, strict=True):
-            message.store_bytes, message.physical_offset = len(body), pos + ENTRY_HEADER_BYTES
-            end = message.physical_offset + len(body)
+            message.store_bytes, message.physical_offset = len(body), PhysicalOffset(pos + ENTRY_HEADER_BYTES)
+            end = PhysicalOffset(message.physical_offset + len(body))
         self.end = end
         position = ProposedPosition(end)
         position.answer = answer
-        return position
+        return PhysicalOffset(position)  # the same object, with its answer
 
     def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
     ) -> None:
         """None: the store appends them with `append_all`."""
 
@@ -192,14 +197,16 @@ class RaftLog(CommitLog):
     # ---- confirmation: a record is confirmed when the group has committed it
 
     @property
-    def confirmed_end(self) -> int:
+    def confirmed_end(self) -> PhysicalOffset:
         return self.committed_pos if self.ledger is not None else super().confirmed_end
 
-    def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
+    def listen(
+        self, on_confirmed: Callable[[PhysicalOffset], object], on_failure: Callable[[FlushFailed], object]
+    ) -> None:
         """See `Log.listen`. The member reports its failures through the role."""
         self._on_confirmed = on_confirmed
 
-    def when_confirmed(self, position: int, timeout_ms: int, callback: Confirmed) -> None:
+    def when_confirmed(self, position: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
         """See `Log.when_confirmed`.
 
         For the position of a put, the callback receives the group's answer to that proposal, which has a timeout of its own.
@@ -218,7 +225,7 @@ class RaftLog(CommitLog):
             waiter.timer = loop.call_at(waiter.deadline, waiter.complete, PutStatus.FLUSH_DISK_TIMEOUT)
             self._waiting.append(waiter)
 
-    def advance(self, end: int) -> None:
+    def advance(self, end: PhysicalOffset) -> None:
         """Everything before end is committed: notify the listener and the waiters."""
         self.committed_pos = max(self.committed_pos, end)
         if self._on_confirmed is not None:
@@ -250,9 +257,9 @@ class RaftLog(CommitLog):
     def first_store_ms(self) -> int:
         """See `Log.first_store_ms` (DL-B15)."""
         old = self.store_time(self.first_position)
-        return old if old >= 0 else self.store_time(self.first_position + ENTRY_HEADER_BYTES)
+        return old if old >= 0 else self.store_time(PhysicalOffset(self.first_position + ENTRY_HEADER_BYTES))
 
-    def expendable(self, safe: int) -> int:
+    def expendable(self, safe: PhysicalOffset) -> int:
         """Number of the old log's files that may be deleted, even the last one (DL-U03)."""
         return sum(file.end <= safe for file in self.files)
 
@@ -271,7 +278,7 @@ class RaftLog(CommitLog):
 
     # ---- memory and space
 
-    def forget_pages(self, flushed: int) -> None:
+    def forget_pages(self, flushed: PhysicalOffset) -> None:
         super().forget_pages(flushed)
         if self.ledger is not None:
             for file in self.ledger.data.files:

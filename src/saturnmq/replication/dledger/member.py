@@ -3,30 +3,41 @@
 On every member, consume queues and index are filled from committed entries only. If the broker ran without DLedger before, its
 old commit log stays readable in front of the ledger until retention has deleted it.
 
-Requirements: DL-B01..DL-B16, DL-C03, DL-S09, DL-S12, DL-U01..DL-U06.
+Requirements: DL-B01..DL-B16, DL-C03, DL-S09, DL-S12, DL-U01..DL-U06, SEC-18.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.net import NetSettings
+from saturnmq.administration import LOOPBACK
+from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.errors import MessageError, StoreError
 from saturnmq.protocol.message import decode_record
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.core.actions import Role
-from saturnmq.raft.driver import Listener, RaftMember
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
+from saturnmq.raft.core.messages import AppendResponse, Code, Response
+from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.retention import RetentionSettings
+from saturnmq.raft.listener import Listener
+from saturnmq.raft.peers import ADMIN_CODES, OPERATING_CODES
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger import opening
 from saturnmq.replication.dledger.dispatch import GroupDispatch
+from saturnmq.replication.dledger.entry_check import appended_problem
 from saturnmq.replication.dledger.log import RaftLog
-from saturnmq.store import FlushDiskType, MessageStore, StoreSettings, wall_clock_ms
+from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreSettings, wall_clock_ms
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.maintenance.retention import delete_hours
+from saturnmq.store.settings import delete_hours
+
+log = logging.getLogger(__name__)
 
 _KEPT_HOURS: Final = 87_600  # retention of the ledger's files while the old log still has files (DL-U03)
 _NOOP_HOST: Final = ("127.0.0.1", 10911)
@@ -35,7 +46,8 @@ _NOOP_HOST: Final = ("127.0.0.1", 10911)
 class GroupMember(Listener):
     """One member of a group with its store. `store.open` loads the Raft member too, which joins in `take_part` (DL-B14).
 
-    on_role: called after a role change.
+    protected: messages need an account, so that adminAddresses may not read or append them at the DLedger port.
+    on_role: called after a role change. has_queue(topic, queue_id): whether the broker's topics have this queue.
     """
 
     def __init__(
@@ -44,11 +56,18 @@ class GroupMember(Listener):
         raft: RaftSettings,
         net: NetSettings,
         *,
+        tls: TlsSettings | None = None,
+        admin_addresses: str = LOOPBACK,
+        protected: bool = False,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.raft = raft
+        self._admin_addresses = admin_addresses
+        self._admin_codes = OPERATING_CODES if protected else ADMIN_CODES
         self.on_role: Callable[[], None] | None = None
+        self.has_queue: Callable[[str, int], bool] = lambda topic, queue_id: True
         self._net = net
+        self._tls = tls
         self._disk = Disk()
         self._settings = dataclasses.replace(settings, transient_pool_enable=False)
         self.log = RaftLog(settings.commit_log_dirs, settings.commit_log_bytes, self._disk)
@@ -57,7 +76,7 @@ class GroupMember(Listener):
         )
         self.dispatch = GroupDispatch(self.log, self.store)
         self.log.listen(self.dispatch.confirmed, self.store.stop_writing)
-        self.log.on_old_log_deleted = self._old_log_deleted
+        self.log.on_old_log_deleted = self.retention_changed
 
     def _recover(self, store: MessageStore, rebuild: Callable[[int, int], None] | None) -> None:
         opening.open_store(store, self.log, self.dispatch, self.raft, self.make_member, rebuild)
@@ -78,8 +97,12 @@ class GroupMember(Listener):
             listener=self,
             disk=self._disk,
             retention=self.retention(),
+            tls=self._tls,
+            admin_addresses=self._admin_addresses,
+            admin_codes=self._admin_codes,
         )
         member.keep_from = self._needed_from
+        member.append_for_client = self._append_for_client
         return member
 
     def retention(self) -> RetentionSettings:
@@ -92,7 +115,8 @@ class GroupMember(Listener):
             hours, settings.file_reserved_hours + 1, settings.clean_forcibly, settings.disk_percent_max / 100
         )
 
-    def _old_log_deleted(self) -> None:
+    def retention_changed(self) -> None:
+        """Apply the present retention settings to the ledger."""
         if self.log.member is not None:
             self.log.member.retention = self.retention()
 
@@ -145,8 +169,8 @@ class GroupMember(Listener):
 
     def committed(self, index: int, end_pos: int) -> None:
         """Listener callback: everything before end_pos is committed."""
-        self.log.end = self._opened().files.end_pos
-        self.log.advance(end_pos)
+        self.log.end = PhysicalOffset(self._opened().files.end_pos)
+        self.log.advance(PhysicalOffset(end_pos))
 
     @property
     def caught_up(self) -> bool:
@@ -163,5 +187,43 @@ class GroupMember(Listener):
         if last is not None:
             with contextlib.suppress(MessageError):
                 store.last_store_ms = max(store.last_store_ms, decode_record(last.body).store_timestamp_ms)
-        self.log.end = files.end_pos
+        self.log.end = PhysicalOffset(files.end_pos)
         self.log.serving = True
+
+    # ---- entries from clients of the DLedger port
+
+    def _append_for_client(self, body: bytes, answer: Callable[[Response], None]) -> None:
+        """Append a message as the broker's own sends are: with offsets and store time assigned here (SEC-18)."""
+        node = self._opened().node
+        assert node is not None
+        group, term, leader = self.raft.group, node.term, node.leader_id
+
+        def reply(code: int, index: LedgerIndex = NO_INDEX, pos: int = -1) -> None:
+            answer(AppendResponse(group=group, term=term, leader_id=leader, code=code, index=index, pos=pos))
+
+        try:
+            message = decode_record(body, check_crc=True)
+            problem = appended_problem(message)
+            if problem is None and not self.has_queue(message.topic, message.queue_id):
+                problem = "the broker has no such topic or queue"
+        except MessageError as error:
+            problem = str(error)
+        if problem is not None:
+            log.warning("append of a client refused reason=%s", problem)
+            reply(Code.UNEXPECTED_ARGUMENT)
+            return
+        if not self.serving:
+            reply(Code.LEADER_NOT_READY)
+            return
+        result = self.store.put(message)
+        index, pos = node.end_index, result.physical_offset - ENTRY_HEADER_BYTES
+
+        def confirmed(status: PutStatus, reason: str) -> None:
+            codes = {PutStatus.PUT_OK: Code.SUCCESS, PutStatus.OS_PAGE_CACHE_BUSY: Code.WAIT_QUORUM_ACK_TIMEOUT}
+            reply(codes.get(status, Code.TERM_CHANGED), index, pos)
+
+        if result.status is PutStatus.PUT_OK:
+            self.store.when_confirmed(result, confirmed)
+        else:
+            log.warning("append of a client refused reason=%s", result.reason or result.status.value)
+            reply(Code.UNEXPECTED_ARGUMENT)

@@ -11,16 +11,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
-from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.message import Message
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.ledger.bodies import bodies
+from saturnmq.raft.ledger.bodies import Body, bodies
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.dispatch import GroupDispatch
+from saturnmq.replication.dledger.entry_check import Quarantine, read_entry_message
 from saturnmq.replication.dledger.failure import drop_unsynced
 from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.replication.records import check_place, queue_for
 from saturnmq.store import MessageStore
 from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.recovery import opening
@@ -105,7 +109,13 @@ def _attach(
         )
     assert node is not None
     committed = files.entry(node.committed) if node.committed >= 0 else None
-    raft_log.attach(files, divided if raft_log.files else 0, committed.end_pos if committed else files.begin_pos)
+    skipped = Quarantine()  # of the index when it lags or is rebuilt, which reads the log again
+    store.read_log = lambda offset: _dispatched_messages(store, raft_log, raft_log.entry_pos(offset), skipped)
+    raft_log.attach(
+        files,
+        PhysicalOffset(divided if raft_log.files else 0),
+        PhysicalOffset(committed.end_pos if committed else files.begin_pos),
+    )
 
 
 def _recover(
@@ -146,7 +156,7 @@ def _dispatch(
     store: MessageStore,
     raft_log: RaftLog,
     dispatch: GroupDispatch,
-    begin: int,
+    begin: PhysicalOffset,
     *,
     rebuilt: bool,
     progress: Progress | None,
@@ -156,6 +166,8 @@ def _dispatch(
     With `rebuilt` they are rebuilt from scratch.
     """
     index = store.index
+    if store.index_queue is not None:
+        store.index_queue.clear()
     if rebuilt:
         store.queues.clear()
         if index is not None:
@@ -168,15 +180,25 @@ def _dispatch(
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
             begin = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
     reported = 0
-    for written, message in enumerate(_messages(raft_log, begin, check_crc=store.settings.check_crc_on_recover), 1):
-        queue = dispatch.queue_for(message)
-        if queue is not None and 0 < queue.max_offset < message.queue_offset:
+    check_crc = store.settings.check_crc_on_recover
+    for written, (message, found) in enumerate(_messages(raft_log, begin, dispatch.quarantine, check_crc=check_crc), 1):
+        queue = queue_for(store.queues, message)
+        if queue is not None and 0 < queue.max_offset < message.queue_offset and (found is None or not rebuilt):
             raise _Gap(
                 f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
                 f"{message.physical_offset} is number {message.queue_offset}"
             )
+        try:
+            if found is not None:
+                check_place(queue, message)
+            code = store.code_of(message)
+        except (MessageError, ValueError) as error:
+            if found is None:
+                raise CorruptRecord(f"record at {message.physical_offset} of the old commit log: {error}") from error
+            dispatch.quarantine.add(found, error)
+            continue
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
-        store.dispatch(queue, message, store.code_of(message))
+        store.dispatch(queue, message, code)
         if written % _UNITS_KEPT == 0:
             todo = store.queues.round(1)
             todo.write(store.disk, store.queues.list_file)
@@ -189,35 +211,49 @@ def _dispatch(
     store.dispatched = raft_log.committed_pos
 
 
-def _messages(raft_log: RaftLog, begin: int, *, check_crc: bool) -> Iterator[Message]:
-    """Yield every committed message from an offset on, first of the old log, then of the ledger."""
+def _messages(
+    raft_log: RaftLog, begin: PhysicalOffset, quarantine: Quarantine, *, check_crc: bool
+) -> Iterator[tuple[Message, Body | None]]:
+    """Yield every committed message from an offset on, first of the old log, then with its body of the ledger."""
     if begin < raft_log.divided:
         scan = Scan(begin)
         for message in good_records(raft_log, begin, scan, check_crc=check_crc):
             if message.physical_offset >= raft_log.divided:
                 break
-            yield message
+            yield message, None
         if scan.end < raft_log.divided:
             raise damage(raft_log, scan, raft_log.divided)
         begin = raft_log.divided
     assert raft_log.ledger is not None
     for found in bodies(raft_log.ledger, max(begin, raft_log.ledger.begin_pos), raft_log.committed_pos):
         try:
-            message = decode_record(found.record)
+            message = read_entry_message(found)
         except MessageError as error:
-            log.error("[BUG] entry without a message offset=%s reason=%s", found.physical_offset, error)  # DL-B13
+            quarantine.add(found, error)  # DL-B13
             continue
+        yield message, found
+
+
+def _dispatched_messages(
+    store: MessageStore, raft_log: RaftLog, begin: PhysicalOffset, quarantine: Quarantine
+) -> Iterator[Message]:
+    """As `_messages`; those that dispatch has skipped have no properties here: no queue points to them."""
+    for message, found in _messages(raft_log, begin, quarantine, check_crc=False):
+        if found is not None and message.sys_flag & TRANSACTION_MASK not in (SysFlag.PREPARED, SysFlag.ROLLBACK):
+            at = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
+            if at != message.physical_offset:
+                message.properties_raw = b""
         yield message
 
 
-def _settle(store: MessageStore, start: int) -> None:
+def _settle(store: MessageStore, start: PhysicalOffset) -> None:
     """Flush what recovery wrote, then write the checkpoint note that records it."""
     todo = store.queues.round(0)
     todo.write(store.disk, store.queues.list_file)
     todo.done()
-    if store.index is not None:
-        store.put_in_index()
-        snapshot = store.index.begin_flush(store.dispatched)
+    if store.index is not None and store.index_queue is not None:
+        store.index_queue.put_all()
+        snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)

@@ -1,0 +1,92 @@
+"""The log under the store of a slave: bytes of the master's log, at the master's offsets.
+
+Frames may cut a record in two. `end` stays at the end of the last whole record, so that readers, recovery and the checkpoint
+see whole records only; `received` counts the bytes behind it. After a lost connection or a restart the rest of a record is
+requested again.
+
+Requirements: HA-16, HA-17, HA-20, RP-08, RP-10.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.replication.records import check_fields
+from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
+
+_HEAD: Final = struct.Struct(">ii")
+
+
+class SlaveLog(CommitLog):
+    """The `Log` of a slave: nothing but frames of the master is appended.
+
+    received: every byte before this offset is stored; the bytes from `end` on are no whole record yet.
+    """
+
+    refusal = "this broker is a slave, its messages come from its master"
+    received = PhysicalOffset(0)
+
+    def set_end(self, end: PhysicalOffset) -> int:
+        zeroed = super().set_end(end)
+        self.received = end
+        return zeroed
+
+    def begin_at(self, offset: PhysicalOffset) -> None:
+        """Let a log without records begin at the start of another file. Raises OSError."""
+        for file in self.files:
+            file.delete()
+        self.files.clear()
+        self._current = None
+        self.drop_spare()
+        self.end = self.committed = self.received = offset
+        self.set_confirmed(offset)
+
+    def receive(self, data: bytes) -> None:
+        """Append bytes of one file at `received`. Raises DiskFull, StoreError."""
+        file = self._files.find(self.received)
+        if file is None:
+            file = self._next(self.received)
+        self._current = file
+        at = self.received - file.start
+        file.map[at : at + len(data)] = data
+        self.received = PhysicalOffset(self.received + len(data))
+
+    def discard_rest(self) -> None:
+        """Forget received bytes that are no whole record."""
+        self.received = self.end
+
+    def take(self) -> Message | None:
+        """The next message that is received completely, after which `end` is moved; None if there is none.
+
+        Raises CorruptRecord, MessageError for bytes that no master appends: what follows cannot be read.
+        """
+        while True:
+            end, received = self.end, self.received
+            file = self._files.find(end)
+            if file is None or received - end < _HEAD.size:
+                return None
+            at = end - file.start
+            size, magic = _HEAD.unpack_from(file.map, at)
+            if magic == BLANK_MAGIC and size == file.end - end:
+                if received < file.end:
+                    return None
+                self.end = self.committed = PhysicalOffset(file.end)
+                continue
+            if magic != MESSAGE_MAGIC or not RECORD_FIXED_BYTES <= size <= file.end - END_BLANK_BYTES - end:
+                raise CorruptRecord(
+                    f"the master sent no record at offset {end}: size {size}, magic 0x{magic & 0xFFFFFFFF:08X}"
+                )
+            if received - end < size:
+                return None
+            message = decode_record(file.view[at : at + size], check_crc=True)
+            if message.physical_offset != end:
+                raise CorruptRecord(
+                    f"the master sent a record at offset {end} that says it lies at {message.physical_offset}"
+                )
+            check_fields(message)
+            self.end = self.committed = PhysicalOffset(end + size)
+            return message

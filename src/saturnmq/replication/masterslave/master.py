@@ -1,0 +1,355 @@
+"""The HA port: sends the log to the slaves that connect, and notes what they acknowledge.
+
+Only records that consumers may see are sent: with SYNC_FLUSH those that are durable here, so that a power failure of the master
+cannot leave a slave with records that its master lost.
+
+A connection is closed for any offset that it cannot have, when it is silent for haHousekeepingInterval, and when the master no
+longer has what it needs next. Data is read from the mapped files in small frames, at most STEP_BYTES per connection and event-loop
+iteration and only while the socket accepts it, so a slave costs at most _BUFFER_BYTES and one frame of memory. What is not in the
+page cache is read by a thread first.
+
+Requirements: HA-01, HA-07..HA-15, SEC-16, SEC-19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from saturnmq.net.rejections import Rejections
+from saturnmq.net.server import start_error
+from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.errors import RemoteProtocolError, StoreError
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.replication.masterslave.acks import SlaveAcks
+from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.replication.masterslave.stream import HEADER, Extent, SlavePosition, encode_heartbeat
+from saturnmq.store.cold import RECENT_BYTES
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import MappedFile
+from saturnmq.store.log.log import ReadableLog
+from saturnmq.tasks import supervised
+
+log = logging.getLogger(__name__)
+
+SLAVES_MAX: Final = 16
+STEP_BYTES: Final = 512 * 1024
+POLL_SECONDS: Final = 0.02  # how soon new records are sent if no send waits for a slave; Apache: 0.1
+DRAIN_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
+REFUSED_MAX: Final = 64
+_BUFFER_BYTES: Final = 256 * 1024  # of the socket, above which nothing more is written
+_READ_AHEAD_BYTES: Final = 1024 * 1024
+
+
+class SlaveConnection(asyncio.Protocol):
+    """One connection to the HA port."""
+
+    def __init__(self, master: HaMaster) -> None:
+        self._master = master
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._paused = self._scheduled = self._reading = False
+        self._warm_until = 0  # everything before this offset has just been read into the page cache
+        self.stream = SlavePosition(from_oldest=master.settings.from_oldest)
+        self.peer = ""
+        self.heard_at = self.wrote_at = self._loop.time()
+
+    # ---- events of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else ""
+        problem = self._master.opened(self)
+        if problem:
+            self.close(problem)
+            return
+        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._closing is not None:
+            self._closing.cancel()
+        self._master.lost(self, str(exc) if exc is not None else "closed by the slave")
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.send()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._closing is not None:
+            return
+        self.heard_at = self._loop.time()
+        first = self.stream.position is None
+        try:
+            reported = self.stream.received(data, self._master.extent)
+        except RemoteProtocolError as error:
+            hint = " To set the slave up again, stop it and remove its store" if first else ""
+            self.close(f"{error.message}.{hint}" if hint else error.message)
+            return
+        if not reported:
+            return
+        if first:
+            log.info(
+                "slave connected peer=%s stored=%s from=%s", self.peer, self.stream.acknowledged, self.stream.position
+            )
+        self._master.acks.set(self, self.stream.acknowledged)
+        if first:
+            self.send()
+
+    # ---- sending
+
+    def close(self, reason: str) -> None:
+        """Log why the connection is closed, and close it after a pause: a Java slave connects again at once."""
+        if self._transport is None or self._closing is not None:
+            return
+        self._master.rejections.note("ha", self.peer, reason)
+        self._master.refused(self)
+        self._transport.pause_reading()
+        self._closing = self._loop.call_later(self._master.pause_seconds, self.abort)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing can be sent now."""
+        return self._paused or self._reading or self._closing is not None
+
+    def send(self) -> None:
+        """Send what the slave does not have, until the socket or this step is full."""
+        self._scheduled = False
+        try:
+            left = STEP_BYTES
+            while left > 0 and self._transport is not None and not self._waits:
+                size = self._send_frame(self._transport)
+                if not size:
+                    return
+                left -= size
+        except StoreError as error:
+            self.close(f"the log cannot be read: {error.message}")
+            return
+        if left <= 0 and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.send)
+
+    def _send_frame(self, transport: asyncio.Transport) -> int:
+        """Send the next frame; returns the size of its data, 0 if there is none now. Raises CorruptRecord."""
+        master, extent = self._master, self._master.extent
+        offset, size = self.stream.next_data(extent, master.settings.batch_bytes)
+        if not size:
+            return 0
+        file = master.log.file_at(offset)
+        if file is not None and self._is_cold(file, offset, size, extent.end):
+            self._read(file, offset - file.start)
+            return 0
+        data = master.log.view(offset, size)
+        if data is None:
+            self.close(
+                f"the slave needs the log from offset {offset} on, this master has it from {extent.first} to {extent.end}"
+            )
+            return 0
+        transport.write(b"".join((HEADER.pack(offset, size), data)))
+        self.wrote_at = self._loop.time()
+        self.stream.sent(size)
+        return size
+
+    def _is_cold(self, file: MappedFile, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> bool:
+        if offset >= end - RECENT_BYTES or offset + size <= self._warm_until:
+            return False
+        return not file.is_cached(offset - file.start, size)
+
+    def _read(self, file: MappedFile, at: int) -> None:
+        """Let a thread read the next part of an old file into the page cache, and go on."""
+        self._reading = True
+        size = min(max(_READ_AHEAD_BYTES, self._master.settings.batch_bytes), file.size_bytes - at)
+
+        def done(reading: asyncio.Future[None]) -> None:
+            self._reading = False
+            if reading.cancelled() or reading.exception() is not None:
+                log.debug("read of old records failed peer=%s offset=%s", self.peer, file.start + at)
+            self._warm_until = file.start + at + size
+            self.send()
+
+        self._master.read(file, at, size).add_done_callback(
+            done
+        )  # a failed read is repeated, and reported, by the send
+
+    def check(self, now: float) -> None:
+        """Send new records or a heartbeat if due; close a connection that has been silent for too long."""
+        settings = self._master.settings
+        if (now - self.heard_at) * 1000 > settings.housekeeping_ms:
+            self.close(f"no report for {settings.housekeeping_ms} ms")
+            return
+        if self._transport is None or self._waits or self.stream.position is None:
+            return
+        if not self._scheduled:
+            self.send()
+        if (now - self.wrote_at) * 1000 > settings.heartbeat_ms:
+            self.wrote_at = now
+            self._transport.write(encode_heartbeat(self.stream.position))
+
+
+class HaMaster:
+    """Listens on the HA port of one broker. Every method runs on the event loop."""
+
+    def __init__(
+        self,
+        settings: HaSettings,
+        log: ReadableLog,
+        visible_end: Callable[[], PhysicalOffset],
+        disk: Disk,
+        acks: SlaveAcks,
+        *,
+        protected: bool = False,
+        rejections: Rejections | None = None,
+    ) -> None:
+        """visible_end: everything before this offset may be sent. protected: see `HaSettings.allowed`."""
+        self.settings = settings
+        self.log = log
+        self.acks = acks
+        self._visible_end = visible_end
+        self.rejections = rejections or Rejections()
+        self._disk = disk
+        self._allowed = settings.allowed(protected=protected)
+        self._connections: dict[SlaveConnection, None] = {}
+        self._refused: set[SlaveConnection] = set()  # closed after a pause
+        self._server: asyncio.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._reads: set[asyncio.Future[None]] = set()
+        self._any_slave = asyncio.Event()
+        self._wake_scheduled = False
+
+    @property
+    def extent(self) -> Extent:
+        """What of the log can be sent."""
+        return Extent(self.log.first_position, self._visible_end(), self.log.file_bytes)
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen and return the bound address; port 0 binds a free port. Raises StartError."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: SlaveConnection(self), host, port, backlog=SLAVES_MAX, reuse_address=True
+            )
+        except OSError as error:
+            chosen_by = "the HA port is 1 above listenPort; haPortEnable=false starts without it"
+            raise start_error(host, port, error, chosen_by) from error
+        self.acks.on_wait = self._wake
+        self._task = supervised(self._run(), "HA port")
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    async def drain(self) -> None:
+        """Wait until all connected slaves have everything, at most DRAIN_SECONDS: an orderly stop leaves nothing behind."""
+        for _ in range(round(DRAIN_SECONDS / POLL_SECONDS)):
+            if not self.acks.slaves or self.acks.lowest >= self._visible_end():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def stop(self) -> None:
+        """Close the port and all connections; waiting sends get FLUSH_SLAVE_TIMEOUT."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        for connection in [*self._connections, *self._refused]:
+            connection.abort()
+        self.acks.stop()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+
+    @property
+    def peers(self) -> list[str]:
+        """Addresses of the connected slaves, `ip:port`."""
+        return [connection.peer for connection in self._connections]
+
+    # ---- for connections
+
+    def opened(self, connection: SlaveConnection) -> str:
+        """Register a connection; returns why it is refused, "" if it is not."""
+        if not self._allowed.matches(host_of(connection.peer)):
+            return "the address is not in haAllowedAddresses"
+        if len(self._connections) >= SLAVES_MAX:
+            return f"{SLAVES_MAX} slaves are connected"
+        self._connections[connection] = None
+        self._any_slave.set()
+        return ""
+
+    def lost(self, connection: SlaveConnection, reason: str) -> None:
+        """Forget a closed connection."""
+        self._refused.discard(connection)
+        if not self._forget(connection):
+            return
+        if connection.stream.position is not None:
+            log.warning(
+                "slave disconnected peer=%s stored=%s reason=%s",
+                connection.peer,
+                connection.stream.acknowledged,
+                reason,
+            )
+
+    def refused(self, connection: SlaveConnection) -> None:
+        """Forget a connection that is about to be closed."""
+        self._refused.add(connection)
+        if self._forget(connection) and connection.stream.position is not None:
+            log.warning("slave refused peer=%s stored=%s", connection.peer, connection.stream.acknowledged)
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long a refused connection is kept; 0 if there are too many of them."""
+        return PAUSE_SECONDS if len(self._refused) <= REFUSED_MAX else 0
+
+    def _forget(self, connection: SlaveConnection) -> bool:
+        """Whether it was connected."""
+        if connection not in self._connections:
+            return False
+        del self._connections[connection]
+        self.acks.remove(connection)
+        if not self._connections:
+            self._any_slave.clear()
+        return True
+
+    def read(self, file: MappedFile, at: int, size: int) -> asyncio.Future[None]:
+        """Read part of a file into the page cache, in a thread."""
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[None] = loop.run_in_executor(self._disk.read_threads, file.warm, at, size)
+        self._reads.add(reading)
+        reading.add_done_callback(self._reads.discard)
+        return reading
+
+    # ---- background
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._any_slave.wait()
+            self._check(clock())
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _check(self, now: float) -> None:
+        for connection in list(self._connections):
+            connection.check(now)
+
+    def _wake(self) -> None:
+        """Send the records of this event-loop iteration at its end: sends wait for them (HA-10)."""
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_all)
+
+    def _send_all(self) -> None:
+        self._wake_scheduled = False
+        for connection in list(self._connections):
+            if connection.stream.position is not None:
+                connection.send()

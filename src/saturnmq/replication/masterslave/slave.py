@@ -1,0 +1,219 @@
+"""The client of a slave: connects to the master's HA port, appends what it sends, and reports what is stored.
+
+One connection at a time. It is closed when the master sends what does not continue this log, or is silent for
+haHousekeepingInterval; after a pause the slave connects again and goes on at the end of its last whole record. It never
+truncates its log: a master that continues elsewhere is an operator's case.
+
+Requirements: HA-02..HA-06, HA-14, HA-16, HA-17, DUR-12, SEC-19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, StoreError
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.replication.masterslave.dispatch import SlaveDispatch, Step
+from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
+from saturnmq.store import wait_confirmed
+from saturnmq.tasks import supervised
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 5.0
+FLUSH_TIMEOUT_MS: Final = 600_000
+_CHECK_SECONDS: Final = 0.1
+_REPORT_BYTES_MAX: Final = 1024  # unsent reports, after which none are written
+
+
+class MasterConnection(asyncio.Protocol):
+    """One connection to a master. served: a frame that continues the log arrived. closed: set with the reason when it has ended."""
+
+    def __init__(self, settings: HaSettings, dispatch: SlaveDispatch) -> None:
+        self._settings = settings
+        self._dispatch = dispatch
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self.served = self._stuck = self._scheduled = False
+        self._step = Step.DONE
+        self._reported = PhysicalOffset(-1)
+        self._heard_at = self._reported_at = self._loop.time()
+        self.closed: asyncio.Future[str] = self._loop.create_future()
+
+    # ---- events of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+        self._transport.set_write_buffer_limits(high=_REPORT_BYTES_MAX)
+        self._report(always=True)  # at once: the master sends nothing before
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.close(str(exc) if exc is not None else "closed by the master")
+
+    def pause_writing(self) -> None:
+        self._stuck = True
+
+    def resume_writing(self) -> None:
+        self._stuck = False
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed.done():
+            return
+        self._heard_at = self._loop.time()
+        slave_log = self._dispatch.log
+        try:
+            for frame in self._decoder.feed(data):
+                check_frame(frame, slave_log.received, slave_log.file_bytes)
+                if frame.data:
+                    if frame.offset != slave_log.received:
+                        self._dispatch.begin_at(PhysicalOffset(frame.offset))
+                    slave_log.receive(frame.data)
+                self.served = True
+        except (RemoteProtocolError, StoreError, OSError) as error:
+            self.close(str(error))
+            return
+        if not self._scheduled:
+            self._dispatch_received()
+
+    # ---- what was received
+
+    def close(self, reason: str) -> None:
+        """Close the connection; the reason of the first call counts."""
+        if not self.closed.done():
+            self.closed.set_result(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def resume(self) -> None:
+        """More of the log became durable: report it, and go on if that was waited for."""
+        if self._step is Step.BLOCKED and not self._scheduled:
+            self._dispatch_received()
+        else:
+            self._report()
+
+    def _dispatch_received(self) -> None:
+        """Dispatch for one step, and read no more while there is something left to dispatch."""
+        self._scheduled = False
+        if self.closed.done() or self._transport is None:
+            return
+        try:
+            self._step = self._dispatch.step()
+        except (RemoteProtocolError, StoreError, OSError) as error:
+            self.close(str(error))
+            return
+        if self._step is Step.DONE:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+        if self._step is Step.MORE:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch_received)
+        self._report()
+
+    def _report(self, *, always: bool = False) -> None:
+        """Report what is stored, if that has advanced."""
+        stored = self._dispatch.stored
+        if self._transport is None or self._stuck or (stored <= self._reported and not always):
+            return
+        self._reported = stored
+        self._reported_at = self._loop.time()
+        self._transport.write(encode_report(stored))
+
+    def check(self) -> None:
+        """Report as a heartbeat if due; close the connection if the master is silent or reads no reports."""
+        now, settings = self._loop.time(), self._settings
+        if self._step is Step.BLOCKED:
+            self._heard_at = now  # not read from
+            self.resume()
+        if (now - self._reported_at) * 1000 > settings.heartbeat_ms:
+            self._report(always=True)
+        for since, what in ((self._heard_at, "nothing received"), (self._reported_at, "no report sent")):
+            if (now - since) * 1000 > settings.housekeeping_ms:
+                self.close(f"{what} for {settings.housekeeping_ms} ms")
+
+
+class HaSlave:
+    """Keeps a slave connected to its master. address: the master's HA port, `host:port`, or "" while it is unknown."""
+
+    def __init__(self, settings: HaSettings, dispatch: SlaveDispatch, address: Callable[[], str]) -> None:
+        self._settings = settings
+        self._dispatch = dispatch
+        self._address = address
+        self._task: asyncio.Task[None] | None = None
+        self._connection: MasterConnection | None = None
+        self._last_reason = ""
+        dispatch.on_durable = self._durable
+
+    @property
+    def connected(self) -> bool:
+        """Whether a master sends what continues this log."""
+        return self._connection is not None and self._connection.served
+
+    def start(self) -> None:
+        """Connect in the background."""
+        self._task = supervised(self._run(), "replication from the master")
+
+    async def stop(self) -> None:
+        """Close the connection; whole records that were received are kept."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _durable(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
+
+    async def _run(self) -> None:
+        store = self._dispatch.store
+        while store.failure is None:
+            address = self._address()
+            if address:
+                reason = await self._replicate(address)
+                if reason != self._last_reason:
+                    log.warning("replication stopped master=%s reason=%s retry_s=%s", address, reason, RETRY_SECONDS)
+                    self._last_reason = reason
+            await asyncio.sleep(RETRY_SECONDS if address else 1)
+        log.critical("replication ended reason=%s", store.failure)
+
+    async def _replicate(self, address: str) -> str:
+        """Copy the log until the connection is closed; returns why it was."""
+        host, _, port = address.rpartition(":")
+        dispatch = self._dispatch
+        try:
+            await self._settle()
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: MasterConnection(self._settings, dispatch), host.strip("[]"), int(port)
+                )
+        except (OSError, ValueError, SaturnError) as error:
+            return f"cannot connect: {error or type(error).__name__}"
+        self._connection = connection
+        served = False
+        try:
+            while not connection.closed.done():
+                await asyncio.wait([connection.closed], timeout=_CHECK_SECONDS)
+                connection.check()
+                if connection.served and not served:
+                    served, self._last_reason = True, ""
+                    log.info("replication started master=%s offset=%s", address, dispatch.log.end)
+            return connection.closed.result()
+        finally:
+            self._connection = None
+            connection.close("this broker stops")
+
+    async def _settle(self) -> None:
+        """Begin where the last whole record ends; with SYNC_FLUSH, make everything before it durable (DUR-12)."""
+        dispatch = self._dispatch
+        dispatch.log.discard_rest()
+        while not dispatch.store.confirms_at_once and dispatch.stored < dispatch.log.end:
+            await wait_confirmed(dispatch.log, dispatch.log.end, FLUSH_TIMEOUT_MS)
+            if dispatch.log.failure is not None:
+                raise dispatch.log.failure

@@ -1,0 +1,436 @@
+"""A slave: its log equals its master's, its queues and index follow, and it takes nothing that does not continue its log."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slavestub import FILE, Port, log_bytes, message, serving, small
+
+from broker.wire import run
+from saturnmq.cli.runtime import loop_factory
+from saturnmq.protocol.message import decode_records
+from saturnmq.replication.masterslave.dispatch import SlaveDispatch
+from saturnmq.replication.masterslave.opening import slave_dispatch
+from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.replication.masterslave.slave import HaSlave
+from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus
+from waiting import until
+
+SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+
+
+class Slave:
+    """A slave's store and its client."""
+
+    def __init__(self, path: Path, address: Callable[[], str], store: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.dispatch: SlaveDispatch = slave_dispatch(small(path, **store))
+        self.store: MessageStore = self.dispatch.store
+        self.client = HaSlave(HaSettings(**settings), self.dispatch, address)
+
+    async def has(self, port: Port) -> None:
+        """Wait until everything of the master is visible here."""
+        await until(lambda: self.store.dispatched >= port.store.dispatched, why=lambda: self.store.dispatched)
+
+
+@asynccontextmanager
+async def following(
+    path: Path, port: Port | Callable[[], str], store: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Slave]:
+    """A started slave of a master."""
+    address = port if callable(port) else lambda: f"127.0.0.1:{port.port}"
+    slave = Slave(path, address, store or {}, settings)
+    slave.store.open()
+    await slave.store.start()
+    slave.client.start()
+    try:
+        yield slave
+    finally:
+        await slave.client.stop()
+        await slave.store.stop()
+
+
+@asynccontextmanager
+async def liar(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """A port that behaves as the test says; yields its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def frame(offset: int, data: bytes) -> bytes:
+    return offset.to_bytes(8, "big", signed=True) + len(data).to_bytes(4, "big") + data
+
+
+def bodies(store: MessageStore, topic: str = "T", queue: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    offset = store.min_offset(topic, queue)
+    while True:
+        result = store.get(topic, queue, offset, 32)
+        if result.status is not GetStatus.FOUND:
+            return found
+        found += [bytes(m.body) for m in decode_records(b"".join(result.buffers))]
+        offset = result.next_offset
+
+
+def keyed(number: int) -> bytes:
+    return b"KEYS\x01k%d" % number
+
+
+@pytest.mark.spec("HA-17")
+@pytest.mark.parametrize("batch", [7, 32_768])
+def test_log_queues_and_index_of_a_slave_equal_the_masters(tmp_path: Path, batch: int) -> None:
+    async def work() -> None:
+        count = 30 if batch < 100 else 1500
+        async with (
+            serving(tmp_path / "m", from_oldest=True, batch_bytes=batch) as port,
+            following(tmp_path / "s", port) as slave,
+        ):
+            for number in range(count):
+                port.put(1, b"%d" % number + b"x" * 100, queue=number % 3, properties=keyed(number))
+            await slave.has(port)
+            store, own = port.store, slave.store
+            assert log_bytes(own, 0, own.log.end) == log_bytes(store)
+            for queue in range(3):
+                assert bodies(own, queue=queue) == bodies(store, queue=queue)
+                units = store.queues.by_key[("T", queue)].read(store.min_offset("T", queue), 1000)
+                assert own.queues.by_key[("T", queue)].read(own.min_offset("T", queue), 1000) == units
+            for each in (store, own):
+                assert each.index_queue is not None
+                each.index_queue.put_all()
+            for number in (0, count // 2, count - 1):
+                found = [own_store.query("T", f"k{number}", 4, 0, 1 << 44).records for own_store in (store, own)]
+                assert [bytes(b) for b in found[0]] == [bytes(b) for b in found[1]] and found[0]
+        assert _files(tmp_path / "m") == _files(tmp_path / "s")
+
+    run(work)
+
+
+def _files(root: Path) -> dict[str, bytes]:
+    """The commit log files that hold records."""
+    found = {path.name: path.read_bytes() for path in sorted((root / "commitlog").iterdir())}
+    return {name: data for name, data in found.items() if any(data)}
+
+
+def test_master_and_slave_run_on_the_loop_of_the_command_line(tmp_path: Path) -> None:
+    """uvloop, whose transports are no instances of asyncio.Transport."""
+
+    async def work() -> None:
+        async with serving(tmp_path / "m", from_oldest=True) as port, following(tmp_path / "s", port, SYNC) as slave:
+            for _ in range(20):
+                port.put(200)
+                await asyncio.sleep(0)
+            await slave.has(port)
+            assert log_bytes(slave.store, 0, slave.store.log.end) == log_bytes(port.store)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(work())
+
+
+def test_an_empty_slave_begins_at_the_masters_last_file_and_restarts_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(1200)
+            last = port.store.log.files[-1].start
+            for _ in range(2):
+                async with following(tmp_path / "s", port) as slave:
+                    port.put(10)
+                    await slave.has(port)
+                    assert slave.store.log.first_position == last > 0
+                    assert log_bytes(slave.store, last, slave.store.log.end) == log_bytes(port.store, last)
+                    assert slave.store.max_offset("T", 0) == port.store.max_offset("T", 0)
+                    assert 0 < slave.store.min_offset("T", 0) < 1200
+
+    run(work)
+
+
+def test_a_killed_slave_goes_on_where_its_log_ends(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m", batch_bytes=64) as port:
+            slave = Slave(tmp_path / "s", lambda: f"127.0.0.1:{port.port}", {}, {})
+            slave.store.open()
+            await slave.store.start()
+            slave.client.start()
+            port.put(50)
+            await until(lambda: slave.store.log.end > 1000)
+            slave.dispatch.log.receive(b"half")
+            await slave.client.stop()
+            await slave.store.abort()
+            port.put(50)
+            async with following(tmp_path / "s", port) as again:
+                await again.has(port)
+                assert log_bytes(again.store, 0, again.store.log.end) == log_bytes(port.store)
+                assert bodies(again.store) == bodies(port.store)
+
+    run(work)
+
+
+def test_a_slave_connects_again_every_5_seconds(tmp_path: Path) -> None:
+    async def work() -> None:
+        times: list[float] = []
+        clock = asyncio.get_running_loop().time
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            times.append(clock())
+
+        async with liar(refuse) as address, following(tmp_path / "s", lambda: address):
+            await until(lambda: len(times) == 3)
+        assert all(5 <= after - before < 6 for before, after in itertools.pairwise(times))
+
+    run(work)
+
+
+@pytest.mark.spec("HA-04")
+def test_the_first_report_is_sent_at_once_and_says_where_to_go_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(5)
+            async with following(tmp_path / "s", port) as slave:
+                await slave.has(port)
+            reports: list[tuple[int, float]] = []
+            clock = asyncio.get_running_loop().time
+
+            async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                connected = clock()
+                reports.append((int.from_bytes(await reader.readexactly(8), "big"), clock() - connected))
+
+            async with liar(note) as address, following(tmp_path / "s", lambda: address):
+                await until(lambda: reports)
+            offset, seconds = reports[0]
+            assert offset == port.store.log.end
+            assert seconds < 1
+
+    run(work)
+
+
+@pytest.mark.spec("HA-05")
+def test_a_slave_reports_what_it_stored_and_every_5_seconds(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(5)
+            data, end = log_bytes(port.store), port.store.log.end
+        reports: list[tuple[int, float]] = []
+        clock = asyncio.get_running_loop().time
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            half = data.index(b"body") if b"body" in data else 100
+            writer.write(frame(0, data[:half]) + frame(half, data[half:]))
+            while True:
+                reports.append((int.from_bytes(await reader.readexactly(8), "big"), clock()))
+                writer.write(frame(end, b""))
+
+        async with liar(serve) as address, following(tmp_path / "s", lambda: address):
+            await until(lambda: len(reports) >= 3)
+        assert [offset for offset, _ in reports[:3]] == [end] * 3
+        assert 5 <= reports[2][1] - reports[1][1] < 6
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-12")
+def test_with_sync_flush_only_durable_records_are_reported(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port, following(tmp_path / "s", port, SYNC) as slave:
+            await until(lambda: port.acks.slaves)
+            reported: list[bool] = []
+            note = port.acks.set
+
+            def noted(who: object, offset: Any) -> None:
+                reported.append(offset <= slave.store.flushed_offset)
+                note(who, offset)
+
+            port.acks.set = noted  # type: ignore[method-assign]
+            for _ in range(20):
+                port.put(5)
+                await until(lambda: port.acks.highest == port.store.log.end)
+            assert reported and all(reported)
+            await slave.has(port)
+            assert bodies(slave.store) == bodies(port.store)
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-12", "HA-04")
+def test_the_first_report_with_sync_flush_is_durable_too(tmp_path: Path) -> None:
+    """Records may be whole, but not durable, when the connection is lost."""
+
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(20)
+            data, end = log_bytes(port.store), port.store.log.end
+        slave = Slave(tmp_path / "s", lambda: address, SYNC, {})
+        first: list[tuple[int, int]] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            offset = int.from_bytes(await reader.readexactly(8), "big")
+            first.append((offset, slave.store.flushed_offset))
+
+        async with liar(serve) as address:
+            slave.store.open()
+            await slave.store.start()
+            slave.dispatch.log.receive(data + data[:50])
+            while slave.dispatch.log.take() is not None:
+                pass
+            assert slave.store.flushed_offset == 0
+            slave.client.start()
+            await until(lambda: first)
+            await slave.client.stop()
+            await slave.store.stop()
+        assert first == [(end, end)]
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        frame(0, b"\0" * 100),
+        frame(0, b"\x7f" * 100),
+        frame(4096, b"x"),
+        frame(0, (200).to_bytes(4, "big") + b"\xda\xa3\x20\xa7" + b"x" * 192),
+        frame(-1, b"x"),
+        frame(0, b"")[:8] + (5 << 20).to_bytes(4, "big"),
+        frame(FILE - 10, b"x" * 20),
+    ],
+)
+def test_what_is_no_log_is_refused_and_leaves_no_trace(tmp_path: Path, bad: bytes) -> None:
+    async def work() -> None:
+        served: list[int] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            assert await reader.readexactly(8) == bytes(8)
+            writer.write(bad)
+            served.append(len(await reader.read()))
+
+        async with serving(tmp_path / "m") as port, liar(serve) as address:
+            target = [address]
+            async with following(tmp_path / "s", lambda: target[0]) as slave:
+                await until(lambda: served)
+                assert slave.store.log.end == 0
+                target[0] = f"127.0.0.1:{port.port}"
+                port.put(20)
+                await slave.has(port)
+                assert log_bytes(slave.store, 0, slave.store.log.end) == log_bytes(port.store)
+                assert slave.store.failure is None
+
+    run(work)
+
+
+@pytest.mark.spec("HA-16")
+def test_frames_and_heartbeats_that_do_not_continue_the_log_close_the_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(20)
+            async with following(tmp_path / "s", port) as slave:
+                await slave.has(port)
+            end = port.store.log.end
+        sent = [frame(end + 10, b""), frame(0, b"x"), frame(end - 1, b"x" * 10)]
+        closed: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.write(sent[len(closed) % len(sent)])
+            closed.append(await reader.read())
+
+        async with liar(serve) as address, following(tmp_path / "s", lambda: address) as again:
+            await until(lambda: len(closed) >= 3)
+            assert again.store.log.end == end
+
+    run(work)
+    assert "this log ends at" in caplog.text
+
+
+def test_a_silent_master_is_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = asyncio.get_running_loop().time
+        lasted: list[float] = []
+
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            began = clock()
+            await reader.read()
+            lasted.append(clock() - began)
+
+        async with liar(mute) as address, following(tmp_path / "s", lambda: address):
+            await until(lambda: lasted)
+        assert 20 <= lasted[0] < 22
+
+    run(work)
+
+
+def test_without_an_address_a_slave_waits(tmp_path: Path) -> None:
+    """HA-02: no address is no error."""
+
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(3)
+            known: list[str] = []
+            async with following(tmp_path / "s", lambda: known[0] if known else "") as slave:
+                await asyncio.sleep(7)  # poll
+                assert not slave.client.connected
+                known.append(f"127.0.0.1:{port.port}")
+                await slave.has(port)
+
+    run(work)
+
+
+def test_a_slave_refuses_messages_of_clients(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port, following(tmp_path / "s", port) as slave:
+            result = slave.store.put(message())
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert slave.store.put_batch([message()]).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+    run(work)
+
+
+def test_a_record_that_leaves_a_gap_in_its_queue_stops_the_slave(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m", from_oldest=True) as port:
+            port.put(5)
+            port.store.queues.by_key[("T", 0)].next_offset += 3  # type: ignore[assignment]
+            async with following(tmp_path / "s", port) as slave:
+                port.store.unconfirmed.clear()
+                port.store._direct = False  # the master's own queue would refuse the gap, too
+                port.put(1)
+                port.store.dispatched = port.store.log.end
+                await until(lambda: slave.store.failure is not None)
+                assert "remove its store" in (slave.store.failure.hint or "")  # type: ignore[union-attr]
+            port.store.unconfirmed.clear()
+
+    run(work)
+
+
+def test_a_fast_master_does_not_hold_the_slaves_event_loop(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m", from_oldest=True) as port:
+            port.put(4000, b"x")
+            steps: list[int] = []
+            async with following(tmp_path / "s", port) as slave:
+                step = slave.dispatch.step
+
+                def counted() -> Any:
+                    before = slave.store.max_offset("T", 0)
+                    result = step()
+                    steps.append(slave.store.max_offset("T", 0) - before)
+                    return result
+
+                slave.dispatch.step = counted  # type: ignore[method-assign]
+                await slave.has(port)
+            assert len(steps) > 2
+
+    run(work)
