@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saturnmq.namesrv.routes import Registration, RouteTable
-from saturnmq.protocol.bodies import DataVersion, QueueData, TopicConfig
+from saturnmq.namesrv.routes import Registration, RouteTable, TopicTable, pack
+from saturnmq.protocol.bodies import DataVersion, TopicConfig
+from saturnmq.slices import Steps
+
+T = TypeVar("T")
 
 
-def topics(*names: str, queues: int = 4, perm: int = 6, flag: int = 0) -> dict[str, TopicConfig]:
-    return {name: TopicConfig(name, queues, queues, perm, "SINGLE_TAG", flag) for name in names}
+def done(work: Steps[T]) -> T:
+    """The result of work in steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def topics(*names: str, queues: int = 4, perm: int = 6, flag: int = 0) -> dict[str, int]:
+    return {name: pack(TopicConfig(name, queues, queues, perm, "SINGLE_TAG", flag)) for name in names}
 
 
 def registration(
@@ -23,7 +36,7 @@ def registration(
     *,
     cluster: str = "c",
     version: int = 1,
-    of: dict[str, TopicConfig] | None = None,
+    of: dict[str, int] | None = None,
     **more: Any,
 ) -> Registration:
     held = topics("T") if of is None else of
@@ -35,7 +48,7 @@ def test_registration_fills_all_tables() -> None:
     table = RouteTable()
     conn = object()
     table.register(registration(filter_servers=["f:1"]), conn, 7)
-    assert table.clusters == {"c": ["broker-a"]}
+    assert table.cluster_info().cluster_addr_table == {"c": ["broker-a"]}
     assert table.brokers["broker-a"].broker_addrs == {0: "10.0.0.1:10911"}
     assert table.topics["T"]["broker-a"].write_queue_nums == 4
     live = table.live["10.0.0.1:10911"]
@@ -112,9 +125,9 @@ def test_close_of_old_connection_keeps_reregistered_broker() -> None:
     old, new = object(), object()
     table.register(registration(), old, 0)
     table.register(registration(), new, 1)
-    assert table.connection_closed(old) is None
+    assert table.connection_closed(old) == []
     assert table.route("T") is not None
-    assert table.connection_closed(new) == "10.0.0.1:10911"
+    assert table.connection_closed(new) == ["10.0.0.1:10911"]
     assert table.route("T") is None
 
 
@@ -123,10 +136,10 @@ def test_last_address_of_name_removes_cluster_and_topics() -> None:
     table = RouteTable()
     table.register(registration(), 1, 0)
     table.register(registration(number=1, address="10.0.0.2:10911"), 2, 0)
-    table.unregister("broker-a", 0, "10.0.0.1:10911")
+    table.unregister("10.0.0.1:10911")
     route = table.route("T")
     assert route is not None and route.broker_datas[0].broker_addrs == {1: "10.0.0.2:10911"}
-    table.unregister("broker-a", 1, "10.0.0.2:10911")
+    table.unregister("10.0.0.2:10911")
     assert (table.topics, table.brokers, table.clusters, table.live) == ({}, {}, {}, {})
 
 
@@ -145,12 +158,12 @@ def test_write_permission_is_wiped_and_restored_as_read_write() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T", perm=7) | topics("U")), 1, 0)
     table.register(registration("broker-b", address="10.0.0.3:10911"), 2, 0)
-    assert table.wipe_write_permission("broker-a") == 2
+    assert done(table.wipe_write_permission("broker-a")) == 2
     assert [table.topics[t]["broker-a"].perm for t in ("T", "U")] == [5, 4]
     assert table.topics["T"]["broker-b"].perm == 6
-    assert table.add_write_permission("broker-a") == 2
+    assert done(table.add_write_permission("broker-a")) == 2
     assert [table.topics[t]["broker-a"].perm for t in ("T", "U")] == [6, 6]
-    table.wipe_write_permission("broker-a")
+    done(table.wipe_write_permission("broker-a"))
     table.register(registration(version=2, of=topics("T", "U")), 1, 1)
     assert table.topics["T"]["broker-a"].perm == 6
 
@@ -171,12 +184,12 @@ def test_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
 def test_route_table_lists_topics_and_clusters() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T") | topics("U", flag=1) | topics("V", flag=2) | topics("W", flag=3)), 1, 0)
-    assert sorted(table.topics_of_cluster("c")) == ["T", "U", "V", "W"]
-    assert table.topics_of_cluster("nowhere") == []
+    assert sorted(done(table.topics_of_cluster("c"))) == ["T", "U", "V", "W"]
+    assert done(table.topics_of_cluster("nowhere")) == []
     assert table.system_topics() == (["c", "broker-a"], "10.0.0.1:10911")
-    assert table.unit_topics(1) == ["U", "W"]
-    assert table.unit_topics(2) == ["V", "W"]
-    assert table.unit_topics(2, without=1) == ["V"]
+    assert done(table.unit_topics(1)) == ["U", "W"]
+    assert done(table.unit_topics(2)) == ["V", "W"]
+    assert done(table.unit_topics(2, without=1)) == ["V"]
     assert table.cluster_info().cluster_addr_table == {"c": ["broker-a"]}
 
 
@@ -186,7 +199,7 @@ def test_route_requires_a_queue_and_a_broker() -> None:
     assert table.route("T") is None
     table.register(registration(of={}), 1, 0)
     assert table.route("T") is None
-    table.topics["T"] = {"gone": QueueData("gone", 4, 4, 6)}
+    table.queues["gone"] = TopicTable(topics("T"), "")
     assert table.route("T") is None, "there is no such broker"
 
 
@@ -218,7 +231,7 @@ def test_route_tables_contain_only_data_of_live_brokers(steps: list[tuple[str, i
             table.connection_closed(connections[address])
             alive.pop((name, number), None)
         elif kind == "unregister":
-            table.unregister(name, number, address)
+            table.unregister(address)
             alive.pop((name, number), None)
         else:
             table.expired(now + 10**6, 10)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from saturnmq.config.settings import load, parse_properties, to_properties
+from saturnmq.config.settings import to_properties
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import TABLE
-from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
     ClusterInfo,
     DataVersion,
@@ -70,11 +70,11 @@ class Served:
 
 @asynccontextmanager
 async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
-    clock, tls = more.pop("clock_ms", None), more.pop("tls", None)
+    clock = more.pop("clock_ms", None)
     unknown = more.pop("unknown_keys", None)
     values = {"kv_config_path": str(tmp_path / "kv.json"), "config_store_path": str(tmp_path / "ns.properties")}
     settings = NameServerSettings(**(values | more))
-    server = NameServer(settings, NetSettings(), clock_ms=clock, tls=tls, unknown_keys=unknown)
+    server = NameServer(settings, NetSettings(), clock_ms=clock, unknown_keys=unknown)
     host, port = await server.start("127.0.0.1", 0)
     s = Served(server, f"{host}:{port}")
     try:
@@ -257,8 +257,8 @@ def test_expiry_scan_runs_periodically(tmp_path: Path) -> None:
 def test_kv_configuration_is_logged_periodically(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with served(tmp_path, kv_log_first_ms=10, kv_log_interval_ms=10) as s:
-            s.server.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
-            line = "kv configuration namespace=ORDER_TOPIC_CONFIG keys=['T']"
+            await s.server.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            line = "kv configuration namespace=ORDER_TOPIC_CONFIG count=1 keys=T"
             while caplog.messages.count(line) < 2:
                 await asyncio.sleep(0)
             assert {record.levelname for record in caplog.records if record.message == line} == {"INFO"}
@@ -389,23 +389,25 @@ def test_invalid_requests_of_every_code_are_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-29")
-def test_remote_configuration_is_disabled_by_default(tmp_path: Path) -> None:
+def test_update_config_changes_and_persists_listed_keys(tmp_path: Path) -> None:
     async def work() -> None:
+        path = tmp_path / "ns.properties"
+        path.write_text("# of the operator\ntls.server.keyPassword=hush\norderMessageEnable : false\n")
+        path.chmod(0o640)
         async with served(tmp_path) as s:
-            refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true")
-            assert refused.code == 16 and "remoteConfigEnable" in (refused.remark or "")
-            path = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/tmp/x")
-            assert (path.code, path.remark) == (16, "Can not update config path")
-        async with served(tmp_path, remote_config_enable=True) as s:
-            path = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"configStorePath=/tmp/x")
-            assert (path.code, path.remark) == (16, "Can not update config path")
-            assert (await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\nunknown=1")).code == 0
+            for name in (b"kvConfigPath", b"configStorePath"):
+                refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, name + b"=/tmp/x")
+                assert (refused.code, refused.remark) == (16, "Can not update config path")
+            pairs = b"orderMessageEnable=true\nscanNotActiveBrokerInterval=5s"
+            assert (await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, pairs)).code == 0
             text = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
-            assert "orderMessageEnable=true\n" in text and "unknown" not in text
-            kept = parse_properties((tmp_path / "ns.properties").read_text())
-            assert kept["orderMessageEnable"] == "true"
+            assert "orderMessageEnable=true\n" in text and "scanNotActiveBrokerInterval=5000\n" in text
             bad = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=perhaps")
             assert bad.code == 1 and "true or false" in (bad.remark or "")
+        assert path.read_text() == (
+            "# of the operator\ntls.server.keyPassword=hush\norderMessageEnable=true\nscanNotActiveBrokerInterval=5000\n"
+        )
+        assert path.stat().st_mode & 0o777 == 0o640, "the file keeps its permissions"
 
     run(work)
 
@@ -413,18 +415,20 @@ def test_remote_configuration_is_disabled_by_default(tmp_path: Path) -> None:
 @pytest.mark.spec("NS-29")
 def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
     async def work() -> None:
-        async with served(tmp_path, remote_config_enable=True, unknown_keys={"myKey": "mine"}) as s:
+        async with served(tmp_path, unknown_keys={"myKey": "mine"}) as s:
             before = (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b""
             for name, text in (
                 ("serverChannelMaxIdleTimeSeconds", "7"),
                 ("myKey", "yours"),
                 ("listenPort", "1"),
                 ("bindAddress", "0.0.0.0"),
-                ("remoteConfigEnable", "false"),
+                ("rocketmqHome", "/tmp"),
+                ("unheardOf", "1"),
             ):
                 pairs = f"{name}={text}\norderMessageEnable=true".encode()
                 refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, pairs)
-                assert refused.code == 1 and (refused.remark or "").startswith(f"{name} cannot change"), name
+                assert refused.code == 16 and (refused.remark or "").startswith(f"{name} cannot change"), name
+                assert "Keys that can: brokerChannelExpiredTime, brokersMax, kvEntriesMax" in (refused.remark or "")
             assert (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body == before
             assert not (tmp_path / "ns.properties").exists()
             kept = [line for line in before.splitlines() if b"Path=" not in line]
@@ -435,21 +439,27 @@ def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
             assert same.code == 0, "all of it, with one line changed"
             assert s.server.settings.scan_interval_ms == 5000
             assert b"scanNotActiveBrokerInterval=5000\n" in ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"")
+            assert (tmp_path / "ns.properties").stat().st_mode & 0o777 == 0o600, "a new file is the owner's"
 
     run(work)
 
 
-@pytest.mark.spec("NS-29", "REM-29")
-def test_update_config_keeps_tls_settings(tmp_path: Path) -> None:
+@pytest.mark.spec("NS-29")
+@pytest.mark.parametrize("name", ["brokersMax", "topicsMax", "kvEntriesMax"])
+def test_changed_limits_apply_to_the_next_request(name: str, tmp_path: Path) -> None:
     async def work() -> None:
-        tls = TlsSettings(mode="enforcing", server_key_password="hush")
-        async with served(tmp_path, remote_config_enable=True, tls=tls) as s:
-            s.server.update_config({"orderMessageEnable": "true"})
-            path = tmp_path / "ns.properties"
-            kept = parse_properties(path.read_text())
-            assert load(TlsSettings, ("file", kept)).settings == tls and "tls.enable" not in kept
-            assert path.stat().st_mode & 0o777 == 0o600, "it holds a password"
-            assert "hush" not in s.server.config_text()
+        async with served(tmp_path) as s:
+            assert (await s.register()).code == 0
+            put = {"namespace": "n", "value": "v"}
+            assert (await s.call(RequestCode.PUT_KV_CONFIG, key="a", **put)).code == 0
+            assert (await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, f"{name}=1".encode())).code == 0
+            table = TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, DataVersion(1, 2))
+            answers = {
+                "brokersMax": await s.register(ext={"brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": "1"}),
+                "topicsMax": await s.register(body=RegisterBrokerBody(table, []).encode()),
+                "kvEntriesMax": await s.call(RequestCode.PUT_KV_CONFIG, key="b", **put),
+            }
+            assert {key: answer.code for key, answer in answers.items()} == dict.fromkeys(answers, 0) | {name: 2}
 
     run(work)
 
@@ -458,8 +468,8 @@ def test_update_config_keeps_tls_settings(tmp_path: Path) -> None:
 def test_changed_timer_period_applies_from_next_run(tmp_path: Path) -> None:
     async def work() -> None:
         long = {"scan_first_ms": 20, "scan_interval_ms": 20, "broker_expiry_ms": 1}
-        async with served(tmp_path, remote_config_enable=True, **long) as s:
-            s.server.update_config({"scanNotActiveBrokerInterval": "1h"})
+        async with served(tmp_path, **long) as s:
+            await s.server.update_config(b"scanNotActiveBrokerInterval=1h", "test")
             loop = asyncio.get_running_loop()
             first = s.server._timers["scan"]
             while s.server._timers["scan"] is first:
@@ -472,9 +482,9 @@ def test_changed_timer_period_applies_from_next_run(tmp_path: Path) -> None:
 @pytest.mark.spec("NS-02")
 def test_get_config_includes_unknown_keys(tmp_path: Path) -> None:
     async def work() -> None:
-        async with served(tmp_path, unknown_keys={"myKey": "mine"}, product_env_name="dev") as s:
+        async with served(tmp_path, unknown_keys={"myWord": "mine", "myKey": "hidden"}, product_env_name="dev") as s:
             text = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
-            for line in ("productEnvName=dev", "serverChannelMaxIdleTimeSeconds=120", "myKey=mine"):
+            for line in ("productEnvName=dev", "serverChannelMaxIdleTimeSeconds=120", "myWord=mine", "myKey=******"):
                 assert line in text.splitlines()
 
     run(work)
@@ -520,26 +530,26 @@ def test_routes_never_show_half_applied_registrations(tmp_path: Path) -> None:
 
             async def write() -> None:
                 broker = RemotingClient(settings=NetSettings())
-                for version in range(60):
-                    n = version % 7 + 1
+                for n in range(1, 61):
                     tables = {f"T{i}": TopicConfig(f"T{i}", n, n) for i in range(5)}
-                    body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, version)), []).encode()
+                    body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, n)), []).encode()
                     await s.register(broker, body=body)
-                assert await counts() == {n}, "the last one"
+                assert set(await counts()) == {60}, "the last one"
                 await broker.close()
 
-            async def counts() -> set[int]:
-                """Queue counts of all topics; the requests arrive in one write and are answered in one event-loop iteration."""
-                routes = await asyncio.gather(*(s.route(f"T{i}") for i in range(5)))
-                return {0 if route is None else route.queue_datas[0].write_queue_nums for route in routes}
+            async def counts() -> list[int]:
+                """Queue counts of all topics, up and down; the requests are answered in this order."""
+                routes = await asyncio.gather(*(s.route(f"T{i}") for i in (*range(5), *reversed(range(5)))))
+                return [0 if route is None else route.queue_datas[0].write_queue_nums for route in routes]
 
             seen = set()
             writing = asyncio.create_task(write())
             while not writing.done():
-                (count,) = await counts()
-                seen.add(count)
+                found = await counts()
+                assert found == sorted(found), "a topic of an earlier registration behind one of a later"
+                seen.update(found)
             await writing
-            assert seen & set(range(1, 8)), "a route was seen"
+            assert seen - {0}, "a route was seen"
 
     run(work)
 

@@ -1,126 +1,255 @@
 """The request codes that a NameServer serves: one handler per code, and one row per code with everything that depends on it.
 
-A code without a row is answered with REQUEST_CODE_NOT_SUPPORTED. Handlers are synchronous and run on the event loop, so each
-request sees and leaves a consistent route table.
+A code without a row is answered with REQUEST_CODE_NOT_SUPPORTED. Handlers change the route table in one step on the
+event loop, so each request sees and leaves a consistent one.
 
-Requirements: NS-08..NS-13, NS-18, NS-20..NS-29, REM-10, LIM-13.
+Requirements: NS-08..NS-13, NS-18, NS-20..NS-29, REM-10, LIM-13, SEC-17.
 """
 
 from __future__ import annotations
 
-import logging
-import zlib
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from saturnmq.config.settings import parse_properties
-from saturnmq.namesrv.kv_config import KVConfig
-from saturnmq.namesrv.routes import UNIT, UNIT_SUB, Registration, RouteTable
+from saturnmq.acl.addresses import network_of
+from saturnmq.administration import Administration
+from saturnmq.namesrv.answers import Answers
+from saturnmq.namesrv.guard import Accounts
+from saturnmq.namesrv.kv_config import BYTES_MAX, NAME_CHARS_MAX, KVConfig
+from saturnmq.namesrv.registration import TOPICS_PER_NAME_MAX, Topics, is_large, parse
+from saturnmq.namesrv.routes import (
+    CLUSTERS_PER_NAME_MAX,
+    QUEUES_MAX,
+    UNIT,
+    UNIT_SUB,
+    Merged,
+    Registration,
+    RouteTable,
+)
 from saturnmq.namesrv.settings import NameServerSettings
-from saturnmq.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfigTable, TopicList
+from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.bodies import Body, ClusterInfo, DataVersion, TopicList
 from saturnmq.protocol.codes import (
+    MASTER_ID,
     ORDER_TOPIC_NAMESPACE,
-    VERSION_REGISTER_BODY,
     RequestCode,
     ResponseCode,
 )
-from saturnmq.protocol.errors import ConfigError, RemoteProtocolError, response_error
+from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.headers.messaging import decode_header
+from saturnmq.slices import Steps, finish
 
-log = logging.getLogger(__name__)
-
+_NAME_CHARS_MAX: Final = 255
+_SHOWN_CHARS: Final = 200  # of a name in a log line
+_COUNT: Final = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-6])"
+# `broker-a:4;broker-b:4`: clients parse the numbers.
+_ORDER: Final = re.compile(rf"[^:;]{{1,255}}:{_COUNT}(?:;[^:;]{{1,255}}:{_COUNT})*;?", re.ASCII)
+_MERGES_MAX: Final = 3  # attempts to merge a large registration with a table that changes meanwhile
 FAQ_HINT: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-COMPLETE_FIELD: Final = "saturnmqComplete"  # set by SaturnMQ brokers when a registration lists all their topics
+
+
+class Peer(Protocol):
+    """The part of a connection that handlers use."""
+
+    remote_address: str
+    closed: bool
+
+    @property
+    def encrypted(self) -> bool: ...
+    async def drain(self) -> None: ...
 
 
 class Context(Protocol):
     """The part of the NameServer that handlers use."""
 
+    administration: Administration
+    accounts: Accounts | None
+
     routes: RouteTable
     kv: KVConfig
     settings: NameServerSettings
+    answers: Answers
 
     def now_ms(self) -> int: ...
+    def is_registering(self, connection: Peer) -> bool: ...
+    def later(
+        self, connection: Peer, request: Command, work: Callable[[], Awaitable[Command]]
+    ) -> Awaitable[Command]: ...
+    async def in_thread(self, work: Callable[[], T]) -> T: ...
+    def removed(self, addresses: list[str], peer: str, reason: str) -> None: ...
+    def report(self, event: str, peer: str, detail: str) -> None: ...
     def order_messages(self) -> bool: ...
-    def route_bytes(self, topic: str, encode: Callable[[], bytes | None]) -> bytes | None: ...
     def config_text(self) -> str: ...
-    def update_config(self, pairs: dict[str, str]) -> None: ...
+    async def update_config(self, body: bytes, peer: str) -> None: ...
 
 
-Handler = Callable[[Context, object, Command, Any], Command]
+T = TypeVar("T")
+Answer = Command | Awaitable[Command]
+Handler = Callable[[Context, Peer, Command, Any], Answer]
 
 
 class Route(NamedTuple):
-    """One request code. changes: whether a request may change routes, liveness, KV configuration or settings."""
+    """One request code.
+
+    changes: whether a request may change routes, liveness, KV configuration or settings. administrative: served from
+    adminAddresses only, or to an administrator's account. of_brokers: open, unless namesrvAccess=signed (SEC-17).
+    """
 
     code: RequestCode
     header: type[Any]
     handler: Handler
     changes: bool
+    administrative: bool = False
+    of_brokers: bool = False
 
 
-def register_broker(ctx: Context, connection: object, request: Command, header: h.RegisterBroker) -> Command:
-    """REGISTER_BROKER, 103 (NS-08..NS-13)."""
-    body = request.body or b""
-    if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
-        raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-    registration = _registration(request, header, body)
-    _check_limits(ctx, registration)
-    result = ctx.routes.register(registration, connection, ctx.now_ms())
+def register_broker(ctx: Context, connection: Peer, request: Command, header: h.RegisterBroker) -> Answer:
+    """REGISTER_BROKER, 103 (NS-08..NS-13).
+
+    A large body is parsed in a thread and merged in slices, when it is the turn of its address; requests of a connection keep
+    their order.
+    """
+    topics_max = min(ctx.settings.topics_max, TOPICS_PER_NAME_MAX)
+    if is_large(request, header) or ctx.is_registering(connection):
+        return ctx.later(connection, request, lambda: _register_large(ctx, connection, request, header, topics_max))
+    registration, topics = parse(request, header, topics_max)
+    return _register(ctx, connection, request, registration, topics)
+
+
+async def _register_large(
+    ctx: Context, connection: Peer, request: Command, header: h.RegisterBroker, topics_max: int
+) -> Command:
+    if connection.closed:  # its end has been handled: nothing would ever remove the broker
+        return _connection_closed(request)
+    registration, topics = await ctx.in_thread(lambda: parse(request, header, topics_max))
+    for _ in range(_MERGES_MAX):
+        merged = await finish(ctx.routes.merge(registration)) if ctx.routes.takes_topics(registration) else None
+        if connection.closed:
+            return _connection_closed(request)
+        if merged is None or ctx.routes.is_fresh(registration, merged):
+            return _register(ctx, connection, request, registration, topics, merged)
+    text = f"the topics of {registration.broker_name} are being changed by another registration; try again"
+    raise response_error(ResponseCode.SYSTEM_BUSY, text)
+
+
+def _connection_closed(request: Command) -> Command:
+    return request.reply(ResponseCode.SYSTEM_ERROR, "the connection is closed")
+
+
+def _register(
+    ctx: Context,
+    connection: Peer,
+    request: Command,
+    registration: Registration,
+    topics: Topics,
+    merged: Merged | None = None,
+) -> Command:
+    _check_owner(ctx, connection, request, registration)
+    host = network_of(host_of(connection.remote_address))
+    _check_limits(ctx, connection, registration, host, merged)
+    if topics.ignored:
+        text = (
+            f"{topics.ignored} topics of broker {registration.broker_name[:_SHOWN_CHARS]!r} ignored, illegal name or number; "
+            f"the first: {topics.first[:_SHOWN_CHARS]!r}"
+        )
+        ctx.report("topics ignored", connection.remote_address, text)
+    result = ctx.routes.register(registration, connection, ctx.now_ms(), host, merged)
     ext = h.RegisterBrokerResponse(
         ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
     ).to_ext()
-    orders = ctx.kv.namespace(ORDER_TOPIC_NAMESPACE)
-    return request.reply(ext=ext, body=KVTable(dict(orders)).encode() if orders is not None else None)
+    return request.reply(ext=ext, body=ctx.kv.encoded(ORDER_TOPIC_NAMESPACE))
 
 
-def _check_limits(ctx: Context, registration: Registration) -> None:
-    """Raise ResponseError when the registration would exceed the limit on brokers or topics (LIM-13)."""
+def _owner(ctx: Context, address: str) -> Peer | None:
+    """The open connection over which a broker address is registered, if there is one."""
+    live = ctx.routes.live.get(address)
+    owner = cast("Peer", live.connection) if live is not None else None
+    return owner if owner is not None and not owner.closed else None
+
+
+def _check_owner(ctx: Context, connection: Peer, request: Command, registration: Registration) -> None:
+    """Raise ResponseError for the address of another live broker: from another host, or under another broker or cluster name.
+
+    A broker that reconnects registers from the host of its former connection. A renamed one has closed its former connection.
+    """
+    owner = _owner(ctx, registration.address)
+    if owner is None or owner is connection:
+        return
+    name, cluster = ctx.routes.name_of(registration.address)
+    problem = None
+    if host_of(owner.remote_address) != host_of(connection.remote_address):
+        problem = f"from {owner.remote_address}"
+    elif name != registration.broker_name:
+        problem = f"under broker name {name}"
+    elif cluster != registration.cluster and registration.broker_id == MASTER_ID:
+        problem = f"in cluster {cluster}"
+    if problem is not None:
+        _refuse(ctx, connection, request, f"{registration.address} is registered {problem} and live")
+
+
+def _refuse(ctx: Context, connection: Peer, request: Command, reason: str) -> NoReturn:
+    ctx.administration.refuse(connection.remote_address, request, reason)
+    raise response_error(ResponseCode.NO_PERMISSION, reason)
+
+
+def _check_limits(ctx: Context, connection: Peer, registration: Registration, host: str, merged: Merged | None) -> None:
+    """Raise ResponseError when the registration would exceed the limit on brokers, clusters or topics (LIM-13).
+
+    Each is shared by the addresses that register (shares.py); host is what the registration is charged to.
+    """
+    routes = ctx.routes
+    names = (registration.cluster, registration.broker_name, registration.address, registration.ha_address)
+    if max(map(len, names)) > _NAME_CHARS_MAX:
+        text = f"a name or address of a broker has more than {_NAME_CHARS_MAX} characters"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
     limit = ctx.settings.brokers_max
-    if registration.address not in ctx.routes.live and len(ctx.routes.live) >= limit:
-        raise response_error(
-            ResponseCode.SYSTEM_BUSY, f"brokersMax={limit} brokers are registered, new ones are rejected"
-        )
-    known, limit = ctx.routes.topics, ctx.settings.topics_max
-    if registration.topics and len(known) + len(registration.topics) > limit:
-        count = len(known) + len(registration.topics.keys() - known.keys())
-        if count > limit:
-            raise response_error(ResponseCode.SYSTEM_BUSY, f"{count} topics exceed topicsMax={limit}")
+    for what, shares, known in (
+        ("clusters", routes.cluster_shares, registration.cluster in routes.clusters),
+        ("brokers", routes.broker_shares, registration.address in routes.live),
+    ):
+        if not known and not shares.allows(shares.used(host) + 1, 1, limit):
+            text = f"brokersMax={limit}: {shares.total} {what} are registered, {shares.used(host)} of them from {host}, which "
+            _reject(ctx, connection, text + "may add no more")
+    name = registration.broker_name
+    if not routes.is_in(name, registration.cluster) and routes.clusters_of(name) >= CLUSTERS_PER_NAME_MAX:
+        _reject(ctx, connection, f"a broker name is in at most {CLUSTERS_PER_NAME_MAX} clusters")
+    if not routes.takes_topics(registration):
+        return
+    after, growth, use = routes.growth(registration, host, merged)
+    if growth > 0 and after > TOPICS_PER_NAME_MAX:
+        _reject(ctx, connection, f"a broker name has at most {TOPICS_PER_NAME_MAX} topics, this one would have {after}")
+    shares, limit = routes.topic_shares, ctx.settings.topics_max
+    if not shares.allows(use, growth, limit):
+        text = f"topicsMax={limit}: brokers have {shares.total} topics, {shares.used(host)} of them registered from {host}, which "
+        _reject(ctx, connection, text + f"may not add {growth}")
 
 
-def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Registration:
-    filters: list[str] | None = None
-    if not body:
-        table = TopicConfigTable({}, DataVersion(0, 0))
-    elif request.version < VERSION_REGISTER_BODY:
-        table = TopicConfigTable.decode(body)
-    else:
-        decoded = RegisterBrokerBody.decode_compressed(body) if header.compressed else RegisterBrokerBody.decode(body)
-        table, filters = decoded.topic_config_serialize_wrapper, decoded.filter_server_list
-    return Registration(
-        header.cluster_name,
-        header.broker_name,
-        header.broker_id,
-        header.broker_addr,
-        header.ha_server_addr,
-        table.data_version,
-        table.topic_config_table,
-        filters,
-        complete=request.ext.get(COMPLETE_FIELD) == "true",
-    )
+def _reject(ctx: Context, connection: Peer, text: str) -> NoReturn:
+    ctx.report("registration rejected", connection.remote_address, text)
+    raise response_error(ResponseCode.SYSTEM_BUSY, text)
 
 
-def unregister_broker(ctx: Context, connection: object, request: Command, header: h.UnregisterBroker) -> Command:
-    """UNREGISTER_BROKER, 104 (NS-18)."""
-    ctx.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-    log.info("broker unregistered broker=%s id=%s address=%s", header.broker_name, header.broker_id, header.broker_addr)
+def unregister_broker(ctx: Context, connection: Peer, request: Command, header: h.UnregisterBroker) -> Command:
+    """UNREGISTER_BROKER, 104 (NS-18), of a live broker only from its own host or an administrator (SEC-17)."""
+    peer, owner = connection.remote_address, _owner(ctx, header.broker_addr)
+    if owner is not None and host_of(owner.remote_address) != host_of(peer) and not ctx.administration.allows(peer):
+        _refuse(ctx, connection, request, f"{header.broker_addr} is registered from {owner.remote_address} and live")
+    if header.broker_addr in ctx.routes.live:
+        ctx.routes.unregister(header.broker_addr)
+        ctx.removed([header.broker_addr], peer, "unregistered")
     return request.reply()
 
 
-def query_data_version(ctx: Context, connection: object, request: Command, header: h.QueryDataVersion) -> Command:
-    """QUERY_DATA_VERSION, 322 (NS-25)."""
+def query_data_version(ctx: Context, connection: Peer, request: Command, header: h.QueryDataVersion) -> Command:
+    """QUERY_DATA_VERSION, 322 (NS-25).
+
+    Over a connection other than the open one of that broker: "changed", so that a broker that reconnected registers (SEC-17).
+    """
+    if _owner(ctx, header.broker_addr) not in (None, connection):
+        return request.reply(ext=h.QueryDataVersionResponse(changed=True).to_ext())
     own = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
     changed, known = ctx.routes.version_changed(header.broker_addr, own, ctx.now_ms(), connection)
     return request.reply(
@@ -128,38 +257,52 @@ def query_data_version(ctx: Context, connection: object, request: Command, heade
     )
 
 
-def get_route(ctx: Context, connection: object, request: Command, header: h.GetRouteInfo) -> Command:
+def get_route(ctx: Context, connection: Peer, request: Command, header: h.GetRouteInfo) -> Answer:
     """GET_ROUTEINFO_BY_TOPIC, 105 (NS-20..NS-22)."""
     topic = header.topic
 
-    def encode() -> bytes | None:
+    def encode() -> Steps[bytes | None]:
         route = ctx.routes.route(topic)
         if route is None:
             return None
         if ctx.order_messages():
             route.order_topic_conf = ctx.kv.get(ORDER_TOPIC_NAMESPACE, topic)
-        return route.encode()
+        return (yield from ctx.answers.encoded(route))
 
-    body = ctx.route_bytes(topic, encode)
-    if body is None:
-        remark = f"No topic route info in name server for the topic: {topic}{FAQ_HINT}"
-        return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
-    return request.reply(body=body)
+    def found(body: bytes | None) -> Command:
+        if body is None:
+            remark = f"No topic route info in name server for the topic: {topic}{FAQ_HINT}"
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return request.reply(body=body)
+
+    return ctx.answers.answer(connection, ("route", topic), encode, found)
 
 
-def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVConfig) -> Command:
+async def put_kv(ctx: Context, connection: Peer, request: Command, header: h.PutKVConfig) -> Command:
     """PUT_KV_CONFIG, 100 (NS-24)."""
     if not header.namespace or not header.key:
         raise response_error(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+    if header.namespace == ORDER_TOPIC_NAMESPACE and _ORDER.fullmatch(header.value) is None:
+        raise response_error(
+            ResponseCode.SYSTEM_ERROR,
+            f"the order configuration {header.value[:80]!r} must be broker:queues;..., for instance broker-a:4;broker-b:4, with "
+            f"1 to {QUEUES_MAX} queues",
+        )
+    if max(len(header.namespace), len(header.key)) > NAME_CHARS_MAX:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"a namespace or key has more than {NAME_CHARS_MAX} characters")
     limit = ctx.settings.kv_entries_max
-    if ctx.kv.get(header.namespace, header.key) is None and sum(map(len, ctx.kv.table.values())) >= limit:
+    entries, size = ctx.kv.size_with(header.namespace, header.key, header.value)
+    if entries > limit and ctx.kv.get(header.namespace, header.key) is None:
         raise response_error(ResponseCode.SYSTEM_BUSY, f"kvEntriesMax={limit} entries exist, new keys are rejected")
-    ctx.kv.put(header.namespace, header.key, header.value)
+    if size > BYTES_MAX:
+        text = f"the KV configuration would have {size} bytes, at most {BYTES_MAX} are allowed: delete keys first"
+        raise response_error(ResponseCode.SYSTEM_BUSY, text)
+    await ctx.kv.put(header.namespace, header.key, header.value)
     ctx.routes.changes += 1
     return request.reply()
 
 
-def get_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
+def get_kv(ctx: Context, connection: Peer, request: Command, header: h.GetKVConfig) -> Command:
     """GET_KV_CONFIG, 101."""
     value = ctx.kv.get(header.namespace, header.key)
     if value is None:
@@ -168,103 +311,133 @@ def get_kv(ctx: Context, connection: object, request: Command, header: h.GetKVCo
     return request.reply(ext={"value": value})
 
 
-def delete_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
+async def delete_kv(ctx: Context, connection: Peer, request: Command, header: h.GetKVConfig) -> Command:
     """DELETE_KV_CONFIG, 102."""
-    ctx.kv.delete(header.namespace, header.key)
+    await ctx.kv.delete(header.namespace, header.key)
     ctx.routes.changes += 1
     return request.reply()
 
 
-def list_kv(ctx: Context, connection: object, request: Command, header: h.GetKVListByNamespace) -> Command:
+def list_kv(ctx: Context, connection: Peer, request: Command, header: h.GetKVListByNamespace) -> Command:
     """GET_KVLIST_BY_NAMESPACE, 219."""
-    entries = ctx.kv.namespace(header.namespace)
-    if entries is None:
+    body = ctx.kv.encoded(header.namespace)
+    if body is None:
         remark = f"No config item, Namespace: {header.namespace}"
         return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
-    return request.reply(body=KVTable(dict(entries)).encode())
+    return request.reply(body=body)
 
 
-def cluster_info(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def cluster_info(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_BROKER_CLUSTER_INFO, 106."""
-    return request.reply(body=ctx.routes.cluster_info().encode())
+
+    def made() -> Steps[ClusterInfo]:
+        yield
+        return ctx.routes.cluster_info()
+
+    return ctx.answers.listed(connection, request, "clusters", made)
 
 
-def wipe_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
+def _changed(ctx: Context, request: Command, name: str, changing: Steps[int]) -> Answer:
+    def changed() -> Steps[Command]:
+        count = yield from changing
+        return request.reply(ext={name: str(count)})
+
+    return ctx.answers.slices.run(changed())
+
+
+def wipe_write_permission(ctx: Context, connection: Peer, request: Command, header: h.BrokerNameOnly) -> Answer:
     """WIPE_WRITE_PERM_OF_BROKER, 205 (NS-26)."""
-    count = ctx.routes.wipe_write_permission(header.broker_name)
-    return request.reply(ext={"wipeTopicCount": str(count)})
+    return _changed(ctx, request, "wipeTopicCount", ctx.routes.wipe_write_permission(header.broker_name))
 
 
-def add_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
+def add_write_permission(ctx: Context, connection: Peer, request: Command, header: h.BrokerNameOnly) -> Answer:
     """ADD_WRITE_PERM_OF_BROKER, 327 (NS-26)."""
-    count = ctx.routes.add_write_permission(header.broker_name)
-    return request.reply(ext={"addTopicCount": str(count)})
+    return _changed(ctx, request, "addTopicCount", ctx.routes.add_write_permission(header.broker_name))
 
 
-def all_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def _listed(
+    ctx: Context, connection: Peer, request: Command, key: object, names: Callable[[], Steps[list[str]]]
+) -> Answer:
+    """The response with a list of topics, which is made and encoded in steps."""
+
+    def made() -> Steps[Body]:
+        return TopicList((yield from names()))
+
+    return ctx.answers.listed(connection, request, key, made)
+
+
+def all_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER, 206."""
-    return request.reply(body=TopicList(list(ctx.routes.topics)).encode())
+    return _listed(ctx, connection, request, "topics", ctx.routes.topic_names)
 
 
-def delete_topic(ctx: Context, connection: object, request: Command, header: h.DeleteTopicInNamesrv) -> Command:
+def delete_topic(ctx: Context, connection: Peer, request: Command, header: h.DeleteTopicInNamesrv) -> Command:
     """DELETE_TOPIC_IN_NAMESRV, 216 (NS-27)."""
     ctx.routes.delete_topic(header.topic, header.cluster_name or None)
     return request.reply()
 
 
-def topics_by_cluster(ctx: Context, connection: object, request: Command, header: h.GetTopicsByCluster) -> Command:
+def topics_by_cluster(ctx: Context, connection: Peer, request: Command, header: h.GetTopicsByCluster) -> Answer:
     """GET_TOPICS_BY_CLUSTER, 224."""
-    return request.reply(body=TopicList(ctx.routes.topics_of_cluster(header.cluster)).encode())
+    cluster = header.cluster
+    if cluster not in ctx.routes.clusters:
+        return request.reply(body=TopicList().encode())
+    return _listed(ctx, connection, request, ("cluster", cluster), lambda: ctx.routes.topics_of_cluster(cluster))
 
 
-def system_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def system_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS, 304."""
-    names, address = ctx.routes.system_topics()
-    return request.reply(body=TopicList(names, address).encode())
+
+    def made() -> Steps[Body]:
+        yield
+        return TopicList(*ctx.routes.system_topics())
+
+    return ctx.answers.listed(connection, request, "system", made)
 
 
-def unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def unit_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_UNIT_TOPIC_LIST, 311."""
-    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT)).encode())
+    return _listed(ctx, connection, request, "unit", lambda: ctx.routes.unit_topics(UNIT))
 
 
-def unit_sub_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def unit_sub_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_HAS_UNIT_SUB_TOPIC_LIST, 312."""
-    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB)).encode())
+    return _listed(ctx, connection, request, "unit_sub", lambda: ctx.routes.unit_topics(UNIT_SUB))
 
 
-def unit_sub_not_unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def unit_sub_not_unit_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, 313."""
-    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB, without=UNIT)).encode())
+    return _listed(ctx, connection, request, "unit_sub_only", lambda: ctx.routes.unit_topics(UNIT_SUB, without=UNIT))
 
 
-def get_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
+def get_config(ctx: Context, connection: Peer, request: Command, header: object) -> Command:
     """GET_NAMESRV_CONFIG, 319."""
     return request.reply(body=ctx.config_text().encode())
 
 
-def update_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
+async def update_config(ctx: Context, connection: Peer, request: Command, header: object) -> Command:
     """UPDATE_NAMESRV_CONFIG, 318 (NS-29)."""
-    try:
-        pairs = parse_properties((request.body or b"").decode())
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"the configuration text is not UTF-8: {error}") from error
-    try:
-        ctx.update_config(pairs)
-    except ConfigError as error:
-        raise response_error(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    await ctx.update_config(request.body or b"", connection.remote_address)
     return request.reply()
 
 
 ROUTES: Final = (
     # brokers
-    Route(RequestCode.REGISTER_BROKER, h.RegisterBroker, register_broker, changes=True),
-    Route(RequestCode.UNREGISTER_BROKER, h.UnregisterBroker, unregister_broker, changes=True),
+    Route(RequestCode.REGISTER_BROKER, h.RegisterBroker, register_broker, changes=True, of_brokers=True),
+    Route(RequestCode.UNREGISTER_BROKER, h.UnregisterBroker, unregister_broker, changes=True, of_brokers=True),
     # Renews the registration if the versions are equal.
-    Route(RequestCode.QUERY_DATA_VERSION, h.QueryDataVersion, query_data_version, changes=True),
+    Route(RequestCode.QUERY_DATA_VERSION, h.QueryDataVersion, query_data_version, changes=True, of_brokers=True),
     Route(RequestCode.GET_BROKER_CLUSTER_INFO, h.NoFields, cluster_info, changes=False),
-    Route(RequestCode.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, wipe_write_permission, changes=True),
-    Route(RequestCode.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, add_write_permission, changes=True),
+    Route(
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        h.BrokerNameOnly,
+        wipe_write_permission,
+        changes=True,
+        administrative=True,
+    ),
+    Route(
+        RequestCode.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, add_write_permission, changes=True, administrative=True
+    ),
     # topics
     Route(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.GetRouteInfo, get_route, changes=False),
     Route(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields, all_topics, changes=False),
@@ -273,13 +446,13 @@ ROUTES: Final = (
     Route(RequestCode.GET_UNIT_TOPIC_LIST, h.NoFields, unit_topics, changes=False),
     Route(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoFields, unit_sub_topics, changes=False),
     Route(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoFields, unit_sub_not_unit_topics, changes=False),
-    Route(RequestCode.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, delete_topic, changes=True),
+    Route(RequestCode.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, delete_topic, changes=True, administrative=True),
     # KV configuration and settings
-    Route(RequestCode.PUT_KV_CONFIG, h.PutKVConfig, put_kv, changes=True),
+    Route(RequestCode.PUT_KV_CONFIG, h.PutKVConfig, put_kv, changes=True, administrative=True),
     Route(RequestCode.GET_KV_CONFIG, h.GetKVConfig, get_kv, changes=False),
-    Route(RequestCode.DELETE_KV_CONFIG, h.GetKVConfig, delete_kv, changes=True),
+    Route(RequestCode.DELETE_KV_CONFIG, h.GetKVConfig, delete_kv, changes=True, administrative=True),
     Route(RequestCode.GET_KVLIST_BY_NAMESPACE, h.GetKVListByNamespace, list_kv, changes=False),
-    Route(RequestCode.UPDATE_NAMESRV_CONFIG, h.NoFields, update_config, changes=True),
+    Route(RequestCode.UPDATE_NAMESRV_CONFIG, h.NoFields, update_config, changes=True, administrative=True),
     Route(RequestCode.GET_NAMESRV_CONFIG, h.NoFields, get_config, changes=False),
 )
 # Codes that a NameServer of 4.9.7 serves and this one does not, with the reason.
@@ -287,9 +460,28 @@ NOT_SERVED: Final[dict[RequestCode, str]] = {}
 TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
 
 
-def process(ctx: Context, connection: object, request: Command) -> Command:
+def process(ctx: Context, connection: Peer, request: Command) -> Answer:
     """Handle a request; an unknown code is answered with code 3, REQUEST_CODE_NOT_SUPPORTED (REM-10)."""
     route = TABLE.get(request.code)
     if route is None:
         return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+    account = None
+    if ctx.accounts is not None and (route.administrative or route.of_brokers):
+        account = _authenticated(ctx, ctx.accounts, connection, request)
+    if route.administrative:
+        return ctx.administration.serve(
+            connection.remote_address, request, lambda: _decoded(ctx, route, connection, request), account=account
+        )
+    return _decoded(ctx, route, connection, request)
+
+
+def _authenticated(ctx: Context, accounts: Accounts, connection: Peer, request: Command) -> str:
+    try:
+        return accounts.check(connection.remote_address, connection.encrypted, request)
+    except ResponseError as error:
+        ctx.administration.refuse(connection.remote_address, request, error.remark)
+        raise
+
+
+def _decoded(ctx: Context, route: Route, connection: Peer, request: Command) -> Answer:
     return route.handler(ctx, connection, request, decode_header(route.header, request.ext))

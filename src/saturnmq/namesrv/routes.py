@@ -3,14 +3,22 @@
 No I/O and no clock: time is an argument, and a broker's connection is any object, compared by identity. Methods are synchronous
 and never yield to the event loop, so a half-applied registration is never visible (NS-14). Rules: docs/spec/01 section 2.
 
-Requirements: NS-07, NS-14..NS-20, NS-25..NS-28.
+Tables have up to 1,000,000 entries, so no method takes time in proportion to all of them. What must, is a generator (`Steps`): it
+sees tables change between its steps, and works on copies. A large table is merged beside the one in use (`merge`) and replaces it
+in one step; replaced tables are passed to `discard`, for to free one takes long, too. Entries are integers (`pack`): QueueData
+would take three times the memory and 40 ms of each garbage collection.
+
+Requirements: NS-07, NS-14..NS-20, NS-25..NS-28, LIM-13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
+from saturnmq.namesrv.shares import Shares
 from saturnmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
@@ -20,21 +28,76 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
 )
 from saturnmq.protocol.codes import MASTER_ID, Perm, TopicSysFlag
+from saturnmq.slices import Steps
+
+CLUSTERS_PER_NAME_MAX: Final = 16
+QUEUES_MAX: Final = 65_536
+FLAGS_MAX: Final = 2**31 - 1  # of perm and topicSysFlag
+UNIT: Final = int(TopicSysFlag.UNIT)
+UNIT_SUB: Final = int(TopicSysFlag.UNIT_SUB)
+_STEP_TOPICS: Final = 1000
+
+# The queues of a topic on one broker, as one integer. From the lowest bit:
+#   at  bits  field
+#    0    17  write_queue_nums, 0..65536
+#   17    17  read_queue_nums, 0..65536
+#   34    31  perm
+#   65    31  topic_sys_flag
+_QUEUES: Final = 2**17 - 1
+_READ_AT, _PERM_AT, _FLAG_AT = 17, 34, 65
+
+T = TypeVar("T")
+Queues = dict[str, int]  # packed, by topic
+
+
+def pack(topic: TopicConfig) -> int:
+    """The queues of a topic; its numbers must be in range (QUEUES_MAX, FLAGS_MAX)."""
+    return (
+        topic.write_queue_nums
+        | topic.read_queue_nums << _READ_AT
+        | topic.perm << _PERM_AT
+        | topic.topic_sys_flag << _FLAG_AT
+    )
+
+
+def _unpacked(name: str, packed: int) -> QueueData:
+    return QueueData(
+        name,
+        packed >> _READ_AT & _QUEUES,
+        packed & _QUEUES,
+        packed >> _PERM_AT & FLAGS_MAX,
+        packed >> _FLAG_AT,
+    )
 
 
 @dataclass(slots=True)
 class LiveBroker:
-    """State of a broker address: last registration (Unix ms), version of its topics, its connection, its HA address."""
+    """State of a broker address: last registration (Unix ms), version of its topics, its connection, its HA address.
+
+    name and number: the broker name and id of that registration. host: what the address is charged to (shares.py).
+    """
 
     updated_ms: int
     version: DataVersion
     connection: object
     ha_address: str
+    name: str = ""
+    number: int = MASTER_ID
+    host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class TopicTable:
+    """The topics of one broker name. host: what its entries are charged to. changes: incremented by changes in place."""
+
+    topics: Queues
+    host: str
+    changes: int = 0
+
+
+@dataclass(frozen=True)
 class Registration:
-    """One registration request. topics is None when the body carried none."""
+    """One registration request. queues is None when the body carried no topics."""
 
     cluster: str
     broker_name: str
@@ -42,9 +105,17 @@ class Registration:
     address: str
     ha_address: str
     version: DataVersion
-    topics: Mapping[str, TopicConfig] | None
+    queues: Queues | None
     filter_servers: list[str] | None = None
-    complete: bool = False  # topics lists all topics of the broker: remove it from all others
+    complete: bool = False  # queues lists all topics of the broker: remove it from all others
+
+
+class Merged(NamedTuple):
+    """The topics of a broker name with those of a registration, and the table from which they were merged, with its changes."""
+
+    topics: Queues
+    base: TopicTable | None
+    changes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +127,43 @@ class RegisterResult:
 
 
 class RouteTable:
-    """The five tables of a NameServer (NS-07)."""
+    """The five tables of a NameServer (NS-07). discard: called with each table that nothing refers to any more, to free it.
 
-    def __init__(self) -> None:
-        self.topics: dict[str, dict[str, QueueData]] = {}
+    queues: by broker name. clusters: cluster -> its broker names, as the keys of a dict.
+    """
+
+    def __init__(self, discard: Callable[[Queues], None] = lambda topics: None) -> None:
+        self.queues: dict[str, TopicTable] = {}
         self.brokers: dict[str, BrokerData] = {}
-        self.clusters: dict[str, list[str]] = {}
+        self.clusters: dict[str, dict[str, None]] = {}
         self.live: dict[str, LiveBroker] = {}
         self.filter_servers: dict[str, list[str]] = {}
         self.changes = 0  # incremented by every change that can affect a route response
+        self.topic_shares = Shares()
+        self.broker_shares = Shares()
+        self.cluster_shares = Shares()
+        self._cluster_hosts: dict[str, str] = {}
+        self._clusters_of: dict[str, dict[str, None]] = {}  # by broker name
+        self._discard = discard
 
     # ---- registration
 
-    def register(self, registration: Registration, connection: object, now_ms: int) -> RegisterResult:
-        """Apply a registration, step by step as in docs/spec/01 section 2.2."""
-        self._remove_from_other_names(registration)
-        names = self.clusters.setdefault(registration.cluster, [])
-        if registration.broker_name not in names:
-            names.append(registration.broker_name)
-            self.changes += 1
+    def register(
+        self,
+        registration: Registration,
+        connection: object,
+        now_ms: int,
+        host: str = "",
+        merged: Merged | None = None,
+    ) -> RegisterResult:
+        """Apply a registration, step by step as in docs/spec/01 section 2.2.
+
+        host: what it is charged to. merged: its topics, from `merge`; they must be fresh (`is_fresh`).
+        """
+        takes_topics = self.takes_topics(registration)
+        self._remove_from_other_name(registration)
+        self._join_cluster(registration.cluster, registration.broker_name, host)
         broker = self.brokers.get(registration.broker_name)
-        first = broker is None
         if broker is None:
             broker = self.brokers[registration.broker_name] = BrokerData(
                 registration.cluster, registration.broker_name, {}
@@ -85,29 +172,97 @@ class RouteTable:
             self._leave_cluster(broker.cluster, registration.broker_name)
             broker.cluster = registration.cluster
             self.changes += 1
-        for number, address in list(broker.broker_addrs.items()):
-            if address == registration.address and number != registration.broker_id:
-                del broker.broker_addrs[number]
-                self.changes += 1
-        old = broker.broker_addrs.get(registration.broker_id)
-        broker.broker_addrs[registration.broker_id] = registration.address
-        first = first or old is None
-        if old != registration.address:
+        live = self.live.get(registration.address)
+        if live is not None and live.number != registration.broker_id:
+            self._remove_id(broker, live.number, registration.address)
+        if broker.broker_addrs.get(registration.broker_id) != registration.address:
+            broker.broker_addrs[registration.broker_id] = registration.address
             self.changes += 1
-        if registration.broker_id == MASTER_ID and registration.topics is not None:
-            known = self.live.get(registration.address)
-            if first or known is None or known.version != registration.version:
-                self._set_topics(registration.broker_name, registration.topics, complete=registration.complete)
-        self.live[registration.address] = LiveBroker(now_ms, registration.version, connection, registration.ha_address)
+        if takes_topics:
+            self._set_topics(registration, host, merged)
+        elif registration.queues is not None:
+            self._discard(registration.queues)
+        if live is not None:
+            self.broker_shares.add(live.host, -1)
+        self.broker_shares.add(host, 1)
+        self.live[registration.address] = LiveBroker(
+            now_ms,
+            registration.version,
+            connection,
+            registration.ha_address,
+            registration.broker_name,
+            registration.broker_id,
+            host,
+        )
         if registration.filter_servers is not None:
             self._set_filters(registration.address, registration.filter_servers)
         return self._master_of(registration, broker)
 
-    def _remove_from_other_names(self, registration: Registration) -> None:
+    def takes_topics(self, registration: Registration) -> bool:
+        """Whether `register` would take the topics of a registration: those of a master, new or with another version (NS-09).
+
+        The topics of the name are those of the address that had its id last, which may be a stranger's.
+        """
+        if registration.broker_id != MASTER_ID or registration.queues is None:
+            return False
+        broker, live = self.brokers.get(registration.broker_name), self.live.get(registration.address)
+        if broker is None or live is None or live.version != registration.version:
+            return True
+        return broker.broker_addrs.get(MASTER_ID) != registration.address
+
+    def merge(self, registration: Registration) -> Steps[Merged]:
+        """The topics of the broker name as they are after a registration, for `register`. The table in use does not change."""
+        base, new = self.queues.get(registration.broker_name), registration.queues or {}
+        if base is None or registration.complete:
+            return Merged(new, base, base.changes if base is not None else 0)
+        topics, changes = dict(base.topics), base.changes
+        for part in _parts(new.items()):
+            topics.update(part)
+            yield
+        return Merged(topics, base, changes)
+
+    def is_fresh(self, registration: Registration, merged: Merged) -> bool:
+        """Whether the table from which topics were merged is in use and unchanged."""
+        base = self.queues.get(registration.broker_name)
+        return base is merged.base and (base is None or base.changes == merged.changes)
+
+    def growth(self, registration: Registration, host: str, merged: Merged | None) -> tuple[int, int, int]:
+        """How many topics the broker name has after a registration, how many more that is, and how many `host` is charged with."""
+        table, new = self.queues.get(registration.broker_name), registration.queues or {}
+        before = len(table.topics) if table is not None else 0
+        if merged is not None:
+            after = len(merged.topics)
+        elif table is None or registration.complete:
+            after = len(new)
+        else:
+            after = before + sum(topic not in table.topics for topic in new)
+        use = self.topic_shares.used(host) + after - (before if table is not None and table.host == host else 0)
+        return after, after - before, use
+
+    def is_in(self, name: str, cluster: str) -> bool:
+        """Whether a broker name is in a cluster."""
+        return name in self.clusters.get(cluster, ())
+
+    def clusters_of(self, name: str) -> int:
+        """How many clusters a broker name is in."""
+        return len(self._clusters_of.get(name, ()))
+
+    def _join_cluster(self, cluster: str, name: str, host: str) -> None:
+        names = self.clusters.get(cluster)
+        if names is None:
+            names = self.clusters[cluster] = {}
+            self._cluster_hosts[cluster] = host
+            self.cluster_shares.add(host, 1)
+        if name not in names:
+            names[name] = None
+            self._clusters_of.setdefault(name, {})[cluster] = None
+            self.changes += 1
+
+    def _remove_from_other_name(self, registration: Registration) -> None:
         """Remove the address of a renamed broker from its old broker name, where nothing else would ever remove it."""
-        for name, broker in list(self.brokers.items()):
-            if name != registration.broker_name and registration.address in broker.broker_addrs.values():
-                self._remove_from(name, broker, registration.address)
+        live = self.live.get(registration.address)
+        if live is not None and live.name != registration.broker_name:
+            self._remove_address(registration.address)
 
     def _set_filters(self, address: str, filters: list[str]) -> None:
         if filters == self.filter_servers.get(address, []):
@@ -118,20 +273,30 @@ class RouteTable:
         else:
             del self.filter_servers[address]
 
-    def _set_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], *, complete: bool) -> None:
-        for name, config in topics.items():
-            data = QueueData(
-                broker_name,
-                config.read_queue_nums,
-                config.write_queue_nums,
-                config.perm,
-                config.topic_sys_flag,
-            )
-            self.topics.setdefault(name, {})[broker_name] = data
-        if complete:
-            for name in [n for n, queues in self.topics.items() if broker_name in queues and n not in topics]:
-                self._drop_queues(name, broker_name)
+    def _set_topics(self, registration: Registration, host: str, merged: Merged | None) -> None:
+        name, new = registration.broker_name, registration.queues or {}
+        table = self.queues.get(name)
+        if merged is None and table is not None and not registration.complete:
+            self.topic_shares.add(table.host, -len(table.topics))
+            table.topics.update(new)
+            table.changes += 1
+            table.host = host
+            self.topic_shares.add(host, len(table.topics))
+        else:
+            self._drop_topics(name)
+            topics = merged.topics if merged is not None else dict(new)
+            if topics:
+                self.queues[name] = TopicTable(topics, host)
+                self.topic_shares.add(host, len(topics))
+        if merged is not None and merged.topics is not new:
+            self._discard(new)
         self.changes += 1
+
+    def _drop_topics(self, name: str) -> None:
+        table = self.queues.pop(name, None)
+        if table is not None:
+            self.topic_shares.add(table.host, -len(table.topics))
+            self._discard(table.topics)
 
     def _master_of(self, registration: Registration, broker: BrokerData) -> RegisterResult:
         if registration.broker_id == MASTER_ID:
@@ -159,24 +324,30 @@ class RouteTable:
             live.connection = connection
         return False, live.version
 
+    def name_of(self, address: str) -> tuple[str, str]:
+        """Broker name and cluster of a broker address; empty if no broker has it."""
+        live = self.live.get(address)
+        broker = self.brokers.get(live.name) if live is not None else None
+        if live is None or broker is None or broker.broker_addrs.get(live.number) != address:
+            return "", ""
+        return live.name, broker.cluster
+
     # ---- removal
 
-    def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """Unregister a broker (NS-18). If another address has taken its broker id since, that address stays registered."""
-        self.live.pop(address, None)
-        self.filter_servers.pop(address, None)
-        broker = self.brokers.get(broker_name)
-        if broker is not None and broker.broker_addrs.get(broker_id) == address:
-            del broker.broker_addrs[broker_id]
-            self.changes += 1
-            self._drop_if_empty(broker_name)
+    def unregister(self, address: str) -> None:
+        """Unregister a broker address, under whatever name it is registered (NS-18).
 
-    def connection_closed(self, connection: object) -> str | None:
-        """Remove the brokers registered over this connection; return their addresses, None if there are none (NS-16, NS-17)."""
+        If another address has taken its broker id since, that address stays registered.
+        """
+        if address in self.live:
+            self._remove_address(address)
+
+    def connection_closed(self, connection: object) -> list[str]:
+        """Remove the brokers registered over this connection; return their addresses (NS-16, NS-17)."""
         removed = [address for address, live in self.live.items() if live.connection is connection]
         for address in removed:
             self._remove_address(address)
-        return ", ".join(removed) or None
+        return removed
 
     def expired(self, now_ms: int, expiry_ms: int) -> list[tuple[str, object]]:
         """Remove brokers without a registration for longer than expiry_ms; return their addresses and connections (NS-15)."""
@@ -188,79 +359,81 @@ class RouteTable:
         return expired
 
     def _remove_address(self, address: str) -> None:
-        self.live.pop(address, None)
+        live = self.live.pop(address)
+        self.broker_shares.add(live.host, -1)
         self.filter_servers.pop(address, None)
-        for name, broker in list(self.brokers.items()):
-            self._remove_from(name, broker, address)
+        broker = self.brokers.get(live.name)
+        if broker is not None:
+            self._remove_id(broker, live.number, address)
+            self._drop_if_empty(live.name)
 
-    def _remove_from(self, name: str, broker: BrokerData, address: str) -> None:
-        for number, known in list(broker.broker_addrs.items()):
-            if known == address:
-                del broker.broker_addrs[number]
-                self.changes += 1
-        self._drop_if_empty(name)
+    def _remove_id(self, broker: BrokerData, number: int, address: str) -> None:
+        if broker.broker_addrs.get(number) == address:
+            del broker.broker_addrs[number]
+            self.changes += 1
 
     def _leave_cluster(self, cluster: str, name: str) -> None:
-        names = self.clusters.get(cluster, [])
+        self._clusters_of.get(name, {}).pop(cluster, None)
+        names = self.clusters.get(cluster, {})
         if name in names:
-            names.remove(name)
+            del names[name]
             if not names:
                 del self.clusters[cluster]
+                self.cluster_shares.add(self._cluster_hosts.pop(cluster), -1)
 
     def _drop_if_empty(self, broker_name: str) -> None:
         """Remove a broker name without addresses from its cluster and topics, and those that become empty (NS-19)."""
-        broker = self.brokers.get(broker_name)
-        if broker is None or broker.broker_addrs:
+        if self.brokers[broker_name].broker_addrs:
             return
         del self.brokers[broker_name]
-        for cluster in list(self.clusters):
+        for cluster in list(self._clusters_of.get(broker_name, ())):
             self._leave_cluster(cluster, broker_name)
-        for topic in list(self.topics):
-            self._drop_queues(topic, broker_name)
+        self._clusters_of.pop(broker_name, None)
+        self._drop_topics(broker_name)
         self.changes += 1
-
-    def _drop_queues(self, topic: str, broker_name: str) -> None:
-        queues = self.topics[topic]
-        if queues.pop(broker_name, None) is not None and not queues:
-            del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic on all brokers or on the brokers of one cluster (NS-27)."""
-        if topic not in self.topics:
-            return
-        for name in list(self.topics[topic]) if cluster is None else list(self.clusters.get(cluster, ())):
-            if topic in self.topics:
-                self._drop_queues(topic, name)
-        self.changes += 1
+        for name in list(self.queues) if cluster is None else list(self.clusters.get(cluster, ())):
+            table = self.queues.get(name)
+            if table is not None and table.topics.pop(topic, None) is not None:
+                table.changes += 1
+                self.topic_shares.add(table.host, -1)
+                self.changes += 1
+                if not table.topics:
+                    self._drop_topics(name)
 
     # ---- write permission
 
-    def wipe_write_permission(self, broker_name: str) -> int:
+    def wipe_write_permission(self, broker_name: str) -> Steps[int]:
         """Clear the write bit on every topic of the broker name; return how many topics it has (NS-26)."""
-        return self._each_queue(broker_name, lambda data: data.perm & ~Perm.WRITE)
+        return self._each_queue(broker_name, lambda packed: packed & ~(int(Perm.WRITE) << _PERM_AT))
 
-    def add_write_permission(self, broker_name: str) -> int:
+    def add_write_permission(self, broker_name: str) -> Steps[int]:
         """Set the permission of every topic of the broker name to read and write; return how many topics it has (NS-26)."""
-        return self._each_queue(broker_name, lambda data: int(Perm.READ | Perm.WRITE))
+        both = int(Perm.READ | Perm.WRITE) << _PERM_AT
+        return self._each_queue(broker_name, lambda packed: packed & ~(FLAGS_MAX << _PERM_AT) | both)
 
-    def _each_queue(self, broker_name: str, perm: object) -> int:
+    def _each_queue(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
+        """Change the topics that the broker name has now."""
         count = 0
-        for queues in self.topics.values():
-            data = queues.get(broker_name)
-            if data is not None and callable(perm):
-                data.perm = int(perm(data))
-                count += 1
-        self.changes += 1
+        for _, part in self._topics_in_steps([broker_name]):
+            table = self.queues.get(broker_name)
+            if table is not None:
+                changed = {topic: change(table.topics[topic]) for topic in part if topic in table.topics}
+                table.topics.update(changed)
+                table.changes += 1
+                count += len(changed)
+            self.changes += 1
+            yield
         return count
 
     # ---- queries
 
     def route(self, topic: str) -> TopicRouteData | None:
         """Queues and brokers of a topic; None unless it has at least one of each (NS-20)."""
-        queues = self.topics.get(topic)
-        if not queues:
-            return None
-        brokers = [self.brokers[name] for name in queues if name in self.brokers]
+        queues = {name: table.topics[topic] for name, table in self.queues.items() if topic in table.topics}
+        brokers = [_copied(self.brokers[name]) for name in queues if name in self.brokers]
         if not brokers:
             return None
         filters = {
@@ -269,16 +442,31 @@ class RouteTable:
             for address in broker.broker_addrs.values()
             if address in self.filter_servers
         }
-        return TopicRouteData(list(queues.values()), brokers, filters)
+        return TopicRouteData([_unpacked(name, packed) for name, packed in queues.items()], brokers, filters)
+
+    @property
+    def topics(self) -> dict[str, dict[str, QueueData]]:
+        """Topic -> broker name -> queues. Builds it."""
+        built: dict[str, dict[str, QueueData]] = {}
+        for name, table in self.queues.items():
+            for topic, packed in table.topics.items():
+                built.setdefault(topic, {})[name] = _unpacked(name, packed)
+        return built
+
+    def topic_names(self) -> Steps[list[str]]:
+        """All topics."""
+        return self._distinct(self.queues)
 
     def cluster_info(self) -> ClusterInfo:
         """Brokers by name, and broker names by cluster."""
-        return ClusterInfo(dict(self.brokers), {cluster: list(names) for cluster, names in self.clusters.items()})
+        return ClusterInfo(
+            {name: _copied(broker) for name, broker in self.brokers.items()},
+            {cluster: list(names) for cluster, names in self.clusters.items()},
+        )
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
+    def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
         """Topics with a queue in the cluster; empty for an unknown cluster (NS-28)."""
-        names = set(self.clusters.get(cluster, ()))
-        return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
+        return self._distinct(self.clusters.get(cluster, ()))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """All cluster and broker names, and the address of one broker (NS-28)."""
@@ -286,16 +474,44 @@ class RouteTable:
         address = next((a for broker in self.brokers.values() for a in broker.broker_addrs.values()), None)
         return names, address
 
-    def unit_topics(self, want: int, without: int = 0) -> list[str]:
+    def unit_topics(self, want: int, without: int = 0) -> Steps[list[str]]:
         """Topics whose first queue data has one of the sysFlag bits `want` and none of `without` (311, 312, 313)."""
-        return [topic for topic, flag in self._flags() if flag & want and not flag & without]
+        flags: dict[str, int] = {}
+        for name, part in self._topics_in_steps(self.queues):
+            table = self.queues.get(name)
+            if table is not None:
+                for topic in part:
+                    if topic not in flags and topic in table.topics:
+                        flags[topic] = table.topics[topic] >> _FLAG_AT
+            yield
+        found: list[str] = []
+        for some in _parts(flags.items()):
+            found += [topic for topic, flag in some if flag & want and not flag & without]
+            yield
+        return found
 
-    def _flags(self) -> Iterable[tuple[str, int]]:
-        for topic, queues in self.topics.items():
-            data = next(iter(queues.values()), None)
-            if data is not None:
-                yield topic, data.topic_sys_flag
+    def _distinct(self, names: Iterable[str]) -> Steps[list[str]]:
+        """The topics of some broker names, each once."""
+        found: dict[str, None] = {}
+        for _, part in self._topics_in_steps(names):
+            found.update(dict.fromkeys(part))
+            yield
+        return list(found)
+
+    def _topics_in_steps(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        """The topics that some broker names have now, in parts. The tables may change meanwhile."""
+        kept = [(name, list(self.queues[name].topics)) for name in names if name in self.queues]
+        for name, topics in kept:
+            for part in _parts(topics):
+                yield name, part
 
 
-UNIT = int(TopicSysFlag.UNIT)
-UNIT_SUB = int(TopicSysFlag.UNIT_SUB)
+def _copied(broker: BrokerData) -> BrokerData:
+    return BrokerData(broker.cluster, broker.broker_name, dict(broker.broker_addrs))
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """The items in lists of one step each."""
+    rest = iter(items)
+    while part := list(islice(rest, _STEP_TOPICS)):
+        yield part

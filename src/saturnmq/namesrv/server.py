@@ -6,40 +6,42 @@ Routes are kept in memory; only the KV configuration and the changed settings ar
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from saturnmq.config.settings import format_properties, load, to_properties
+from saturnmq.acl.addresses import network_of
+from saturnmq.administration import Administration, Configuration, parse_pairs, set_log_level
+from saturnmq.config.runtime import RuntimeSettings
+from saturnmq.config.settings import format_properties, masked, to_properties
+from saturnmq.namesrv.answers import Answers
+from saturnmq.namesrv.disposal import Disposal
+from saturnmq.namesrv.fair_queue import FairQueue
+from saturnmq.namesrv.guard import RELOAD_MS, SIGNED, Accounts
 from saturnmq.namesrv.kv_config import KVConfig
-from saturnmq.namesrv.processor import process
+from saturnmq.namesrv.processor import Answer, Peer, process
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
+from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ConfigError, response_error
+from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
-from saturnmq.store.files.disk import Disk
-from saturnmq.store.files.state_file import StateFile
+from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
 
 _PATH_KEYS: Final = ("kvConfigPath", "configStorePath")
-# Keys that take effect at start only.
-_START_KEYS: Final = frozenset({"listenPort", "bindAddress", "rocketmqHome", "remoteConfigEnable"})
-_CACHED_ROUTES_MAX: Final = 10_000
+_SHOWN: Final = 5  # broker addresses or keys in a log line
 
-
-class _PrivateDisk(Disk):
-    """Disk access for files that contain a password: only the owner may read them."""
-
-    def write_file(self, path: Path, data: bytes) -> None:
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        super().write_file(path, data)
+T = TypeVar("T")
 
 
 class NameServer:
@@ -54,25 +56,47 @@ class NameServer:
         unknown_keys: dict[str, str] | None = None,
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings = settings = dataclasses.replace(settings)  # this server's own: the configuration may change
         self.net = net
-        self.routes = RouteTable()
+        self._disposal = Disposal()
+        self.routes = RouteTable(self._disposal.add)
+        self.answers = Answers(lambda: self.routes.changes, net.frame_bytes_max)
         self.kv = KVConfig(Path(settings.kv_config_path))
-        self._unknown = dict(unknown_keys or {})
-        self._tls = tls or TlsSettings()
+        self._unknown = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
-        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
+        self._configuration = Configuration(
+            RuntimeSettings(settings),
+            Path(settings.config_store_path),
+            effects={
+                "orderMessageEnable": self._routes_changed,
+                "logLevel": lambda: set_log_level(settings.log_level),
+            },
+            shown=self._shown,
+        )
+        self.administration = Administration(settings.admin_addresses)
+        self.accounts = Accounts(settings, self._clock_ms) if settings.namesrv_access == SIGNED else None
+        self._reloading: asyncio.Task[None] | None = None
+        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self, network_of=network_of)
+        # One large registration at a time: the memory of a parsed body is bounded, and the order is kept.
+        self._registrations = FairQueue()
+        self._registering: Counter[Peer] = Counter()  # large registrations that wait or run, by connection
+        self._parser = ThreadPoolExecutor(1, "registration")
+        self._log_limit = LogLimit()
+        self._bound = ("", 0)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._cache: dict[str, bytes] = {}
-        self._cached_at = -1
 
     async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
         """Listen and start the timers; return the bound address. chosen_by: see RemotingServer.start.
 
-        Raises StartError, StoreError.
+        Raises StartError, StoreError, ConfigError for account files that cannot be used.
         """
+        if self.settings.log_level:
+            set_log_level(self.settings.log_level)
+        if self.accounts is not None:
+            await self.accounts.load()
+            self._schedule("accounts", RELOAD_MS, lambda: RELOAD_MS, self._reload_accounts)
         self.kv.load()
-        bound = await self._server.start(host, port, chosen_by=chosen_by)
+        bound = self._bound = await self._server.start(host, port, chosen_by=chosen_by)
         settings = self.settings
         self._schedule("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
         self._schedule("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
@@ -83,12 +107,24 @@ class NameServer:
         """Listening ports and the local ports of the open connections."""
         return self._server.ports
 
+    @property
+    def unauthenticated(self) -> dict[str, str]:
+        """Name and address of each listening port that checks no account (SEC-16)."""
+        return {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
+
     async def stop(self) -> None:
         """Close the listener, answer requests in flight, close connections."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        if self._reloading is not None:
+            await asyncio.gather(self._reloading, return_exceptions=True)
         await self._server.stop()
+        await self._registrations.stop()
+        await self.answers.stop()
+        await self._disposal.stop()
+        await self.kv.settle()
+        self._parser.shutdown(wait=False, cancel_futures=True)
 
     def _schedule(self, name: str, first_ms: int, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -103,81 +139,105 @@ class NameServer:
 
     def scan(self) -> None:
         """Remove and disconnect brokers that have not registered within brokerChannelExpiredTime (NS-15)."""
-        for address, connection in self.routes.expired(self.now_ms(), self.settings.broker_expiry_ms):
-            log.warning("broker expired address=%s expiry_ms=%s", address, self.settings.broker_expiry_ms)
+        expired = self.routes.expired(self.now_ms(), self.settings.broker_expiry_ms)
+        if expired:
+            log.warning("brokers expired count=%s addresses=%s expiry_ms=%s", len(expired),
+                        _some([address for address, _ in expired]), self.settings.broker_expiry_ms)  # fmt: skip
+        for _, connection in expired:
             if isinstance(connection, Connection):
                 connection.close(f"no registration for {self.settings.broker_expiry_ms} ms")
 
+    def _reload_accounts(self) -> None:
+        if self.accounts is not None and (self._reloading is None or self._reloading.done()):
+            self._reloading = supervised(self._reload(self.accounts), "account files")
+
+    async def _reload(self, accounts: Accounts) -> None:
+        try:
+            await accounts.reload()
+        except Exception:
+            log.exception("account files not read retry_ms=%s", RELOAD_MS)
+
     def _log_kv(self) -> None:
-        for namespace, entries in self.kv.table.items():
-            log.info("kv configuration namespace=%s keys=%s", namespace, sorted(entries))
+        for namespace in list(self.kv.table)[:_SHOWN]:
+            entries = self.kv.table[namespace]
+            log.info("kv configuration namespace=%s count=%s keys=%s", namespace, len(entries), _some(sorted(entries)))
 
     def connected(self, connection: Connection) -> None:
         """Nothing to do until the peer registers."""
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Remove the brokers that registered over this connection from the routes at once (NS-16)."""
-        address = self.routes.connection_closed(connection)
-        if address is not None:
-            log.info("broker disconnected address=%s reason=%s", address, reason)
+        addresses = self.routes.connection_closed(connection)
+        if addresses:
+            self.removed(addresses, connection.remote_address, reason)
 
     # ---- Context of the request handlers
 
-    def _handle(self, connection: Connection, request: Command) -> Command:
+    def _handle(self, connection: Connection, request: Command) -> Answer:
         return process(self, connection, request)
 
     def now_ms(self) -> int:
         return self._clock_ms()
 
+    def is_registering(self, connection: Peer) -> bool:
+        return connection in self._registering
+
+    def later(self, connection: Peer, request: Command, work: Callable[[], Awaitable[Command]]) -> Awaitable[Command]:
+        """Run the work of a registration after those that arrived before, in turn between addresses. Raises as `FairQueue.put`."""
+
+        def done(_: object) -> None:
+            self._registering[connection] -= 1
+            if not self._registering[connection]:
+                del self._registering[connection]
+
+        address = network_of(host_of(connection.remote_address))
+        result = self._registrations.put(address, len(request.body or b""), work)
+        self._registering[connection] += 1
+        result.add_done_callback(done)
+        return result
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._parser, work)
+
+    def removed(self, addresses: list[str], peer: str, reason: str) -> None:
+        """Log that brokers have left the routes."""
+        self._line(
+            logging.INFO,
+            "brokers removed",
+            peer,
+            f"count={len(addresses)} addresses={_some(addresses)} reason={reason}",
+        )
+
+    def report(self, event: str, peer: str, detail: str) -> None:
+        """Log what is wrong with a registration."""
+        self._line(logging.WARNING, event, peer, f"detail={detail}")
+
+    def _line(self, level: int, event: str, peer: str, text: str) -> None:
+        """Write a log line that a peer has caused, unless its network has one of this event in this second."""
+        suppressed = self._log_limit.suppressed(f"{event} {network_of(host_of(peer))}")
+        if suppressed is not None:
+            log.log(level, "%s peer=%s %s suppressed=%s", event, peer, text, suppressed)
+
     def order_messages(self) -> bool:
         return self.settings.order_message_enable
 
-    def route_bytes(self, topic: str, encode: Callable[[], bytes | None]) -> bytes | None:
-        """The encoded route of a topic, cached until the route table changes."""
-        if self._cached_at != self.routes.changes or len(self._cache) > _CACHED_ROUTES_MAX:
-            self._cache.clear()
-            self._cached_at = self.routes.changes
-        body = self._cache.get(topic)
-        if body is None:
-            body = encode()
-            if body is not None:
-                self._cache[topic] = body
-        return body
-
     def config_text(self) -> str:
         """`key=value` lines of all settings, including unknown keys (NS-02, NS-29)."""
-        return format_properties(to_properties(self.settings) | to_properties(self.net) | self._unknown)
+        return format_properties(self._shown())
 
-    def update_config(self, pairs: dict[str, str]) -> None:
-        """Change settings and write them to configStorePath; unknown keys are ignored (NS-29).
+    def _shown(self) -> dict[str, str]:
+        return to_properties(self.settings) | to_properties(self.net) | self._unknown
 
-        Raises ConfigError for an invalid value or a key that cannot change at run time, NoPermission if not allowed.
-        """
-        if any(name in pairs for name in _PATH_KEYS):
-            raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
-        if not self.settings.remote_config_enable:
-            raise response_error(
-                ResponseCode.NO_PERMISSION,
-                "remote configuration is disabled; set remoteConfigEnable=true in the configuration file and restart "
-                "this NameServer",
-            )
-        present = to_properties(self.settings, secrets=True)
-        fixed = to_properties(self.net) | self._unknown | {name: present[name] for name in _START_KEYS}
-        refused = [name for name, text in pairs.items() if name in fixed and text.strip() != fixed[name].strip()]
-        if refused:
-            raise ConfigError(
-                f"{', '.join(sorted(refused))} cannot change at run time; nothing was changed. "
-                "Set it in the configuration file and restart this NameServer"
-            )
-        changes = {name: text for name, text in pairs.items() if name in present and name not in _START_KEYS}
-        updated = load(NameServerSettings, ("present", present), ("update", changes)).settings
-        persisted = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._tls_keys()
-        disk = _PrivateDisk() if self._tls.server_key_password else Disk()
-        StateFile(Path(updated.config_store_path), disk).write(format_properties(persisted | self._unknown).encode())
-        self.settings = updated
+    def _routes_changed(self) -> None:
         self.routes.changes += 1
 
-    def _tls_keys(self) -> dict[str, str]:
-        """The `tls.*` keys that differ from their defaults: without them the written file would disable TLS at the next start."""
-        defaults = to_properties(TlsSettings())
-        return {name: text for name, text in to_properties(self._tls, secrets=True).items() if text != defaults[name]}
+    async def update_config(self, body: bytes, peer: str) -> None:
+        """Change settings and write them to configStorePath (NS-29). Raises as `Configuration.update`; code 16 for a path."""
+        if any(name in parse_pairs(body) for name in _PATH_KEYS):
+            raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
+        await self._configuration.update(body, peer)
+
+
+def _some(names: list[str]) -> str:
+    """The first of these names, for a log line."""
+    return ",".join(names[:_SHOWN]) + (",..." if len(names) > _SHOWN else "")

@@ -1,0 +1,94 @@
+"""Runs the long work of peers one at a time, in turn between the addresses that wait.
+
+A large registration takes a second. However many a stranger sends, a broker's waits for one of each other address. The bodies that
+wait are bounded by address, because all requests of a server share its memory (LIM-10).
+
+Runs on the event loop. Requirements: LIM-09, LIM-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.tasks import cancel, supervised
+
+BYTES_MAX: Final = 33_554_432  # of the bodies of one address
+WAITING_MAX: Final = 64  # requests of one address; headers are not counted in its bytes
+
+Work = Callable[[], Awaitable[Command]]
+
+
+class _Waiting(NamedTuple):
+    body_bytes: int
+    work: Work
+    done: asyncio.Future[Command]
+
+
+class FairQueue:
+    """The long requests of one server, each charged to an address (`network_of`)."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes: dict[str, int] = {}  # waiting or running, by address
+        self._waiting: dict[str, deque[_Waiting]] = {}  # the next address first
+        self._worker: asyncio.Task[None] | None = None
+
+    def put(self, address: str, body_bytes: int, work: Work) -> asyncio.Future[Command]:
+        """Run the work when it is its turn; its result or exception. Raises ResponseError 2 if too much waits."""
+        used, count = self._bytes.get(address, 0), len(self._waiting.get(address, ()))
+        if (used and used + body_bytes > self._bytes_max) or count >= WAITING_MAX:
+            text = f"[OVERLOAD]system busy, {count} registrations of {used} bytes from {address} are waiting; try again later"
+            raise response_error(ResponseCode.SYSTEM_BUSY, text)
+        self._bytes[address] = used + body_bytes
+        done: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append(_Waiting(body_bytes, work, done))
+        if self._worker is None:
+            self._worker = supervised(self._run(), "registrations")
+        return done
+
+    async def stop(self) -> None:
+        """Cancel what runs and what waits."""
+        worker, self._worker = self._worker, None
+        await cancel(worker)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                address = next(iter(self._waiting))
+                queue = self._waiting.pop(address)
+                one = queue.popleft()
+                if queue:
+                    self._waiting[address] = queue  # at the end
+                await self._one(address, one)
+        finally:
+            self._worker = None
+            for queue in self._waiting.values():
+                for one in queue:
+                    one.done.cancel()
+
+    async def _one(self, address: str, one: _Waiting) -> None:
+        try:
+            result = await one.work()
+        except asyncio.CancelledError:
+            one.done.cancel()
+            raise
+        except Exception as error:
+            if isinstance(error, SaturnError):
+                # A refusal: its frames hold the body, until a cycle with the future is collected.
+                error.with_traceback(None)
+            if not one.done.done():
+                one.done.set_exception(error)
+        else:
+            if not one.done.done():
+                one.done.set_result(result)
+        finally:
+            left = self._bytes[address] - one.body_bytes
+            self._bytes[address] = left
+            if address not in self._waiting:
+                del self._bytes[address]

@@ -1,0 +1,56 @@
+"""`namesrvAccess=signed`: administrative requests and those of brokers need the signature of an administrator's account.
+
+Reads stay open: clients of 4.9.7 do not sign requests to a NameServer. The accounts are in the files of access control
+(docs/spec/01 section 6), below `rocketmqHome`.
+
+Requirements: SEC-17, ACL-03, ACL-14, SEC-09, SEC-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from saturnmq.acl.addresses import parse_list
+from saturnmq.acl.files import home_folder
+from saturnmq.acl.plain import RELOAD_SECONDS, PlainValidator
+from saturnmq.acl.rules import Access, AccessDenied, Wanted
+from saturnmq.administration import LOOPBACK
+from saturnmq.namesrv.settings import NameServerSettings
+from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
+
+RELOAD_MS: Final = int(RELOAD_SECONDS * 1000)
+SIGNED: Final = "signed"
+BODY_BYTES_MAX: Final = 65_536  # of requests other than registrations, whose bodies name all topics
+
+
+def _admin(command: Command) -> Wanted:
+    return Wanted(admin=True, changes=True)
+
+
+class Accounts:
+    """The accounts of one NameServer."""
+
+    def __init__(self, settings: NameServerSettings, clock_ms: Callable[[], int]) -> None:
+        self._plain = PlainValidator(
+            home_folder(settings.rocketmq_home, Path(settings.kv_config_path).parent),
+            settings.acl_file,
+            compat=False,
+            plain_admin=parse_list(LOOPBACK),
+            trace_bytes_per_second=0,
+            clock_ms=clock_ms,
+        )
+        self.load = self._plain.load
+        self.reload = self._plain.reload
+
+    def check(self, remote_address: str, encrypted: bool, request: Command) -> str:
+        """The access key of the administrator who signed a request. Raises AccessDenied."""
+        size = len(request.body or b"")
+        if size > BODY_BYTES_MAX and request.code != RequestCode.REGISTER_BROKER:  # before its signature is computed
+            raise AccessDenied(
+                f"a body of {size} bytes is too long for request code={request.code}, at most {BODY_BYTES_MAX}"
+            )
+        return self._plain.validate(Access(request, host_of(remote_address), encrypted, _admin))
