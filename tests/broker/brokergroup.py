@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import virtualtime
 from ports import free_ports
 from saturnmq import Client
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.dledger import DLedger
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_records
@@ -36,24 +38,40 @@ TIMERS: dict[str, Any] = {
 }
 
 
-def ledger(broker: Broker) -> GroupMember:
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    """As `wire.run`, with the time that elections need."""
+
+    async def bounded() -> Any:
+        async with asyncio.timeout(110):
+            return await work()
+
+    return virtualtime.run(bounded())
+
+
+def part(broker: Broker) -> DLedger:
     assert broker.dledger is not None
-    return broker.dledger.group
+    return broker.dledger
+
+
+def ledger(broker: Broker) -> GroupMember:
+    return part(broker).group
 
 
 class LedgerGroup:
-    def __init__(self, folder: Path, size: int, raft: dict[str, Any], store: dict[str, Any], broker: dict[str, Any]):
+    def __init__(self, folder: Path, size: int, raft: dict[str, Any], store: dict[str, Any], broker: dict[str, Any],
+                 tls: TlsSettings | None = None):  # fmt: skip
         self.folder = folder
         self.names = [f"n{number}" for number in range(size)]
         self.addresses = dict(zip(self.names, (f"127.0.0.1:{port}" for port in free_ports(size)), strict=True))
         self.raft, self.store_settings, self.broker_settings = raft, store, broker
+        self.tls = tls
         self.brokers: dict[str, Broker] = {}
         self.retried: set[bytes] = (
             set()
         )  # resent although the first attempt may be stored: leaders change on a busy machine
-        self.namesrv = NameServer(NameServerSettings(kv_config_path=str(folder / "kv.json")), NetSettings())
+        self.namesrv = NameServer(NameServerSettings(kv_config_path=str(folder / "kv.json")), NetSettings(), tls=tls)
         self.name_servers = ""
-        self.client = RemotingClient(settings=NetSettings())
+        self.client = RemotingClient(settings=NetSettings(), tls=tls)
 
     async def start_namesrv(self) -> None:
         host, port = await self.namesrv.start("127.0.0.1", 0)
@@ -76,7 +94,8 @@ class LedgerGroup:
         return BrokerSettings(namesrv_addr=self.name_servers, **values)
 
     async def start(self, name: str, **changes: Any) -> Broker:
-        broker = Broker(self.settings(), self.store(name), NetSettings(), raft=self.raft_settings(name, **changes))
+        raft = self.raft_settings(name, **changes)
+        broker = Broker(self.settings(), self.store(name), NetSettings(), raft=raft, tls=self.tls)
         self.brokers[name] = broker
         await broker.start()
         return broker
@@ -187,9 +206,10 @@ async def ledger_group(
     raft: dict[str, Any] | None = None,
     store: dict[str, Any] | None = None,
     start: bool = True,
+    tls: TlsSettings | None = None,
     **broker: Any,
 ) -> AsyncIterator[LedgerGroup]:
-    made = LedgerGroup(folder, size, raft or {}, store or {}, broker)
+    made = LedgerGroup(folder, size, raft or {}, store or {}, broker, tls)
     await made.start_namesrv()
     try:
         if start:

@@ -248,10 +248,10 @@ def test_order_topic_config_of_name_server_is_applied(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send("T")
-            w.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            await w.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
             await w.broker.registrar.register()
             assert w.broker.topics.table["T"].order is True
-            w.server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "T")
+            await w.server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "T")
             await w.broker.registrar.register()
             assert w.broker.topics.table["T"].order is False
 
@@ -259,9 +259,32 @@ def test_order_topic_config_of_name_server_is_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-05")
-def test_settings_reject_unsupported_features() -> None:
-    problems = BrokerSettings(acl_enable=True, broker_role="SLAVE", broker_name="a/b").validate()
-    assert len(problems) == 3 and "aclEnable" in problems[0]
+def test_settings_reject_unusable_values() -> None:
+    problems = BrokerSettings(acl_validators=" ,", acl_plain_admin_addresses="x", broker_name="a/b").validate()
+    assert len(problems) == 3 and "aclValidators" in problems[0] and "aclPlainAdminAddresses=x" in problems[2]
+
+
+@pytest.mark.spec("UX-05")
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (BrokerSettings(listen_port=0, broker_role="SLAVE"), ("brokerRole=SLAVE", "brokerId")),
+        (BrokerSettings(listen_port=0, broker_role="SYNC_MASTER"), ("brokerRole=SYNC_MASTER", "haPortEnable=true")),
+    ],
+)
+def test_roles_that_cannot_work_are_refused_at_start(
+    tmp_path: Path, settings: BrokerSettings, parts: tuple[str, ...]
+) -> None:
+    """A slave with the id of a master, and a master that waits for slaves that cannot connect."""
+
+    async def work() -> None:
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        with pytest.raises(ConfigError) as refused:
+            await Broker(settings, store, NetSettings()).start()
+        assert all(part in str(refused.value) for part in parts)
+        assert not (tmp_path / "store").exists(), "nothing was created"
+
+    run(work)
 
 
 @pytest.mark.spec("UX-09", "RC-04")

@@ -40,7 +40,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Told:
+class RecordingNameServer:
     """A NameServer that records registrations: full or incremental, and their topics. It answers only while `open` is set."""
 
     folder: Path
@@ -74,16 +74,16 @@ class Told:
 
 
 @asynccontextmanager
-async def name_server(folder: Path, port: int = 0) -> AsyncIterator[Told]:
-    told = Told(folder)
-    server = RemotingServer(told.handle, settings=NetSettings(), listener=told.namesrv)
-    host, bound = await server.start("127.0.0.1", port)
-    told.address = f"{host}:{bound}"
+async def name_server(folder: Path, port: int = 0) -> AsyncIterator[RecordingNameServer]:
+    server = RecordingNameServer(folder)
+    remoting = RemotingServer(server.handle, settings=NetSettings(), listener=server.namesrv)
+    host, bound = await remoting.start("127.0.0.1", port)
+    server.address = f"{host}:{bound}"
     try:
-        yield told
+        yield server
     finally:
-        told.open.set()
-        await server.stop()
+        server.open.set()
+        await remoting.stop()
 
 
 @asynccontextmanager
@@ -131,10 +131,10 @@ def test_create_topic_is_answered_once_name_server_has_it() -> None:
 @pytest.mark.spec("NS-34", "NS-32")
 def test_silent_name_server_delays_create_topic_once(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
             usual = made._settings
             made._settings = dataclasses.replace(usual, register_timeout_ms=100)
-            told.open.clear()
+            server.open.clear()
             loop = asyncio.get_running_loop()
             before = loop.time()
             topics.set(TopicConfig("A"))
@@ -142,14 +142,14 @@ def test_silent_name_server_delays_create_topic_once(tmp_path: Path) -> None:
             assert 0.05 <= loop.time() - before < 10
             while made._registering_event is not None:
                 await asyncio.sleep(0)
-            assert told.changes == [{"A"}] and made._current == set()
+            assert server.changes == [{"A"}] and made._current == set()
             topics.set(TopicConfig("B"))
             while made._changed or made._registering_event is not None:
                 await asyncio.sleep(0)
-            assert told.changes == [{"A"}], "it is told the whole next, and nobody waits for that"
+            assert server.changes == [{"A"}], "the next registration is a full one, and no request waits for it"
             made._settings = usual
-            told.open.set()
-            await told.until(lambda: {"A", "B"} <= told.whole[-1])
+            server.open.set()
+            await server.until(lambda: {"A", "B"} <= server.whole[-1])
 
     run(work)
 
@@ -171,17 +171,17 @@ def test_create_topic_is_answered_while_name_server_is_down(tmp_path: Path) -> N
 @pytest.mark.spec("NS-34")
 def test_new_topic_is_registered_incrementally(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
             for n in range(100):
                 topics.set(TopicConfig(f"T{n}"))
                 await made.wait_registered()
-                assert f"T{n}" in told.namesrv.routes.topics
-            assert told.changes == [{f"T{n}"} for n in range(100)] and len(told.whole) == 1
-            assert told.namesrv.routes.live["h:1"].version == topics.version
+                assert f"T{n}" in server.namesrv.routes.topics
+            assert server.changes == [{f"T{n}"} for n in range(100)] and len(server.whole) == 1
+            assert server.namesrv.routes.live["h:1"].version == topics.version
             topics.set(TopicConfig("One"))
             topics.set(TopicConfig("Two"))
             await made.wait_registered()
-            assert told.changes[-1] == {"One", "Two"}, "one version is told once"
+            assert server.changes[-1] == {"One", "Two"}, "one version is registered once"
 
     run(work)
 
@@ -189,13 +189,13 @@ def test_new_topic_is_registered_incrementally(tmp_path: Path) -> None:
 @pytest.mark.spec("NS-34")
 def test_deleted_topic_causes_full_registration(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
             topics.set(TopicConfig("Kept"))
             topics.set(TopicConfig("Gone"))
             await made.wait_registered()
             topics.delete("Gone")
-            await told.until(lambda: len(told.whole) == 2)
-            assert "Kept" in told.whole[1] and "Gone" not in told.namesrv.routes.topics
+            await server.until(lambda: len(server.whole) == 2)
+            assert "Kept" in server.whole[1] and "Gone" not in server.namesrv.routes.topics
 
     run(work)
 
@@ -206,24 +206,25 @@ def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, under_w
     """The incremental registration has the version of both changes; the NameServer would ignore a full one of that version."""
 
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
             topics.set(TopicConfig("Gone"))
             await made.wait_registered()
             if under_way:
-                told.open.clear()
+                server.open.clear()
                 made._full_event.set()
-                await told.until(lambda: len(told.whole) == 2)
+                await server.until(lambda: len(server.whole) == 2)
             topics.delete("Gone")
             topics.set(TopicConfig("New"))
             await asyncio.sleep(0)
-            told.open.set()
-            await told.until(lambda: "New" in told.namesrv.routes.topics)
-            assert "Gone" not in told.namesrv.routes.topics
+            server.open.set()
+            await server.until(lambda: "New" in server.namesrv.routes.topics)
+            assert "Gone" not in server.namesrv.routes.topics
             topics.set(TopicConfig("Later"))
-            while "Later" not in told.namesrv.routes.topics:
+            while "Later" not in server.namesrv.routes.topics:
                 await asyncio.sleep(0)
             assert (
-                "Gone" not in told.namesrv.routes.topics and told.namesrv.routes.live["h:1"].version == topics.version
+                "Gone" not in server.namesrv.routes.topics
+                and server.namesrv.routes.live["h:1"].version == topics.version
             )
 
     run(work)
@@ -233,8 +234,8 @@ def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, under_w
 def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
     async def work() -> None:
         port = free_port()
-        async with name_server(tmp_path, port) as told:
-            manager = registrar(tmp_path, told.address)
+        async with name_server(tmp_path, port) as server:
+            manager = registrar(tmp_path, server.address)
             made, topics = await manager.__aenter__()
             topics.set(TopicConfig("Old"))
             await made.wait_registered()
@@ -250,12 +251,12 @@ def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
 @pytest.mark.spec("NS-34", "NS-11")
 def test_new_order_topic_is_marked_before_next_period(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (_, topics):
-            told.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (_, topics):
+            await server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
             topics.set(TopicConfig("Ordered"))
             while not topics.table["Ordered"].order:
                 await asyncio.sleep(0)
-            assert len(told.whole) == 2 and told.changes == [{"Ordered"}]
+            assert len(server.whole) == 2 and server.changes == [{"Ordered"}]
 
     run(work)
 
@@ -265,11 +266,14 @@ def test_registration_results_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
     async def work() -> None:
         dead = f"127.0.0.1:{free_port()}"
         with caplog.at_level(logging.INFO, "saturnmq.broker.services.registrar"):
-            async with name_server(tmp_path) as told, registrar(tmp_path, f"{told.address};{dead}") as (made, topics):
+            async with (
+                name_server(tmp_path) as server,
+                registrar(tmp_path, f"{server.address};{dead}") as (made, topics),
+            ):
                 topics.set(TopicConfig("T"))
                 await made.wait_registered()
         lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
-        assert any(line.startswith(f"INFO registered address={told.address} ") for line in lines)
+        assert any(line.startswith(f"INFO registered address={server.address} ") for line in lines)
         assert any("topics=1 complete=False" in line for line in lines)
         assert any(line.startswith(f"WARNING name server failed address={dead}") for line in lines)
 
@@ -294,7 +298,7 @@ def test_dispatch_lag_is_logged_periodically(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.spec("NS-34")
 def test_cancelling_registrar_task_ends_all_its_tasks(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, _):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, _):
             await asyncio.sleep(0)
             before = asyncio.all_tasks()
             assert made._task is not None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from saturnmq.broker import BrokerSettings
 from saturnmq.config.settings import load
+from saturnmq.net import NetSettings
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store import StoreSettings
 
@@ -25,9 +25,8 @@ def test_read_only_commit_log_paths_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("settings", "name", "usual", "other"),
     [
-        (BrokerSettings, "waitTimeMillsInSendQueue", "200", "500"),
-        (BrokerSettings, "brokerFastFailureEnable", "true", "false"),
-        (StoreSettings, "osPageCacheBusyTimeOutMills", "1000", "2000"),
+        (NetSettings, "serverWorkerThreads", "8", "16"),
+        (NetSettings, "useEpollNativeSelector", "false", "true"),
     ],
 )
 def test_key_without_effect_is_warned_about(

@@ -6,12 +6,11 @@ import asyncio
 import logging
 import shutil
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import FILE_BYTES, LedgerGroup, ledger, ledger_group
+from brokergroup import FILE_BYTES, LedgerGroup, ledger, ledger_group, run
 
 from ports import free_ports
 from saturnmq.broker import Broker, BrokerSettings
@@ -27,14 +26,6 @@ from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(110):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 def message(body: bytes = b"body", topic: str = "T", **more: Any) -> Message:
@@ -411,7 +402,7 @@ def test_plain_log_settings_do_not_change_ledger_bytes(flush: FlushDiskType, tmp
 @pytest.mark.spec("DL-B15", "DL-C05")
 def test_configured_role_is_ignored_and_earliest_time_reported(tmp_path: Path) -> None:
     async def work() -> None:
-        async with ledger_group(tmp_path, 1, broker_role="ASYNC_MASTER") as group:
+        async with ledger_group(tmp_path, 1, broker_role="SLAVE") as group:
             master = await group.master()
             await group.send(b"x")
             told = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 from brokergroup import LedgerGroup, ledger_group
+from protected import ADMIN, write_accounts
 
+from certificates import write_certificate
+from harness import virtualtime
 from saturnmq import cli
+from saturnmq.admin.access import read_access
+from saturnmq.protocol.errors import ConfigError
 
 
 async def admin(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -56,7 +61,7 @@ def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.Ca
             code, rows = await status(group)
             assert code == 3 or addresses[second] not in rows, "a member that does not answer is told"
 
-    asyncio.run(asyncio.wait_for(work(), 110))
+    virtualtime.run(asyncio.wait_for(work(), 110))
 
 
 @pytest.mark.spec("DL-S06")
@@ -89,4 +94,87 @@ def test_ledgers_of_stopped_members_are_verified_and_compared(
         assert await admin(capsys, "ledgerVerify", str(tmp_path)) == (2, {})
         assert await admin(capsys, "ledgerCompare", copies[0]) == (2, {})
 
-    asyncio.run(asyncio.wait_for(work(), 110))
+    virtualtime.run(asyncio.wait_for(work(), 110))
+
+
+@pytest.mark.spec("ACL-20", "SEC-10", "SEC-15")
+def test_status_signs_with_tools_yml_and_connects_by_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = write_certificate(tmp_path, "node")
+    lines = {
+        "tls.enable": "true", "tls.server.mode": "enforcing", "tls.server.certPath": certificate, "tls.server.keyPath": key,
+        "tls.client.trustCertPath": certificate, "brokerName": "ignored",
+    }  # fmt: skip
+    node = tmp_path / "node.conf"
+    node.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    tls = read_access(config=node).tls
+    write_accounts(tmp_path)
+    home = tmp_path / "home"
+    (home / "conf").mkdir(parents=True)
+
+    def tools(secret: str, path: Path = tmp_path / "tools.yml") -> Path:
+        path.write_text(f"accessKey: {ADMIN[0]}\nsecretKey: {secret}\n")
+        return path
+
+    async def work() -> None:
+        async with ledger_group(tmp_path, size=1, tls=tls, acl_enable=True, acl_home=str(tmp_path)) as group:
+            await group.master()
+            words = ("ledgerStatus", "-n", group.name_servers, "-g", "g")
+            asked = (*words, "-c", str(node))
+            async with asyncio.timeout(40):
+                while (found := await admin(capsys, *asked, "--tools-yml", str(tools(ADMIN[1]))))[0]:
+                    await asyncio.sleep(0.05)  # poll: registration is asynchronous
+            assert [row["role"] for row in found[1]["rows"]] == ["LEADER"]
+            assert (await admin(capsys, *asked, "--tools-yml", str(tools(ADMIN[1])), "--signature", "v2"))[0] == 0
+
+            code, shown = await admin(capsys, *asked)
+            assert code == 3 and "No accessKey is configured" in shown["rows"][0]["failed"]
+            code, shown = await admin(capsys, *asked, "--tools-yml", str(tools("wrong-secret")))
+            assert code == 3 and "Check signature failed" in shown["rows"][0]["failed"]
+            assert "wrong-secret" not in json.dumps(shown)
+            assert (await admin(capsys, *words))[0] == 4, "a plain connection"
+
+            monkeypatch.setenv("ROCKETMQ_HOME", str(home))
+            assert (await admin(capsys, *asked))[0] == 3, "there is no conf/tools.yml"
+            tools(ADMIN[1], home / "conf/tools.yml")
+            assert (await admin(capsys, *asked))[0] == 0
+            monkeypatch.setenv("ADMIN_SECRET", ADMIN[1])
+            tools("${env:ADMIN_SECRET}", home / "conf/tools.yml")
+            assert (await admin(capsys, *asked))[0] == 0
+
+    virtualtime.run(asyncio.wait_for(work(), 110))
+
+
+@pytest.mark.spec("ACL-20")
+def test_unusable_tools_yml_is_named_without_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tools.yml"
+    for text, problem in (
+        ("accessKey: a\nsecretKey: [topsecret]\n", "must be texts"),
+        ("accessKey: a\n", "must hold accessKey and secretKey"),
+        ("accessKey: a\nsecretKey: ${env:NOT_SET}\n", "NOT_SET"),
+        ("secretKey: topsecret\n  accessKey: - {", "line 2"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=problem) as caught:
+            read_access(tools=path)
+        assert str(path) in str(caught.value) and "topsecret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_access(tools=tmp_path / "missing")
+    monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
+    assert read_access().signer is None
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/tools.yml").write_text("accessKey:\nsecretKey:\n")
+    assert read_access().signer is None, "blank keys mean unsigned, as in mqadmin"
+
+
+def test_cluster_secret_comes_from_the_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = tmp_path / "node.conf"
+    node.write_text("dledger.clusterSecret=from the file, 16 bytes\nbrokerName=b\n")
+    monkeypatch.delenv("SATURNMQ_CLUSTER_SECRET", raising=False)
+    assert read_access().cluster_secret == ""
+    assert read_access(config=node).cluster_secret == "from the file, 16 bytes"
+    monkeypatch.setenv("SATURNMQ_CLUSTER_SECRET", "from the environment")
+    assert read_access().cluster_secret == "from the environment"
+    access = read_access(config=node)
+    assert access.cluster_secret == "from the file, 16 bytes" and "the file" not in repr(access)

@@ -16,7 +16,8 @@ from saturnmq.broker.requests import send
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
-from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
+from saturnmq.protocol.message import Host, Message, decode_record, encode_properties, encode_record
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.ledger.bodies import body_at
 from saturnmq.raft.ledger.files import LedgerFiles
@@ -29,7 +30,9 @@ from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
+from saturnmq.store.index import index_queue
 from saturnmq.store.queue.queues import QueueTable
+from waiting import until
 
 Results = list[tuple[bytes, PutStatus, str]]
 
@@ -251,6 +254,58 @@ def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, byt
     return queues, index, appended, foreign
 
 
+@pytest.mark.spec("DL-B12", "DUR-13")
+def test_index_is_rebuilt_from_the_ledger_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_queue, "_SLICE_BYTES", 500)
+    monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)
+
+    async def work() -> None:
+        async with Alone(tmp_path / "made") as store:
+            for number in range(100):
+                properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": "all"})
+                store.put_soon(message(b"%d" % number, properties_raw=properties), lambda status, reason: None)
+            await put(store, b"last")
+            assert store.index is not None and store.index_queue is not None
+            begin = store.index.dispatch_from
+            store.index.clear()
+            store.index_queue.rebuild(PhysicalOffset(0))
+            await put(store, b"meanwhile")
+            await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
+            assert store.index.dispatch_from >= begin
+            for number in range(100):
+                records = store.query("T", f"u{number}", 9, 0, 1 << 60).records
+                assert [decode_record(record).body for record in records] == [b"%d" % number]
+
+    run(work)
+
+
+def test_index_that_cannot_keep_up_is_read_from_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index_queue, "BACKLOG_BYTES_MAX", 20_000)
+    monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)
+    keys = " ".join(f"k{number}" for number in range(64))
+
+    async def work() -> None:
+        async with Alone(tmp_path / "made") as store:
+            for number in range(100):
+                properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": keys})
+                topic = "T" if number % 2 else "deleted"
+                store.put_soon(message(b"%d" % number, topic, properties_raw=properties), lambda status, reason: None)
+            await put(store, b"last")
+            assert store.index_queue is not None and store.index_queue.lagging
+            store.delete_topic("deleted")
+            await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
+            assert store.writable and store.index_queue.covered(store.dispatched) == store.dispatched
+            for number in range(1, 100, 2):
+                records = store.query("T", f"u{number}", 9, 0, 1 << 60).records
+                assert [decode_record(record).body for record in records] == [b"%d" % number]
+            assert len(store.query("T", "k63", 64, 0, 1 << 60).records) == 50
+
+    run(work)
+    assert "index lags" in caplog.text
+
+
 @pytest.mark.spec("DL-B12", "RP-01", "RP-02", "CQ-02", "IX-02")
 @pytest.mark.parametrize("seed", range(3))
 def test_batched_dispatch_equals_single_dispatch(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +456,7 @@ def test_batched_dispatch_of_odd_entries_equals_single_dispatch(
 
 
 @pytest.mark.spec("DL-B13", "DUR-10")
-@pytest.mark.parametrize(("size", "body_len"), [(0, -48), (-148, -196), (40, -8), (48, 0)])
+@pytest.mark.parametrize(("size", "body_len"), [(0, -48), (-148, -196), (40, -8), (48, 0), (8200, 8152)])
 def test_damaged_length_stops_dispatch_without_looping(tmp_path: Path, size: int, body_len: int) -> None:
     files = LedgerFiles(tmp_path / "ledger", file_bytes=8192, index_file_units=256)
     files.open()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, expire, ledger_group
+from brokergroup import LedgerGroup, expire, ledger_group, part, run
 
 from ports import free_ports
 from saturnmq.broker import Broker
@@ -24,14 +24,6 @@ from saturnmq.raft.core.messages import Code, TransferResponse
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, StoreFailureAction
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(110):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 def follower(group: LedgerGroup) -> str:
@@ -78,6 +70,52 @@ def test_stopped_leader_hands_over_without_election_timeout(tmp_path: Path) -> N
             assert second is not first and group.member(group.name_of(second)).status().term > term
             await group.same("T", 0, [b"1", b"2", b"3"])
             assert group.bodies(second) == [b"1", b"2", b"3"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("java", [False, True])
+def test_stop_of_a_leader_waits_for_the_copy_of_its_successor_only(
+    java: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The successor copies before the old leader has stopped its services; another member's copy does not end the stop."""
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await send_all(group, [b"1"])
+            first = await group.master()
+            await group.until(lambda: all(b.store.max_offset("T", 0) == 1 for b in group.followers()), "behind")
+            name, copied, asked = group.name_of(first), asyncio.Event(), []
+            dledger, peers = part(first), group.member(name).peers
+            follow, transfer, report = dledger._follow, group.member(name).transfer, dledger.copy.report
+
+            async def follow_late() -> None:
+                await copied.wait()
+                await follow()
+
+            async def noted(to: str) -> Any:
+                asked.append(to)
+                return await transfer(to)
+
+            async def reported(member: str) -> bytes:
+                state = await report(member)
+                if asked and member == asked[-1]:
+                    copied.set()
+                return state
+
+            dledger._follow, group.member(name).transfer = follow_late, noted  # type: ignore[method-assign]
+            peers.serve_state = reported
+            if java:  # read with the request codes of a slave, as by a Java member
+                peers.serve_state = None
+                copied.set()
+                counts = {b: part(b).copy.count for b in group.followers()}
+                await group.until(lambda: all(part(b).copy.count > n for b, n in counts.items()), "no copy")
+            with caplog.at_level(logging.INFO, "saturnmq.broker.dledger"):
+                await group.stop(name)
+            assert f"state copied by the new leader member={asked[-1]}" in caplog.messages
+            assert not [line for line in caplog.messages if "timed out" in line]
+            second = await group.master()
+            assert group.name_of(second) == asked[-1]
 
     run(work)
 
@@ -351,8 +389,8 @@ def test_ledgers_of_all_members_are_equal(tmp_path: Path) -> None:
             await send_all(group, bodies)
             await group.same("T", 0, bodies)
         names = [f"n{number}" for number in range(3)]
-        for part in ("data", "index"):
-            files = [sorted((tmp_path / name / f"dledger-{name}" / part).iterdir()) for name in names]
+        for folder in ("data", "index"):
+            files = [sorted((tmp_path / name / f"dledger-{name}" / folder).iterdir()) for name in names]
             assert len({tuple(path.name for path in paths) for paths in files}) == 1
             for same in zip(*files, strict=True):
                 assert len({path.read_bytes() for path in same}) == 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group
+from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group, run
 
 from saturnmq.broker import Broker
 from saturnmq.net import NetSettings
@@ -21,14 +18,6 @@ from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.store.files.disk import Disk
 
 OLD = [b"old %d " % number + b"." * 9000 for number in range(60)]  # more than two files
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(110):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 async def plain(group: LedgerGroup, name: str, bodies: list[bytes]) -> None:

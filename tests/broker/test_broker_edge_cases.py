@@ -12,8 +12,10 @@ import pytest
 from wire import run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.requests import pull as pull_requests
 from saturnmq.broker.services.delay import restored
 from saturnmq.broker.state.clients import ClientInfo, Clients
+from saturnmq.broker.state.filters import Wanted
 from saturnmq.broker.state.locks import LOCK_LIVE_MS
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
@@ -496,7 +498,7 @@ def test_joining_members_are_notified_once_and_congested_not() -> None:
 @pytest.mark.spec("LP-02", "REM-14")
 def test_parked_pulls_are_limited_per_connection() -> None:
     async def work() -> None:
-        async with wire(pull_queue_max=20) as w:
+        async with wire(pull_queue_max=20, short_polling_ms=1) as w:
             await w.send(queue=1)
             held = [asyncio.create_task(w.pull(suspend_ms=20_000)) for _ in range(2)]
             while w.broker.long_polling.count < 2:
@@ -511,13 +513,13 @@ def test_parked_pulls_are_limited_per_connection() -> None:
             waiting = asyncio.create_task(other.invoke(w.server.broker_address, command, 20_000))
             while w.broker.long_polling.count < 3:
                 await asyncio.sleep(0)
-            kept = [h for h in w.broker.long_polling._waiting["T", 0] if "x" in h.request.ext or h.request.body]
+            kept = [h for h in w.broker.long_polling.parked() if "x" in h.request.ext or h.request.body]
             assert kept == [], "a held pull keeps only what it needs"
             long = Command(RequestCode.PULL_MESSAGE, ext=pull | {"subscription": "a" * 70_000})
             assert (await other.invoke(w.server.broker_address, long, 5000)).code == 19
             await w.send()
             assert [answer.code for answer in await asyncio.gather(*held, waiting)] == [0, 0, 0]
-            assert w.broker.long_polling._keys == {}
+            assert w.broker.long_polling._connections == {}
             await other.close()
 
     run(work)
@@ -611,7 +613,7 @@ def test_offset_inside_record_is_not_message() -> None:
             (stored,) = await w.messages()
             inside = offset + 88  # start of its body
             assert stored.body == fake
-            for wrong in (inside, offset + 1, -1, 2**62):
+            for wrong in (inside, offset + 1, -1, -100, -(2**63), 2**62):
                 answer = await w.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
                 assert answer.code == 1 and "can not find message" in (answer.remark or "")
                 back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=wrong, group="G", delayLevel=0)
@@ -625,7 +627,7 @@ def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         table = [1]
-        saver = StateWriter(StateFile(tmp_path / "x.json"), lambda: str(table).encode())
+        saver = StateWriter(StateFile(tmp_path / "x.json"), lambda: iter([str(table).encode()]))
         saver.changed()
         writing = saver._writing
         assert writing is not None
@@ -644,27 +646,31 @@ def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
         assert begun and begun[0] is not writing, "another write has begun"
         await saver.saved()
         assert (tmp_path / "x.json").read_bytes() == b"[1, 2]"
-        assert not saver.writing
+        assert not saver.dirty
 
     run(work)
 
 
 @pytest.mark.spec("LP-03", "FIL-05")
-def test_failing_filter_wakes_only_its_pull() -> None:
+def test_failing_filter_wakes_only_its_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(properties: bytes) -> bool:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(pull_requests, "wanted_by", lambda matcher: Wanted(by_record=bad))
+
     async def work() -> None:
-        async with wire() as w:
+        async with wire(property_filter_enable=True) as w:
             await w.send(queue=1)
-            held = asyncio.create_task(w.pull(suspend_ms=20_000))
-            other = asyncio.create_task(w.pull(suspend_ms=20_000))
+            failing = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="a = 1", expressionType="SQL92"))
+            other = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="unknown"))
             while w.broker.long_polling.count < 2:
                 await asyncio.sleep(0)
-
-            def bad(properties: bytes) -> bool:
-                raise RuntimeError("no")
-
-            next(iter(w.broker.long_polling._waiting["T", 0])).accept_record = bad
             assert (await w.send()).code == 0
-            assert [answer.code for answer in await asyncio.gather(held, other)] == [0, 0]
+            answer = await failing
+            assert (answer.code, answer.remark) == (1, "RuntimeError: no")
+            assert not other.done() and w.broker.long_polling.count == 1
+            assert (await w.send(properties={"TAGS": "unknown"})).code == 0
+            assert (await other).code == 0
 
     run(work)
 

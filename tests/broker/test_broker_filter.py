@@ -91,6 +91,12 @@ def test_expression_checks_follow_apache_order() -> None:
             assert broken.code == 23 and "line 1, column 4" in (broken.remark or "")
             off = await w.pull(subscription="a > 1", **SQL)
             assert (off.code, off.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+            await subscribe(w, "a > 1")
+            assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
+            assert (await w.pull(sysFlag=0, subVersion=1)).code == 1  # subscribed, but SQL92 is disabled
+            assert len(w.broker.filters.groups) == 0
+        async with wire(property_filter_enable=True) as w:
+            await w.send()
             assert (await w.pull(sysFlag=0)).code == 24
             await subscribe(w, "a >")
             assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
@@ -101,7 +107,6 @@ def test_expression_checks_follow_apache_order() -> None:
             w.broker.clients.consumers["G"].subscriptions["T"].sub_version = 3
             late = await w.pull(sysFlag=0, subVersion=3)
             assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
-            assert (await w.pull(sysFlag=0, subVersion=2)).code == 1  # subscribed, but SQL92 is disabled
 
     run(work)
 
@@ -149,10 +154,10 @@ def test_tag_expressions_are_parsed_like_apache() -> None:
 @pytest.mark.spec("FIL-02")
 def test_match_all_needs_no_predicate_and_tags_one_set_lookup() -> None:
     assert wanted_by_tags("*") is wanted_by_tags(None) is wanted_by_tags("")
-    assert wanted_by_tags("*") == (None, None, None)
-    by_code, by_extension, by_record = wanted_by_tags("a || b")
+    assert wanted_by_tags("*") == (None, None, None, None)
+    by_code, by_extension, by_record, codes = wanted_by_tags("a || b")
     assert by_code is not None and by_extension is by_record is None
-    assert by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
+    assert codes == by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
     assert wanted_by_tags("a || b").by_code is by_code
 
 
@@ -321,7 +326,9 @@ def test_filter_file_is_written_on_change_and_drops_old_groups(tmp_path: Path) -
     async def work() -> None:
         now = [5_000]
         path = tmp_path / "consumerFilter.json"
-        filters = Filters(BrokerSettings(filter_clean_span_ms=100), StateFile(path), lambda: now[0])
+        filters = Filters(
+            BrokerSettings(property_filter_enable=True, filter_clean_span_ms=100), StateFile(path), lambda: now[0]
+        )
         await filters.saved()
         assert not path.exists()
         subscription = SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import Clock, Wire, run, wire
+from wire import Clock, Wire, run, wall_clock_ms, wire
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests import relay
@@ -40,7 +40,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.message import Host, Message, decode_records
+from saturnmq.protocol.message import Host, Message, decode_records, java_hash
 from saturnmq.store import PutStatus, StoreProfile, StoreSettings
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -392,6 +392,39 @@ def test_unequal_subscriptions_are_logged_once_and_newest_wins(
     run(work)
 
 
+@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
+@pytest.mark.parametrize("topics", [["T"], []])
+def test_member_skips_nothing_beside_a_stranger_in_its_group(kind: str, topics: list[str]) -> None:
+    async def heartbeat(w: Wire, client_id: str, text: str, topics: list[str], version: int) -> None:
+        codes = [java_hash(text)]
+        subscriptions = [
+            SubscriptionData(t, text, code_set=codes, expression_type=kind, sub_version=version) for t in topics
+        ]
+        data = HeartbeatData(client_id, [], [ConsumerData("G", subscription_data_set=subscriptions)])
+        assert (await w.call(RequestCode.HEART_BEAT, data.encode())).code == 0
+
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            stranger = Wire(w.server)
+            own, foreign = ("paid", "other") if kind == "TAG" else ("TAGS = 'paid'", "TAGS = 'other'")
+            now_ms = wall_clock_ms()
+            try:
+                await w.send(properties={"TAGS": "paid"})
+                await heartbeat(w, "honest", own, ["T"], now_ms)
+                await heartbeat(stranger, "stranger", foreign, topics, now_ms + 3_600_000)
+                found = await w.pull(sysFlag=0, subVersion=now_ms, expressionType=kind)
+                assert (found.code, found.ext["nextBeginOffset"]) == (0, "1")
+                assert len(decode_records(found.body or b"")) == 1
+                if topics:
+                    assert (await stranger.pull(sysFlag=0, subVersion=now_ms, expressionType=kind)).code == 20
+            finally:
+                await stranger.client.close()
+            found = await w.pull(sysFlag=0, subVersion=now_ms, expressionType=kind)
+            assert (found.code, found.ext["nextBeginOffset"]) == (0, "1")
+
+    run(work)
+
+
 # ---- pulls (BP-06, BP-08, BP-09, RP-05)
 
 
@@ -524,7 +557,7 @@ def test_short_polling_retries_pull_once() -> None:
             waiting = asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000))
             while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            (held,) = next(iter(w.broker.long_polling._waiting.values()))
+            (held,) = w.broker.long_polling.parked()
             assert began + 1 <= held.deadline <= loop.time() + 1  # shortPollingTimeMills
             assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
         async with wire() as w:
@@ -532,7 +565,7 @@ def test_short_polling_retries_pull_once() -> None:
             waiting = asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000))
             while not w.broker.long_polling.count:
                 await asyncio.sleep(0)
-            (held,) = next(iter(w.broker.long_polling._waiting.values()))
+            (held,) = w.broker.long_polling.parked()
             assert 15 < held.deadline - asyncio.get_running_loop().time() <= 20
             await w.send()
             assert (await waiting).code == 0

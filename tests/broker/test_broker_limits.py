@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 import zlib
+from typing import Any, cast
 
 import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.creation_quota import HOUR_MS, CreationQuota
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
 from saturnmq.client.compression import ZLIB_FLAGS, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.bodies import (
     ConsumerData,
     DataVersion,
@@ -53,7 +55,7 @@ def test_auto_created_topics_are_limited_per_hour() -> None:
             assert made.code == 0 and (await w.send("C")).code == 0
             clock.ms += HOUR_MS
             assert (await w.send("D")).code == 0
-            assert w.broker.refusals.counts == {"topics": 1}
+            assert w.broker.rejections.counts == {"topics": 1}
             table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
             assert table["rejected_topics"] == "1"
 
@@ -80,7 +82,7 @@ def test_topics_are_limited_in_total() -> None:
             assert w.broker.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
             half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
             assert half.code == 0  # topics that the broker itself needs are not limited
-            assert w.broker.refusals.counts == {"topics": 1, "group_topics": 2}
+            assert w.broker.rejections.counts == {"topics": 1, "group_topics": 2}
 
     run(work)
 
@@ -114,7 +116,7 @@ def test_auto_created_groups_are_limited_per_hour() -> None:
             assert (await w.pull(group="C")).code == 0
             clock.ms += HOUR_MS
             assert (await w.pull(group="D")).code == 0
-            assert w.broker.refusals.counts == {"groups": 1}
+            assert w.broker.rejections.counts == {"groups": 1}
 
     run(work)
 
@@ -122,7 +124,7 @@ def test_auto_created_groups_are_limited_per_hour() -> None:
 @pytest.mark.spec("LIM-13")
 def test_clock_set_back_does_not_block_creation_quota() -> None:
     now = 10 * HOUR_MS
-    growth = CreationQuota("topics", in_all=10, per_hour=1, clock_ms=lambda: now, refusals=Refusals())
+    growth = CreationQuota("topics", in_all=10, per_hour=1, clock_ms=lambda: now, rejections=Rejections())
     assert growth.add(0, "a") is None and growth.add(1, "b") is not None
     now -= 1
     assert growth.add(1, "c") is None
@@ -141,13 +143,30 @@ def test_live_groups_are_limited_in_total_and_per_client() -> None:
             assert (await beat(w, ["p1"], ["c1"])).code == 0
             refused = await beat(w, ["p4"], [])
             assert refused.code == 1 and "liveGroupsMax" in (refused.remark or "")
-            assert w.broker.refusals.counts == {"live_groups": 1}
+            assert w.broker.rejections.counts == {"live_groups": 1}
         async with wire() as w:
             assert (await beat(w, [f"p{n}" for n in range(4000)], [])).code == 0
             refused = await beat(w, [f"q{n}" for n in range(97)], [])
             assert refused.code == 1 and "at most 4096" in (refused.remark or "")
 
     run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_memberships_of_all_clients_are_limited() -> None:
+    """Each connection could add 4096 memberships to the same groups, 1.4 MB, without a limit for all."""
+    clients = Clients(live_groups_max=200)
+    info = ClientInfo("c", 0, 0, 0)
+    for number in range(9):
+        connection: Any = object()
+        groups = [f"g{n}" for n in range(90)]
+        problem = clients.problem(connection, groups, [])
+        assert (problem is None) == (number < 8), number
+        if problem is None:
+            for group in groups:
+                clients.register_producer(group, connection, info)
+    assert "liveGroupsMax" in (problem or "")
+    assert clients.problem(cast("Any", object()), groups[:64], []) is None, "a client with few groups is not affected"
 
 
 @pytest.mark.spec("LIM-13")
@@ -163,7 +182,7 @@ def test_consumer_offsets_are_limited() -> None:
             assert [await commit("A", 1), await commit("B", 1), await commit("C", 1)] == [0, 0, 2]
             assert await commit("A", 0) == 0
             assert w.broker.offsets.get("T", "C", 0) is None
-            assert w.broker.refusals.counts == {"offsets": 1}
+            assert w.broker.rejections.counts == {"offsets": 1}
 
     run(work)
 
@@ -172,17 +191,33 @@ def test_consumer_offsets_are_limited() -> None:
 def test_queue_locks_are_limited() -> None:
     locks = QueueLocks(3)
     queues = [MessageQueue("T", "b", n) for n in range(5)]
-    assert locks.lock("G", "c1", queues, 0) == queues[:3]
+    assert [locks.lock("G", "c1", [queue], 0, f"h{n}:1") for n, queue in enumerate(queues)][2:] == [queues[2:3], [], []]
     assert locks.lock("H", "c1", queues, 0) == []
-    assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # own locks are renewed
+    assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # own locks are renewed, also by another connection
     locks.forget_expired(LOCK_LIVE_MS + 10)
     assert locks.lock("H", "c1", queues[:1], LOCK_LIVE_MS + 10) == queues[:1]
 
 
 @pytest.mark.spec("LIM-13")
+def test_locks_of_one_connection_and_of_one_address_are_limited() -> None:
+    locks = QueueLocks(100)
+    queues = [MessageQueue("T", "b", n) for n in range(200)]
+    hostile = [locks.lock(f"H{n}", f"c{n}", queues, 0, f"10.0.0.1:{n}") for n in range(20)]
+    assert [len(owned) for owned in hostile] == [10] * 5 + [0] * 15
+    assert locks.lock("G", "c", queues[:7], 0, "10.0.0.2:1") == queues[:7]
+    assert locks.lock("H0", "c0", queues[:10], LOCK_LIVE_MS, "10.0.0.1:99") == queues[:10], "renewed after a reconnect"
+    assert locks.lock("H1", "d", queues[:10], LOCK_LIVE_MS + 1, "10.0.0.1:99") == []
+    assert locks.lock("H1", "d", queues[:10], LOCK_LIVE_MS + 1, "10.0.0.2:1") == queues[:3], "expired, up to a tenth"
+    for n in range(20):
+        locks.unlock(f"H{n}", f"c{n}", queues)
+    locks.forget_expired(3 * LOCK_LIVE_MS)
+    assert (locks._count, locks._of_connection, locks._of_address) == (0, {}, {})
+
+
+@pytest.mark.spec("LIM-13")
 def test_parked_pulls_are_limited_in_total_and_per_connection() -> None:
     async def work() -> None:
-        async with wire(pull_queue_max=20) as w:
+        async with wire(pull_queue_max=20, short_polling_ms=1) as w:
             await w.send()
             waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
             while w.broker.long_polling.count < 2:
@@ -216,7 +251,7 @@ def test_default_limits() -> None:
     assert (broker.topics_per_hour, broker.groups_per_hour) == (1000, 1000)
     assert (broker.topics_max, broker.groups_max, broker.live_groups_max) == (100_000, 100_000, 100_000)
     assert (broker.offsets_max, broker.locks_max, broker.pull_queue_max) == (500_000, 200_000, 100_000)
-    assert (names.brokers_max, names.topics_max, names.kv_entries_max) == (2000, 300_000, 10_000)
+    assert (names.brokers_max, names.topics_max, names.kv_entries_max) == (2000, 1_000_000, 10_000)
 
 
 @pytest.mark.spec("LIM-10", "REM-14")
@@ -272,17 +307,19 @@ def test_waiting_replies_are_not_limited_by_call_permits() -> None:
 # ---- a NameServer
 
 
-def registration(topics: list[str], address: str = "127.0.0.1:1", **more: str) -> Command:
-    table = TopicConfigTable({t: TopicConfig(t, 1, 1, 6) for t in topics}, DataVersion(1, 1))
+def registration(topics: list[str], address: str = "127.0.0.1:1", version: int = 1, **more: str) -> Command:
+    table = TopicConfigTable({t: TopicConfig(t, 1, 1, 6) for t in topics}, DataVersion(1, version))
     ext = {"brokerName": address, "brokerAddr": address, "clusterName": "c", "haServerAddr": "x:1", "brokerId": "0"}
     return Command(RequestCode.REGISTER_BROKER, ext=ext | more, body=RegisterBrokerBody(table, []).encode())
 
 
 @pytest.mark.spec("LIM-13")
 def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object) -> None:
+    """One address cannot take the last entry: it may use four times what it leaves free."""
+
     async def work() -> None:
         settings = NameServerSettings(
-            kv_config_path=f"{tmp_path}/kv.json", brokers_max=2, topics_max=3, kv_entries_max=1
+            kv_config_path=f"{tmp_path}/kv.json", brokers_max=3, topics_max=5, kv_entries_max=1
         )
         server = NameServer(settings, NetSettings())
         host, port = await server.start("127.0.0.1", 0)
@@ -296,7 +333,7 @@ def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object) -> N
             assert (await ask(registration(["B", "C"], "127.0.0.1:2"))).code == 0
             refused = await ask(registration(["A"], "127.0.0.1:3"))
             assert refused.code == 2 and "brokersMax" in (refused.remark or "")
-            refused = await ask(registration(["C", "D"], "127.0.0.1:2"))
+            refused = await ask(registration(["B", "C", "D"], "127.0.0.1:2", version=2))
             assert refused.code == 2 and "topicsMax" in (refused.remark or "")
             assert set(server.routes.topics) == {"A", "B", "C"}
             assert (await ask(registration(["A", "B"]))).code == 0  # a registered broker can continue

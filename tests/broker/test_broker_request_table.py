@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from wire import wire
 
-from saturnmq.broker.requests.route import BODY_BYTES_MAX, Effect, Need, Ports, Resource, Right, Roles
+from saturnmq.broker.requests.rights import COMPAT_NEEDS
+from saturnmq.broker.requests.route import BODY_BYTES_MAX, LIST_BYTES_MAX, Effect, Need, Ports, Resource, Right, Roles
 from saturnmq.broker.requests.table import FAST_CODES, LEADER_ONLY, NOT_SERVED, READER_ONLY, ROUTES, TABLE
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
 from saturnmq.protocol.frames.header_templates import CHANGING
@@ -48,8 +49,12 @@ def test_changes_that_followers_serve_stay_with_the_member() -> None:
         RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT,
         RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     }
 
 
@@ -64,23 +69,52 @@ def test_fast_port_serves_all_codes_but_pulls() -> None:
     assert TABLE[RequestCode.PULL_MESSAGE].ports is Ports.MAIN
 
 
-def test_permissions_are_those_of_4_9_7() -> None:
-    def sub(kind: Resource, field: str) -> Need:
-        return Need(Right.SUB, kind, field)
+def _sub(kind: Resource, field: str = "") -> Need:
+    return Need(Right.SUB, kind, field)
 
-    topic, group = sub(Resource.TOPIC, "topic"), sub(Resource.GROUP, "consumerGroup")
-    admin = (Need(Right.ADMIN, Resource.CLUSTER),)
-    assert {int(route.code): route.needs for route in ROUTES if route.needs} == {
+
+_ADMIN = (Need(Right.ADMIN, Resource.CLUSTER),)
+_TOPIC, _GROUP = _sub(Resource.TOPIC, "topic"), _sub(Resource.GROUP, "consumerGroup")
+_IN_BODY = (_sub(Resource.GROUP), _sub(Resource.TOPIC))
+
+
+@pytest.mark.spec("ACL-09", "ACL-10")
+def test_rights_in_compatibility_mode_are_those_of_4_9_7() -> None:
+    assert {
         10: (Need(Right.PUB, Resource.TOPIC, "topic", "group"),),
         310: (Need(Right.PUB, Resource.TOPIC, "b", "a"),),
-        36: (sub(Resource.GROUP, "group"),),
-        11: (topic, group),
-        12: (topic,),
-        34: (sub(Resource.GROUP, ""), sub(Resource.TOPIC, "")),
-        35: (group,),
-        38: (group,),
-        15: (topic, group),
-        **dict.fromkeys((17, 25, 200, 207, 215), admin),
+        36: (_sub(Resource.GROUP, "group"),),
+        11: (_TOPIC, _GROUP),
+        12: (_TOPIC,),
+        34: _IN_BODY,
+        35: (_GROUP,),
+        38: (_GROUP,),
+        15: (_GROUP, _TOPIC),
+        **dict.fromkeys((17, 25, 200, 207, 215), _ADMIN),
+    } == COMPAT_NEEDS
+
+
+@pytest.mark.spec("SEC-12")
+def test_rights_are_strict_by_default() -> None:
+    pub_v1, pub_v2 = (Need(Right.PUB, Resource.TOPIC, "topic"),), (Need(Right.PUB, Resource.TOPIC, "b"),)
+    message = _sub(Resource.MESSAGE, "offset")
+    assert {int(route.code): route.needs for route in ROUTES if route.needs} == {
+        **dict.fromkeys((10, 324), pub_v1),
+        **dict.fromkeys((310, 320, 325), pub_v2),
+        37: (Need(Right.PUB, Resource.MESSAGE, "commitLogOffset"),),
+        36: (_sub(Resource.GROUP, "group"), message),
+        33: (message,),
+        **dict.fromkeys((11, 14, 15), (_TOPIC, _GROUP)),
+        **dict.fromkeys((12, 29, 30, 31, 32, 202, 300), (_TOPIC,)),
+        **dict.fromkeys((34, 41, 42), _IN_BODY),
+        **dict.fromkeys((35, 38, 203, 307), (_GROUP,)),
+        208: (_GROUP, _TOPIC),
+        321: (_TOPIC, _GROUP),
+        **dict.fromkeys((223, 303), (_TOPIC, _sub(Resource.GROUP, "group"))),
+        308: (_TOPIC, _sub(Resource.GROUP, "compareGroup")),
+        **dict.fromkeys((21, 43, 45, 201, 204, 317, 328), (Need(Right.ADMIN, Resource.LISTING),)),
+        309: (_GROUP, _sub(Resource.MESSAGE, "msgId")),
+        **dict.fromkeys((17, 25, 50, 51, 52, 53, 54, 200, 207, 215, 222, 306, 314, 316, 323, 329), _ADMIN),
     }
 
 
@@ -102,7 +136,7 @@ def test_every_send_rejects_topics_of_the_broker(code: RequestCode) -> None:
 def test_body_above_the_limit_of_its_code_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:
-            answer = await w.call(RequestCode.LOCK_BATCH_MQ, b" " * (BODY_BYTES_MAX + 1))
+            answer = await w.call(RequestCode.LOCK_BATCH_MQ, b" " * (LIST_BYTES_MAX + 1))
             assert answer.code == 1 and "LOCK_BATCH_MQ" in (answer.remark or "")
             assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG, b" " * BODY_BYTES_MAX)).code == 0
 

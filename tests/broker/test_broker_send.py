@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from wire import run, wire
 
+from loopsteps import STEP_MAX, loop_steps
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
-from saturnmq.protocol.message import BatchItem, Host, decode_record
+from saturnmq.protocol.message import BATCH_MESSAGES_MAX, BatchItem, Host, decode_record, encode_batch
 from saturnmq.store import FlushDiskType, PutResult, PutStatus, StoreSettings
 
 
@@ -499,6 +500,30 @@ def test_invalid_batch_is_not_stored_partially() -> None:
             retry = await w.send_batch([BatchItem(b"x")], topic="%RETRY%G", queue=0)
             assert retry.code == 13
             assert len(await w.messages(queue=1)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13", "BAT-04")
+def test_batch_of_too_many_messages_is_refused_early() -> None:
+    """190,000 empty messages in one request held the event loop for 1.2 s."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            with loop_steps() as most_allowed:
+                assert (await w.send_batch([BatchItem(b"")] * BATCH_MESSAGES_MAX)).code == 0
+            hostile = encode_batch([BatchItem(b"")] * 190_000)
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 1, "h": 0, "m": True}
+            with loop_steps() as steps:
+                refused = await w.call(RequestCode.SEND_BATCH_MESSAGE, hostile, **fields)
+                honest = await w.send_batch([BatchItem(b"x")] * 100)
+            assert refused.code == 13 and str(BATCH_MESSAGES_MAX) in remark(refused)
+            assert (honest.code, honest.ext["queueOffset"]) == (0, str(1 + BATCH_MESSAGES_MAX)), (
+                "nothing of it was stored"
+            )
+            assert steps.longest < STEP_MAX
+            assert most_allowed.longest < STEP_MAX
 
     run(work)
 

@@ -10,9 +10,11 @@ import pytest
 from wire import Wire, run, wire
 
 from saturnmq.broker.state import filters
+from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.json_dialect import BODY_BYTES_MAX
 from saturnmq.store import StateFile
 
 SLOW: dict[str, Any] = {"flush_offsets_ms": 3_600_000, "flush_delay_ms": 3_600_000}
@@ -132,3 +134,32 @@ def test_state_file_is_replaced_by_rename_with_backup(tmp_path: Path, monkeypatc
     ]
     assert (file.path.read_bytes(), file.backup.read_bytes()) == (GOOD, OLD)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.json.bak"]
+
+
+@pytest.mark.spec("CF-02")
+def test_state_files_longer_than_a_frame_are_read(tmp_path: Path) -> None:
+    """A broker refused to start with 70,000 offsets of groups with long names, which any client can commit."""
+
+    async def work() -> None:
+        async with wire(data=tmp_path) as w:
+            await w.send()
+            for number in range(70_000):
+                assert w.broker.offsets.set("T", f"{number:06d}" + "g" * 249, 0, 1)
+            config = Path(w.broker.store.settings.root) / "config"
+        assert (config / "consumerOffset.json").stat().st_size > BODY_BYTES_MAX
+        for name in ("topics.json", "subscriptionGroup.json", "consumerFilter.json"):
+            path = config / name
+            if path.exists():
+                path.write_bytes(path.read_bytes() + b" " * BODY_BYTES_MAX)
+        async with wire(data=tmp_path) as w:
+            assert w.broker.offsets.get("T", "069999" + "g" * 249, 0) == 1 and "T" in w.broker.topics.table
+
+    run(work)
+
+
+def test_key_value_file_longer_than_a_frame_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b'{"configTable":{"n":{"k":"v"}}}' + b" " * BODY_BYTES_MAX)
+    kv = KVConfig(path)
+    kv.load()
+    assert kv.get("n", "k") == "v"

@@ -104,7 +104,18 @@ def test_progress_never_passes_undecided_half_messages(keep: list[bool], random:
 @pytest.mark.spec("TX-10")
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [(None, 6000), ("-1", 6000), ("x", 6000), ("", 6000), ("1.5", 6000), ("30", 30_000), ("0", 0), ("-7", 0)],
+    [
+        (None, 6000),
+        ("-1", 6000),
+        ("x", 6000),
+        ("", 6000),
+        ("1.5", 6000),
+        ("30", 30_000),
+        ("0", 0),
+        ("-7", 0),
+        ("3600", 3_600_000),
+        ("9" * 12, 3_600_000),
+    ],
 )
 def test_immunity_is_in_seconds_or_defaults_to_timeout(text: str | None, ms: int) -> None:
     assert immunity_ms(text, 6000) == ms

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import virtualtime
 from saturnmq.broker import BrokerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -19,11 +20,13 @@ from saturnmq.testing import EmbeddedBroker
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine function to completion, at most 30 s; waits are skipped."""
+
     async def bounded() -> Any:
         async with asyncio.timeout(30):
             return await work()
 
-    return asyncio.run(bounded())
+    return virtualtime.run(bounded())
 
 
 class Clock:
@@ -43,6 +46,7 @@ class Wire:
         self.server = server
         self.broker = server.broker
         self.pushed: asyncio.Queue[Command] = asyncio.Queue()
+        self.sign: Callable[[Command], None] | None = None  # signs each request in place
         self.client = RemotingClient(settings=NetSettings(), handler=self._pushed)
 
     def _pushed(self, connection: Connection, request: Command) -> None:
@@ -53,6 +57,8 @@ class Wire:
     ) -> Command:
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in ext.items()}
         command = Command(code, ext=texts, body=body, version=version)
+        if self.sign is not None:
+            self.sign(command)
         return await self.client.invoke(self.server.broker_address, command, timeout_ms)
 
     async def send(

@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from saturnmq.acl.addresses import network_of
+from saturnmq.acl.plain import RELOAD_SECONDS
+from saturnmq.administration import Administration, set_log_level
+from saturnmq.broker.configuration import runtime_configuration
 from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
+from saturnmq.broker.guard import AccessControl
+from saturnmq.broker.master_copy import MasterCopy
+from saturnmq.broker.masterslave import Master, Slave
 from saturnmq.broker.requests import pull
 from saturnmq.broker.requests.context import (
+    AclContext,
     AdminContext,
     ClientContext,
     MessageContext,
@@ -32,12 +41,14 @@ from saturnmq.broker.requests.context import (
     SendContext,
     TransactionContext,
 )
-from saturnmq.broker.requests.route import Answer
+from saturnmq.broker.requests.route import CALLER, Answer
 from saturnmq.broker.requests.send_answer import SendAnswers
-from saturnmq.broker.requests.table import FAST_CODES, BoundRoute, bind
+from saturnmq.broker.requests.table import FAST_CODES, TABLE, BoundRoute, bind
+from saturnmq.broker.services.admission import Admission, Stage, refuse
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.master import MasterServices
+from saturnmq.broker.services.notices import MemberNotices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
@@ -48,17 +59,18 @@ from saturnmq.broker.state.clients import Clients, ConsumerGroup
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.identity import Identity
+from saturnmq.broker.state.identity import Identity, own_address
 from saturnmq.broker.state.load import Load
 from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties, to_properties
-from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, SendFailed
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.connection import Handler
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.rejections import Rejections
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
@@ -67,28 +79,19 @@ from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.message import Host
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.replication.masterslave.dispatch import SlaveDispatch
+from saturnmq.replication.masterslave.opening import slave_dispatch
+from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.slices import Background, Slices, Steps
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 60
 LOG_FIRST_SECONDS: Final = 10
-NOTIFY_SECONDS: Final = 0.02  # changes of a group within this window cause one notification
+HEARTBEAT_SECONDS: Final = 0.01  # a heartbeat that takes longer waits for other long ones
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
-
-
-def own_address(family: socket.AddressFamily) -> str:
-    """Local address of the route to other hosts, or the loopback address if there is no route.
-
-    A UDP socket is connected to a documentation address to ask the kernel; no packet is sent.
-    """
-    elsewhere, loopback = ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((elsewhere, 9))
-        except OSError:
-            return loopback
-        return str(probe.getsockname()[0])
 
 
 class Broker:
@@ -103,45 +106,88 @@ class Broker:
         tls: TlsSettings | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         raft: RaftSettings | None = None,
+        ha: HaSettings | None = None,
+        config_file: Path | None = None,
     ) -> None:
-        """raft: if it enables DLedger (enableDLegerCommitLog), the broker is a group member and the group decides its role."""
-        self.settings = settings
-        self._store_settings = store
+        """ha: settings of master-slave replication; without them a master opens no HA port.
+
+        raft: if it enables DLedger (enableDLegerCommitLog), the broker is a group member and the group decides its role.
+
+        config_file: properties file that keeps changes of the configuration.
+        """
+        self.settings = settings = dataclasses.replace(settings)  # this broker's own: the configuration may change
+        store = dataclasses.replace(store)
         self._net = net
         self._clock_ms = clock_ms
         self._raft = raft
+        self._ha = ha or HaSettings(port_enable=False)
         self._config = Path(store.root) / "config"
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed_groups: dict[str, None] = {}  # groups whose members are to be notified; an ordered set
-        self._notify: asyncio.TimerHandle | None = None
-        self._bound = ("", 0)
+        self._bound = self._fast_bound = ("", 0)
         self._advertised_host = ""
         self.failed = asyncio.Event()  # the broker cannot go on because of `failure`; the owner then stops it
         self.failure: SaturnError | None = None
 
-        group = GroupMember(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
-        self.store = group.store if group is not None else MessageStore(store, clock_ms=clock_ms)
+        group = (
+            GroupMember(
+                store,
+                raft,
+                net,
+                tls=tls,
+                admin_addresses=settings.admin_addresses,
+                protected=settings.acl_enable,
+                clock_ms=clock_ms,
+            )
+            if raft is not None and raft.enabled
+            else None
+        )
+        dispatch = slave_dispatch(store, clock_ms) if group is None and settings.broker_role == "SLAVE" else None
+        composed = group or dispatch
+        self.store = composed.store if composed is not None else MessageStore(store, clock_ms=clock_ms)
+        self._store_settings = self.store.settings
         self.store.on_failure = self._store_failed
-        self.role: Role = FixedRole() if group is None else LedgerRole(group)
+        self.role: Role = FixedRole(slave=dispatch is not None) if group is None else LedgerRole(group)
         self._make_state()
         self._make_services(tls, DelayService if group is None else LedgerDelay)
+        stage = Stage.FLUSH if group is None else Stage.REPLICA
+        self.admission = Admission(settings, self.load, self.rejections, stage=stage, changed=self._reject)
+        self.store.append_watch.listener = self.admission.append_was_slow
+        self.ha_master = Master(settings, self._ha, self.store, self.rejections) if composed is None else None
+        self.ha_slave = self._make_slave(dispatch, tls) if dispatch is not None else None
         self._make_requests(tls, group)
+        self.configuration = runtime_configuration(
+            settings, self.store, self.topics, self.registrar, group, file=config_file, shown=self._shown
+        )
 
     def _make_state(self) -> None:
         settings, clock_ms = self.settings, self._clock_ms
-        self.refusals = Refusals()
+        self.rejections = Rejections(network_of=network_of)
+        self.administration = Administration(settings.admin_addresses)
+        self._access = AccessControl(
+            settings, self.store, self.rejections, self.administration, clock_ms, Path(self._store_settings.root)
+        )
         self.identity = Identity()
         self.load = Load()
-        self.topics = Topics(settings, self._state_file("topics.json"), clock_ms, self.refusals)
+        self.topics = Topics(settings, self._state_file("topics.json"), clock_ms, self.rejections)
         self.groups = self._make_groups()
         self.offsets = Offsets(
-            self._state_file("consumerOffset.json"), most=settings.offsets_max, refusals=self.refusals
+            self._state_file("consumerOffset.json"),
+            most=settings.offsets_max,
+            rejections=self.rejections,
+            clock_ms=clock_ms,
         )
-        self.clients = Clients(settings.live_groups_max)
+        self.clients = Clients(
+            settings.live_groups_max,
+            client_subscriptions_max=settings.client_subscriptions_max,
+            subscriptions_max=settings.subscriptions_max,
+        )
         self.locks = QueueLocks(settings.locks_max)
-        self.filters = Filters(settings, self._state_file("consumerFilter.json"), clock_ms)
-        self.clients.changed.subscribe(self._members_changed)
+        self.filters = Filters(settings, self._state_file("consumerFilter.json"), clock_ms, self.topics.exists)
+        self.notices = MemberNotices(self.clients, self._notifies)
+        self.cleaning = Background()  # of what closed connections leave behind
+        self.clients.changed.subscribe(self.notices.changed)
         self.clients.offline.subscribe(self.filters.group_offline)
+        self.clients.resubscribed.subscribe(self._resubscribed)
         if settings.calc_filter_bit_map and self._store_settings.queue_extension_enable:
             self.store.bit_map = self.filters.bit_map
 
@@ -152,7 +198,8 @@ class Broker:
         self.master = MasterServices(self._make_master_services, self._task_failed)
         self.long_polling = LongPolling(
             lambda parked: pull.resume(self._pull_context, parked),
-            limit=settings.pull_queue_max,
+            limits=settings,
+            rejections=self.rejections,
             properties=self.store.properties,
             queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.role.slave else 0,
         )
@@ -167,18 +214,29 @@ class Broker:
         )
 
     def _make_requests(self, tls: TlsSettings | None, group: GroupMember | None) -> None:
-        runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.load, self.refusals, self.master,
-                                 self._config_text)  # fmt: skip
+        runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.load, self.rejections, self.master,
+                                 self._config_text, lambda: self.configuration)  # fmt: skip
         self._pull_context = self._make_pull_context()
-        self._routes = bind([runtime, self._pull_context, *self._make_contexts()])
-        self._fast_routes = {code: route for code, route in self._routes.items() if code in FAST_CODES}
+        self._all_routes = bind([runtime, self._pull_context, *self._make_contexts()])
+        self._reject(frozenset())
         self.dledger = self._make_dledger(group, runtime, tls) if group is not None else None
-        handler, fast_handler = self.handle, self._handle_fast
-        if group is not None:
+        handler: Handler = self.handle
+        fast_handler: Handler = self._handle_fast
+        if group is not None or self.ha_slave is not None:
             handler, fast_handler = self._handle_member, self._handle_member_fast
-        self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
-        self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
-        self._server.refusals = self._fast.refusals = self.refusals
+        if self._access.enabled:
+            handler, fast_handler = self._access.wrap(handler), self._access.wrap(fast_handler)
+        self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self, network_of=network_of)
+        self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self, network_of=network_of)
+        self._server.rejections = self._fast.rejections = self.rejections
+        if self.settings.log_level:
+            set_log_level(self.settings.log_level)
+
+    def _reject(self, codes: frozenset[int]) -> None:
+        """Answer these codes with SYSTEM_BUSY (SND-16), all others by their handlers."""
+        busy = {code: BoundRoute(RequestCode(code), None, refuse, self.admission, 0, False) for code in codes}
+        self._routes = self._all_routes | busy
+        self._fast_routes = {code: route for code, route in self._routes.items() if code in FAST_CODES}
 
     def _make_groups(self) -> Groups:
         settings = self.settings
@@ -187,7 +245,7 @@ class Broker:
             in_all=settings.groups_max,
             per_hour=settings.groups_per_hour,
             clock_ms=self._clock_ms,
-            refusals=self.refusals,
+            rejections=self.rejections,
         )
         file = self._state_file("subscriptionGroup.json")
         return Groups(file, self._clock_ms, auto_create=settings.auto_create_group, quota=quota)
@@ -207,6 +265,7 @@ class Broker:
                 stats=stats,
                 identity=self.identity,
                 clock_ms=clock_ms,
+                may_decide=self._access.may_send,
             ),
         )
 
@@ -221,32 +280,25 @@ class Broker:
         clients, clock_ms, identity, master = self.clients, self._clock_ms, self.identity, self.master
         answers = SendAnswers(settings.region_id, settings.trace_on, identity)
         suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
-        send = SendContext(
-            settings, store, topics, groups, self.stats, clock_ms, master, identity, answers, self.load, suffix
-        )
+        send = SendContext(settings, store, topics, groups, self.stats, clock_ms,
+                           master, identity, answers, self.load, suffix, self.rejections)  # fmt: skip
+        slices = Slices()
         yield send
-        yield ReplyContext(send, clients)
-        yield TransactionContext(master)
+        yield ReplyContext(send, clients, PendingReplies(settings.reply_queue_max))
+        yield TransactionContext(master, self.rejections)
         yield MessageContext(settings, store, clients)
-        yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.refusals,
-                            clock_ms)  # fmt: skip
-        yield OffsetContext(store, topics, offsets, master)
-        yield AdminContext(store, topics, groups, offsets, self.registrar)
-        yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity)
+        yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.rejections,
+                            clock_ms, Slices(first_seconds=HEARTBEAT_SECONDS), slices)  # fmt: skip
+        yield OffsetContext(store, topics, groups, offsets, master, slices)
+        yield AclContext(settings, identity, self._access.plain)
+        yield AdminContext(store, topics, groups, offsets, self.registrar, slices)
+        yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity, slices)
 
     def _make_dledger(self, group: GroupMember, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
         copy = LeaderCopy(
-            self.registrar,
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.identity,
-            self._clock_ms,
-            self._net,
-            self._state_file("delayOffset.json"),
-            self._state_file("timer.json"),
-            tls,
-        )
+            group, self.registrar, self.topics, self.groups, self.offsets, self.master, self.settings.broker_name,
+            self._clock_ms, self._net, self._state_file("delayOffset.json"), self._state_file("timer.json"), tls,
+        )  # fmt: skip
         return DLedger(
             group,
             runtime,
@@ -256,6 +308,13 @@ class Broker:
             start_services=self._lead,
             stop_services=self._follow,
         )
+
+    def _make_slave(self, dispatch: SlaveDispatch, tls: TlsSettings | None) -> Slave:
+        copy = MasterCopy(
+            self.settings.broker_name, self.registrar, self.topics, self.groups, self.offsets,
+            self._state_file("delayOffset.json"), self._net, tls, lambda: self.advertised_address,
+        )  # fmt: skip
+        return Slave(self._ha, dispatch, copy, self.registrar)
 
     # ---- lifecycle
 
@@ -274,8 +333,23 @@ class Broker:
         return f"{self._advertised_host}:{self._bound[1]}"
 
     @property
+    def unauthenticated(self) -> dict[str, str]:
+        """Name and address of each listening port that checks no account or secret (SEC-16)."""
+        ports = {}
+        if not self._access.enabled:
+            ports["broker"] = self.address
+            if self._fast_bound[1]:
+                ports["fast"] = f"{self._fast_bound[0]}:{self._fast_bound[1]}"
+        if self.ha_master is not None and self.ha_master.address[1]:
+            ports["ha"] = "{}:{}".format(*self.ha_master.address)
+        if self.dledger is not None and self._raft is not None and not self._raft.require_secret:
+            ports["dledger"] = self._raft.peers[self._raft.self_id]
+        return ports
+
+    @property
     def _ha_address(self) -> str:
-        return f"{self.settings.broker_ip2 or self._advertised_host}:{self._bound[1] + 1}"
+        port = self.ha_master.address[1] if self.ha_master is not None else 0
+        return f"{self.settings.broker_ip2 or self._advertised_host}:{port or self._bound[1] + 1}"
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._config / name, self.store.disk, self.store.reserve)
@@ -305,8 +379,11 @@ class Broker:
         """Open the store, listen and register. Raises StoreError, StartError; on failure everything is closed again."""
         if self.dledger is None:
             refuse_unread_ledger(Path(self._store_settings.root))
+            if (problem := self.settings.role_problem()) is not None:
+                raise ConfigError(problem)
         elif self._raft is not None and (problems := self._raft.validate()):
             raise ConfigError(problems)
+        await self._access.load()
         self.filters.load()  # before the store opens: its recovery computes filter bit maps
         self.store.open()
         try:
@@ -315,26 +392,31 @@ class Broker:
             self.master.delay.load()
             self.master.timer.load()
             if self.dledger is None:
-                self.master.transactions.load()
+                if self.ha_slave is None:
+                    self.master.transactions.load()
                 self.store.on_append = self.long_polling.appended
             await self.store.start()
             self.topics.changed.subscribe(self.registrar.topics_changed)
             await self._listen()
-            loop = asyncio.get_running_loop()
-            self._tasks = [
-                loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
-                loop.create_task(self._every(self.settings.client_scan_ms / 1000, self.expire_clients)),
-                loop.create_task(self._every(SAVE_SECONDS, self.filters.save_soon)),
-                loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
-                loop.create_task(self._every(CHECK_SECONDS, self._disable_slow_groups)),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save())),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save())),
-                loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.master.transactions.note_progress())),
-                loop.create_task(self._every(LOG_SECONDS, self._log_behind, LOG_FIRST_SECONDS)),
+            self.admission.start()
+            periodic = [
+                self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets),
+                self._every(self.settings.client_scan_ms / 1000, self.expire_clients),
+                self._every(SAVE_SECONDS, self.filters.save_soon),
+                self._every(SAMPLE_SECONDS, self._sample),
+                self._every(CHECK_SECONDS, self._disable_slow_groups),
+                self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save()),
+                self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save()),
+                self._every(SAMPLE_SECONDS, lambda: self.master.transactions.note_progress()),
+                self._every(RELOAD_SECONDS, self._access.reload),
+                self._every(LOG_SECONDS, self._log_behind, LOG_FIRST_SECONDS),
             ]
-            if self.dledger is None and self.settings.broker_role != "SLAVE":
+            self._tasks = [supervised(work, "periodic work", self._task_failed) for work in periodic]
+            if self.dledger is None and self.ha_slave is None:
                 self.master.start()
             await self.registrar.start()
+            if self.ha_slave is not None:
+                self.ha_slave.start()
             if self.dledger is not None:
                 await self.dledger.start()
         except BaseException:
@@ -347,7 +429,11 @@ class Broker:
         self._set_address()  # no await since the bind: requests may arrive in the next event-loop iteration
         if self.settings.fast_port_enable:
             fast = self._bound[1] - 2 if port else 0
-            await self._fast.start(host, fast, chosen_by=f"the fast port is 2 below the main one: {CHOSEN_BY}")
+            self._fast_bound = await self._fast.start(
+                host, fast, chosen_by=f"the fast port is 2 below the main one: {CHOSEN_BY}"
+            )
+        if self.ha_master is not None:
+            await self.ha_master.start(host, self._bound[1] + 1 if port else 0)
 
     def _set_address(self) -> None:
         host = self.settings.broker_ip1 or self._bound[0]
@@ -367,15 +453,17 @@ class Broker:
         group.
         """
         self.long_polling.abort()
-        if self._notify is not None:
-            self._notify.cancel()
-            self._notify = None
+        self.admission.stop()
+        self.notices.stop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         master = self.master
         services = (self._server, self._fast, self.registrar, master.delay, master.timer, master.transactions)
-        await asyncio.gather(*(service.abort() for service in services), *tasks, return_exceptions=True)
+        ending = [service.abort() for service in services]
+        ending += [self.ha_master.port.stop()] if self.ha_master is not None else []
+        ending += [self.ha_slave.stop()] if self.ha_slave is not None else []
+        await asyncio.gather(*ending, *tasks, return_exceptions=True)
         for table in (self.topics, self.groups):
             await table.writer.settle()
         await self.store.abort()
@@ -387,15 +475,16 @@ class Broker:
                 await self.dledger.stop()
             await self.registrar.stop()
             self.long_polling.stop()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.admission.stop()
+            await cancel(*self._tasks)
             self._tasks = []
             await asyncio.gather(self._server.stop(), self._fast.stop(), self.master.delay.stop())
             await asyncio.gather(self.master.timer.stop(), self.master.transactions.stop())
-            if self._notify is not None:
-                self._notify.cancel()
-                self._notify = None
+            self.notices.stop()
+            self.cleaning.finish()
+            for part in (self.ha_master, self.ha_slave):
+                if part is not None:
+                    await part.stop()
             await asyncio.gather(
                 self.topics.writer.saved(),
                 self.groups.writer.saved(),
@@ -430,13 +519,25 @@ class Broker:
         return self._run(self._fast_routes.get(request.code), connection, request)
 
     def _handle_member(self, connection: Connection, request: Command) -> Answer:
-        """Serve what the member's role allows; `DLedger.instead` answers the rest."""
-        refused = self.dledger.instead(connection, request) if self.dledger is not None else None
-        return self.handle(connection, request) if refused is None else refused
+        """Serve what the role of a group's member or a slave allows; `instead` answers the rest."""
+        refused = self._instead(connection, request)
+        return self.handle(connection, request) if refused is None else self._refused(connection, request, refused)
+
+    def _instead(self, connection: Connection, request: Command) -> Answer:
+        follower = self.dledger or self.ha_slave
+        return follower.instead(connection, request) if follower is not None else None
 
     def _handle_member_fast(self, connection: Connection, request: Command) -> Answer:
-        refused = self.dledger.instead(connection, request) if self.dledger is not None else None
-        return self._handle_fast(connection, request) if refused is None else refused
+        refused = self._instead(connection, request)
+        return (
+            self._handle_fast(connection, request) if refused is None else self._refused(connection, request, refused)
+        )
+
+    def _refused(self, connection: Connection, request: Command, refused: Answer) -> Answer:
+        """The answer to a request that the member's role does not allow; an administrative one is written to the audit log."""
+        if TABLE[request.code].administrative:
+            return self._serve_admin(connection, request, lambda: refused)
+        return refused
 
     def _run(self, route: BoundRoute | None, connection: Connection, request: Command) -> Answer:
         if route is None:
@@ -444,19 +545,35 @@ class Broker:
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if route.header is None:
             return route.handler(route.context, connection, request)
+        if route.administrative:
+            return self._serve_admin(connection, request, lambda: self._decoded(route, connection, request))
+        return self._decoded(route, connection, request)
+
+    def _serve_admin(self, connection: Connection, request: Command, answer: Callable[[], Answer]) -> Answer:
+        caller = connection.attributes.get(CALLER)
+        account = str(caller) if caller is not None else None
+        return self.administration.serve(connection.remote_address, request, answer, account=account)
+
+    def _decoded(self, route: BoundRoute, connection: Connection, request: Command) -> Answer:
+        """Run the handler of a request with its decoded header, unless the body is too long."""
+        assert route.header is not None
         if request.body is not None and len(request.body) > route.body_max:
             text = f"a body of {len(request.body)} bytes is too long for request {route.code.name}, at most {route.body_max}"
             return request.reply(ResponseCode.SYSTEM_ERROR, text)
         return route.handler(route.context, connection, request, decode_header(route.header, request.ext))
 
     def _config_text(self) -> str:
+        return format_properties(self._shown())
+
+    def _shown(self) -> dict[str, str]:
         parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
+        parts |= to_properties(self._ha)
         if self._raft is not None:
             parts |= to_properties(self._raft)
         if self.dledger is not None:
             role = "SYNC_MASTER" if self.dledger.broker_id == 0 else "SLAVE"
             parts |= {"brokerId": str(self.dledger.broker_id), "brokerRole": role}
-        return format_properties(parts)
+        return parts
 
     # ---- events
 
@@ -465,34 +582,20 @@ class Broker:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Unregister the clients of a closed connection and drop its parked pulls (HB-06)."""
-        self.clients.connection_closed(connection)
-        self.long_polling.connection_closed(connection)
+        self.cleaning.add(self.clients.leaving(connection))
+        self.cleaning.add(self.long_polling.leaving(connection))
 
-    def _members_changed(self, group: ConsumerGroup) -> None:
-        """Schedule a rebalance notification to every member of the group (HB-04).
+    def _resubscribed(self, change: tuple[ConsumerGroup, list[str]]) -> None:
+        """Wake pulls that were parked with the subscription of a member that left; its filters go with it."""
+        group, topics = change
+        self.filters.replace(group.name, [group.subscriptions[topic] for topic in topics])
+        for topic in topics:
+            self.long_polling.wake(topic, group.name)
 
-        Changes within NOTIFY_SECONDS are merged: when many consumers start at once, each would otherwise notify all others.
-        """
-        config = self.groups.table.get(group.name)
-        if not self.settings.notify_ids_changed or (
-            config is not None and not config.notify_consumer_ids_changed_enable
-        ):
-            return
-        self._changed_groups[group.name] = None
-        if self._notify is None:
-            self._notify = asyncio.get_running_loop().call_later(NOTIFY_SECONDS, self._notify_members)
-
-    def _notify_members(self) -> None:
-        """Send the notifications; congested members are skipped, as clients also rebalance by themselves every 20 s."""
-        names, self._changed_groups, self._notify = self._changed_groups, {}, None
-        for name in names:
-            group = self.clients.consumers.get(name)
-            for member in list(group.members) if group is not None else ():
-                if not member.congested:
-                    with contextlib.suppress(SendFailed):
-                        member.invoke_oneway(
-                            Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": name})
-                        )
+    def _notifies(self, group: str) -> bool:
+        """Whether the members of a group are notified of changes (HB-04)."""
+        config = self.groups.table.get(group)
+        return self.settings.notify_ids_changed and (config is None or config.notify_consumer_ids_changed_enable)
 
     # ---- timers
 
@@ -513,13 +616,15 @@ class Broker:
             await self.offsets.save()
 
     def expire_clients(self) -> None:
-        """Close the connections of clients without a recent heartbeat; drop expired queue locks."""
-        self.locks.forget_expired(self._clock_ms())
-        for connection in self.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
-            log.warning(
-                "client expired address=%s limit_ms=%s", connection.remote_address, self.settings.client_expiry_ms
-            )
-            connection.close(f"no heartbeat for {self.settings.client_expiry_ms} ms")
+        """Close the connections of clients without a recent heartbeat; drop expired queue locks. Much is done in slices."""
+        self.cleaning.begin(self._expire(self._clock_ms(), self.settings.client_expiry_ms))
+        self.cleaning.begin(self.locks.expiring(self._clock_ms()))
+
+    def _expire(self, now_ms: int, expiry_ms: int) -> Steps[None]:
+        for connection in (yield from self.clients.expired(now_ms, expiry_ms)):
+            log.warning("client expired address=%s limit_ms=%s", connection.remote_address, expiry_ms)
+            connection.close(f"no heartbeat for {expiry_ms} ms")
+            yield from self.clients.leaving(connection)
 
     def _disable_slow_groups(self) -> None:
         if self.settings.disable_slow_groups and not self.role.slave:
@@ -527,6 +632,8 @@ class Broker:
 
     def _log_behind(self) -> None:
         log.info("dispatch behind commit log %s bytes", self.store.behind_bytes)  # DG-10
+        if self.ha_master is not None:
+            self.ha_master.log_lag()
 
     def _sample(self) -> None:
         self.stats.sample(asyncio.get_running_loop().time())

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
-from saturnmq.broker.numbers import int64_or
 from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
@@ -24,15 +23,18 @@ from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.net import Connection
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.settings import broker_id
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store.files.mapped_file import numbered_files
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -106,27 +108,31 @@ class DLedger:
         self._events: asyncio.Queue[tuple[Role, int]] = asyncio.Queue()
         self._register_soon: asyncio.Task[None] | None = None
         self._following = False  # copies in progress come from the leader that this member currently follows
-        self._offsets_copied = asyncio.Event()  # a member copied the offsets since this broker stopped leading
+        self._successor = ""  # the member that leadership is being transferred to
+        self._successor_copied = (
+            asyncio.Event()
+        )  # it copied the state outside the log, after this broker stopped leading
         self.broker_id = NO_ROLE
         group.on_role = self._role_changed
         group.dispatch.on_foreign = copy.replicated
+        group.has_queue = copy.has_queue
         copy.copied.subscribe(self._copied)
+        copy.served.subscribe(self._copied_by)
 
     # ---- lifecycle
 
     async def start(self) -> None:
         """Join the group; services and registration start with the first role (DL-B14, DL-X19). Raises StartError."""
         self._set_outdated(True)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        assert self.group.member is not None, "the store is open"
+        self.group.member.peers.serve_state = self.copy.report
+        self._task = supervised(self._run(), "role changes")
         await self.group.take_part()
 
     async def stop(self) -> None:
         """Transfer leadership if a follower can take it, then stop following role changes."""
         await self._transfer_leadership()
-        for task in (self._task, self._register_soon):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await cancel(self._task, self._register_soon)
         self._task = self._register_soon = None
         self.group.on_role = None
         await self.copy.close()
@@ -135,22 +141,24 @@ class DLedger:
         """Transfer leadership on an orderly stop, so that a follower leads at once and not after its election timeout.
 
         Followers are tried by watermark, highest first. A follower refuses if it has not yet copied the state outside the log
-        (DL-X18); then the next is tried. After a success, waits until a member has copied the consumer offsets from here.
+        (DL-X18); then the next is tried. After a success, waits until that member has copied the state outside the log from here.
         """
         member = self.group.member
         if member is None or self._task is None or not member.leads:
             return
         status = member.status()
         others = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
-        self._offsets_copied.clear()
         try:
             async with asyncio.timeout(2 * TRANSFER_SECONDS):
                 for best in sorted(others, key=lambda name: others[name], reverse=True):
+                    self._successor = best
+                    self._successor_copied.clear()
                     answer = await member.transfer(best)
                     log.info("leadership transferred to=%s code=%s", best, answer.code)
                     if answer.code == Code.SUCCESS:
                         async with asyncio.timeout(TRANSFER_SECONDS):
-                            await self._offsets_copied.wait()
+                            await self._successor_copied.wait()
+                        log.info("state copied by the new leader member=%s", best)
                         return
         except TimeoutError:
             log.info("leadership transfer timed out")
@@ -173,6 +181,16 @@ class DLedger:
     def _copied(self, _address: str) -> None:
         if self._following:
             self._set_outdated(False)
+
+    def _copied_by(self, member: str) -> None:
+        if member and member == self._successor:
+            self._successor_copied.set()
+
+    def _copied_by_java(self, address: str) -> None:
+        """Consumer offsets were read from this address, as a Java member does before it leads."""
+        member, host = self.group.member, self.group.raft.hosts.get(self._successor)
+        if member is not None and host is not None and member.peers.access.is_host(host_of(address), host):
+            self._successor_copied.set()
 
     async def _run(self) -> None:
         """Handle role changes one at a time and in their order; a failed one is retried before the next (DL-C01)."""
@@ -236,7 +254,6 @@ class DLedger:
 
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
-        self._offsets_copied.clear()
         before = self.broker_id
         self.broker_id = broker_id(self.group.raft.self_id)
         await self._stop_services()
@@ -251,14 +268,17 @@ class DLedger:
         """Register with the NameServers, and retry until one has accepted (DL-C06, DL-X19)."""
         if self._register_soon is not None:
             self._register_soon.cancel()
-        self._register_soon = asyncio.get_running_loop().create_task(self._register_until_accepted())
+        self._register_soon = supervised(self._register_until_accepted(), "registration after a role change")
 
     async def _register_until_accepted(self) -> None:
         if not self._registrar.name_servers:
             return
         while True:
-            if await self._registrar.register(force=True):
-                return
+            try:
+                if await self._registrar.register(force=True):
+                    return
+            except Exception:
+                log.exception("registration failed retry_s=%s", RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS)
 
     # ---- requests
@@ -280,7 +300,7 @@ class DLedger:
         if code in READER_ONLY and not self._runtime.settings.slave_read_enable:
             return self._pull_later(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
-            self._offsets_copied.set()
+            self._copied_by_java(connection.remote_address)
         return None
 
     def _refusal(self, request: Command) -> Command:
@@ -322,6 +342,8 @@ class DLedger:
             "dledgerCommittedIndex": str(status.committed_index),
             "dledgerFailed": status.failed or "",
             "dledgerCopies": str(self.copy.count),
+            "dledgerQuarantined": str(self.group.dispatch.quarantine.count),
+            "dledgerLastQuarantinedOffset": str(self.group.dispatch.quarantine.last),
         }
         return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
 

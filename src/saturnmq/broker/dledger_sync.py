@@ -1,8 +1,14 @@
 """Copies to a follower the leader's state that is not in the log: topics, groups, consumer offsets, delay progress.
 
-Uses the request codes of an Apache RocketMQ slave (21, 201, 43, 45), so the leader may also be a Java broker.
+The state comes from the member that this one follows, over its DLedger port, with that port's checks of address and signature. What
+NameServers report is not used, since any process may register with them. Only a leader that does not know the exchange, a Java
+broker, is asked with the request codes of an Apache RocketMQ slave (21, 201, 43, 45), at the address that NameServers report,
+provided that it has the leader's host in dLegerPeers.
 
-Requirements: DL-C07, DL-X18.
+Tables of another group, empty ones, and such from a member that does not lead are refused. Before this member leads, offsets and
+progress are limited to what its own queues hold.
+
+Requirements: DL-C07, DL-X18, SEC-18.
 """
 
 from __future__ import annotations
@@ -13,13 +19,16 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from saturnmq.broker.dledger_state import GroupState
 from saturnmq.broker.events import Event
+from saturnmq.broker.services.master import MasterServices
 from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.services.timer import parse_progress
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.identity import Identity
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import (
     ConsumerOffsetTable,
     DataVersion,
@@ -27,10 +36,14 @@ from saturnmq.protocol.bodies import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, ResponseCode
+from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, QueueOffset
+from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.slices import Slices, joined
 from saturnmq.store import StateFile
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -44,50 +57,60 @@ QUEUES_MIN: Final = 4  # queues of a topic recreated from the log: what producer
 TIMER_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with the progress of timed messages
 
 
+class _NotServing(SaturnError):
+    """The member does not lead, or does not serve yet; this is normal for a short time after an election."""
+
+
 class LeaderCopy:
-    """Copies periodically (SYNC_SECONDS to SYNC_SECONDS_MAX) from the leader that the NameServers report, while it runs."""
+    """Copies periodically (SYNC_SECONDS to SYNC_SECONDS_MAX) from the leader, while it runs; reports the own state to others."""
 
     def __init__(
         self,
+        group: GroupMember,
         registrar: Registrar,
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
-        identity: Identity,
+        master: MasterServices,
+        broker_name: str,
         clock_ms: Callable[[], int],
         net: NetSettings,
         delay_file: StateFile,
         timer_file: StateFile,
         tls: TlsSettings | None,
     ) -> None:
+        self._group = group
         self._topics, self._groups, self._offsets = topics, groups, offsets
-        self._identity = identity
+        self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._registrar = registrar
         self._client = RemotingClient(settings=net, tls=tls)
         self._delay_file = delay_file
         self._timer_file = timer_file
+        self._master = master
+        self._slices = Slices()
         self._task: asyncio.Task[None] | None = None
-        self._leader = ""  # address of the last leader that answered
+        self._leader = ""  # the last leader that answered: its member id, or the address of a Java one
         self._last_error = ""
         self._writing = asyncio.Lock()
         self.missing_topics: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
         self.count = 0  # successful copies
-        self.copied: Event[str] = Event()  # after each of them: the address copied from
+        self.copied: Event[str] = Event()  # after each of them: the member copied from
+        self.served: Event[str] = (
+            Event()
+        )  # after a report of this member's state while it does not lead: for which member
 
     # ---- lifecycle
 
     async def restart(self) -> None:
-        """Copy from the leader that the NameServers report from now on (DL-C04)."""
+        """Copy from the leader that this member follows from now on (DL-C04)."""
         await self.stop()
         self._registrar.master_address = ""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = supervised(self._run(), "copies from the leader")
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
 
     async def close(self) -> None:
         await self.stop()
@@ -98,16 +121,21 @@ class LeaderCopy:
         while True:
             began = loop.time()
             try:
-                address = self._registrar.master_address
-                if not address or not await self.copy(address, TIMEOUT_MS):
-                    await self._registrar.register()  # the response names the leader
-                    began = loop.time()
+                leader = self._followed()
+                if leader is not None:
+                    await self.copy(leader, TIMEOUT_MS)
             except Exception:
                 log.exception("copy from leader failed retry_s=%s", SYNC_SECONDS)
             await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
+    def _followed(self) -> str | None:
+        """The member that this one follows."""
+        member = self._group.member
+        leader = member.status().leader_id if member is not None else None
+        return leader if leader != self._group.raft.self_id else None
+
     async def copy_last(self, unresponsive: Callable[[], int], patience_ms: int) -> None:
-        """Before this member leads: take over newer state from all other reachable members.
+        """Before this member leads: take over newer state from all other reachable members, limited to the own queues.
 
         The previous leader is among them unless it died; in that case another member may have copied from it later than this one.
         Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most unresponsive() copies are
@@ -115,15 +143,11 @@ class LeaderCopy:
         """
         clock = asyncio.get_running_loop().time
         patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000
-        try:
-            addresses = set(await self._registrar.siblings(LAST_TIMEOUT_MS))
-        except SaturnError as error:
-            log.warning("brokers of the group unknown error=%s", error)
-            addresses = set()
-        if self._leader:
-            addresses.add(self._leader)
+        raft = self._group.raft
         missing = {
-            asyncio.ensure_future(self.copy(address, LAST_TIMEOUT_MS, last=True)) for address in sorted(addresses)
+            asyncio.ensure_future(self.copy(name, LAST_TIMEOUT_MS, last=True))
+            for name in sorted(raft.peers)
+            if name != raft.self_id
         }
         try:
             while missing and (clock() < patient_until or len(missing) > unresponsive()):
@@ -133,42 +157,125 @@ class LeaderCopy:
             if missing:
                 log.info("final copy ended without unresponsive members missing=%s", len(missing))
         finally:
-            for copy in missing:
-                copy.cancel()
-            await asyncio.gather(*missing, return_exceptions=True)
+            await cancel(*missing)
+        await self._limit()
 
     # ---- one copy
 
-    async def copy(self, address: str, timeout_ms: int, *, last: bool = False) -> bool:
-        """Take over the tables of one member, with `last` only what is newer; returns False and logs if it did not answer."""
-        if address == self._identity.address:
-            return False
+    async def report(self, to: str) -> bytes:
+        """The state of this member, for the given one."""
+        member = self._group.member
+        assert member is not None, "the port is open"
+        leads, term = self._group.serving and self._group.leads, member.status().term
+        tables = [
+            await self._slices.result(joined(table.pieces())) for table in (self._topics, self._groups, self._offsets)
+        ]
+        raft, delays = self._group.raft, self._master.delay.encode()
+        timer = self._master.timer.published_progress() or ""
+        state = GroupState(raft.group, raft.self_id, leads, term, timer, tables[0], tables[1], tables[2], delays)
+        if not leads:
+            self.served.emit(to)
+        return state.encode()
+
+    async def copy(self, name: str, timeout_ms: int, *, last: bool = False) -> bool:
+        """Take over the tables of a member, with `last` only what is newer; returns False and logs if it did not answer."""
         known = list(self.missing_topics)
         try:
-            topics, groups, offsets, delays = await asyncio.gather(
-                self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms),
-                self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms),
-                self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms),
-                self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
-            )
-            sure = not last or address == self._leader
-            self._take_topics(TopicConfigTable.decode(topics.body), known, last=last, sure=sure)
-            self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last, sure=sure)
-            self._offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
-            await self._take_progress(delays, last=last)
+            source, state = await self._state_of(name, timeout_ms, last=last)
+            await self._take(state, known, last=last, sure=not last or source == self._leader)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             if str(error) != self._last_error:
-                log.warning("copy from leader failed address=%s error=%s", address, error)
+                level = logging.INFO if isinstance(error, _NotServing) else logging.WARNING
+                log.log(level, "copy from leader failed member=%s error=%s", name, error)
             self._last_error = str(error)
             return False
         if last:
             return True
-        if self._leader != address:
-            log.info("copying from leader address=%s", address)
-        self._leader, self._last_error = address, ""
+        if self._leader != source:
+            log.info("copying from leader member=%s source=%s", name, source)
+        self._leader, self._last_error = source, ""
         self.count += 1
-        self.copied.emit(address)
+        self.copied.emit(source)
         return True
+
+    async def _state_of(self, name: str, timeout_ms: int, *, last: bool) -> tuple[str, GroupState]:
+        """A member's state and its source. Raises SaturnError for one that must not be taken over."""
+        member, raft = self._group.member, self._group.raft
+        assert member is not None, "open() comes first"
+        body = await member.peers.ask_state(name, timeout_ms, raft.self_id)
+        if body is None:
+            address = await self._java_address(name, timeout_ms)
+            return address, await self._state_of_java(name, address, timeout_ms)
+        state = GroupState.decode(body)
+        if (state.group, state.member) != (raft.group, name):
+            raise RemoteProtocolError(f"state of {state.group}/{state.member} where {raft.group}/{name} is expected")
+        now = member.status()
+        if not last and not (state.leads and state.term == now.term and now.leader_id == name):
+            raise _NotServing(f"member {name} does not serve as leader of term {now.term}")
+        return name, state
+
+    async def _java_address(self, name: str, timeout_ms: int) -> str:
+        """The broker address of a Java member: one that NameServers report for this group, with the member's host."""
+        member = self._group.member
+        assert member is not None, "open() comes first"
+        if not self._registrar.master_address:
+            await self._registrar.register()  # the response names the leader
+        found = {self._registrar.master_address, *await self._registrar.siblings(timeout_ms)} - {""}
+        host = self._group.raft.hosts[name]
+        able = sorted(address for address in found if member.peers.access.is_host(host_of(address), host))
+        if not able:
+            raise RemoteProtocolError(f"no broker on the host {host} of member {name} among {sorted(found)}")
+        master = self._registrar.master_address
+        if master not in able:
+            self._registrar.master_address = ""  # asked again with the next copy
+        return master if master in able else able[0]
+
+    async def _state_of_java(self, name: str, address: str, timeout_ms: int) -> GroupState:
+        topics, groups, offsets, delays = await asyncio.gather(
+            self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms),
+            self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms),
+            self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms),
+            self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
+        )
+        bodies = [answer.body or b"" for answer in (topics, groups, offsets, delays)]
+        return GroupState(self._group.raft.group, name, True, -1, delays.ext.get(TIMER_FIELD, ""), *bodies)
+
+    async def _take(self, state: GroupState, known: list[str], *, last: bool, sure: bool) -> None:
+        """Take over the tables. Raises SaturnError for tables of another broker, and what cannot be parsed."""
+        topics = TopicConfigTable.decode(state.topics)
+        groups = SubscriptionGroupTable.decode(state.groups)
+        offsets = ConsumerOffsetTable.decode(state.offsets)
+        if self._broker_name not in topics.topic_config_table:  # every broker has a topic of its name
+            raise RemoteProtocolError(f"the topics of member {state.member} are not of broker {self._broker_name}")
+        self._take_topics(topics, known, last=last, sure=sure)
+        if groups.subscription_group_table:
+            self._take_groups(groups, last=last, sure=sure)
+        self._offsets.take(offsets.offset_table, forward=last)
+        await self._take_progress(state, last=last)
+
+    async def _limit(self) -> None:
+        """Limit offsets and progress to the messages of this member's queues, and to its clock."""
+        store = self._group.store
+        lowered = await self._slices.result(self._offsets.limit(store.max_offset))
+        if lowered:
+            log.warning("consumer offsets above the end of their queues lowered count=%s", lowered)
+        async with self._writing:
+            own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
+            limited = {
+                level: QueueOffset(min(offset, store.max_offset(SCHEDULE_TOPIC, level - 1)))
+                for level, offset in own.offset_table.items()
+            }
+            if limited != own.offset_table:
+                log.warning("progress of delayed messages above the end of its queue lowered from=%s", own.offset_table)
+                await self._write(self._delay_file, DelayOffsetTable(limited).encode())
+            timed = self._timer_file.read(parse_progress) or (0, 0)
+            most = min(timed[0], self._clock_ms()), min(timed[1], store.log.end)
+            if most != timed:
+                log.warning("progress of timed messages above clock and log lowered from=%s to=%s", timed, most)
+                await self._write(self._timer_file, json.dumps({"doneMs": most[0], "logEnd": most[1]}).encode())
+
+    async def _write(self, file: StateFile, data: bytes) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, _write_changed, file, data)
 
     async def _ask(self, address: str, code: RequestCode, timeout_ms: int) -> Command:
         answer = await self._client.invoke(address, Command(code), timeout_ms)
@@ -196,22 +303,18 @@ class LeaderCopy:
         if missing:
             groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._clock_ms())))
 
-    async def _take_progress(self, answer: Command, *, last: bool) -> None:
+    async def _take_progress(self, state: GroupState, *, last: bool) -> None:
         """Write delay and timer progress to the files that the services load when this member leads."""
         async with self._writing:
-            await self._write_progress(answer, last=last)
-
-    async def _write_progress(self, answer: Command, *, last: bool) -> None:
-        loop = asyncio.get_running_loop()
-        delays = DelayOffsetTable.decode(answer.body).offset_table
-        if last:
-            own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
-            delays = {level: max(own.offset_table.get(level, -1), offset) for level, offset in delays.items()}
-        await loop.run_in_executor(None, _write_changed, self._delay_file, DelayOffsetTable(delays).encode())
-        timer = answer.ext.get(TIMER_FIELD)
-        if timer and (not last or json.loads(timer)["doneMs"] > (self._timer_file.read(_done_ms) or 0)):
-            json.loads(timer)
-            await loop.run_in_executor(None, _write_changed, self._timer_file, timer.encode())
+            delays = DelayOffsetTable.decode(state.delays).offset_table
+            if last:
+                own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
+                before = own.offset_table
+                delays = {level: max(before.get(level, NO_QUEUE_OFFSET), offset) for level, offset in delays.items()}
+            await self._write(self._delay_file, DelayOffsetTable(delays).encode())
+            timer = state.timer.encode()
+            if timer and (parse_progress(timer) > (self._timer_file.read(parse_progress) or (0, 0)) or not last):
+                await self._write(self._timer_file, timer)
 
     # ---- topics that only the log has
 
@@ -220,6 +323,11 @@ class LeaderCopy:
         config = self._topics.table.get(topic)
         if config is None or queue_id >= config.write_queue_nums:
             self.missing_topics[topic] = max(self.missing_topics.get(topic, 0), queue_id + 1)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether clients of the DLedger port may append to this queue: the topic has it, and is not a system topic."""
+        config = self._topics.table.get(topic)
+        return config is not None and queue_id < config.write_queue_nums and topic not in self._topics.system
 
     def recreate_topics(self) -> None:
         """Before this member leads: recreate topics that were created after the last copy and appear only in the log.
@@ -238,10 +346,6 @@ class LeaderCopy:
                     self._topics.ensure(topic, queues)
                 except SaturnError as error:
                     log.error("topic not recreated topic=%r error=%s", topic, error)
-
-
-def _done_ms(data: bytes) -> int:
-    return int(json.loads(data)["doneMs"])
 
 
 def _is_other(found: DataVersion, own: DataVersion, *, last: bool) -> bool:

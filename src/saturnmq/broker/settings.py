@@ -7,17 +7,12 @@ Requirements: DG-11.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import Final
 
-from saturnmq.config.settings import key, without_effect
-
-log = logging.getLogger(__name__)
-
-_NO_QUEUE: Final = (
-    "no request waits in a queue here. Sends that wait for their durability are bounded by sendThreadPoolQueueCapacity"
-)
+from saturnmq.acl.addresses import parse_list
+from saturnmq.administration import LOOPBACK, addresses_problems
+from saturnmq.config.settings import LOG_LEVELS, key
+from saturnmq.protocol.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,8 @@ class BrokerSettings:
     broker_ip1: str = key("brokerIP1", "", spec="SND-10")
     broker_ip2: str = key("brokerIP2", "", spec="NS-32")
     broker_role: str = key("brokerRole", "ASYNC_MASTER", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), spec="DG-04")
-    broker_permission: int = key("brokerPermission", 6, low=0, high=15, spec="NS-35")
-    auto_create_topic: bool = key("autoCreateTopicEnable", True, spec="SND-06")
+    broker_permission: int = key("brokerPermission", 6, low=0, high=15, spec="NS-35", runtime=True)
+    auto_create_topic: bool = key("autoCreateTopicEnable", True, spec="SND-06", runtime=True)
     auto_create_group: bool = key("autoCreateSubscriptionGroup", True, spec="BP-10")
     cluster_topic_enable: bool = key("clusterTopicEnable", True, spec="NS-08")
     broker_topic_enable: bool = key("brokerTopicEnable", True, spec="NS-08")
@@ -51,14 +46,15 @@ class BrokerSettings:
     compressed_register: bool = key("compressedRegister", False, spec="NS-33")
     region_id: str = key("regionId", "DefaultRegion", spec="SND-01")
     trace_on: bool = key("traceOn", True, spec="SND-01")
-    accept_send_from_ms: int = key("startAcceptSendRequestTimeStamp", 0, unit="ms", low=0, spec="SND-02")
+    accept_send_from_ms: int = key("startAcceptSendRequestTimeStamp", 0, unit="ms", low=0, spec="SND-02", runtime=True)
     transaction_timeout_ms: int = key("transactionTimeOut", 6000, unit="ms", low=0, spec="TX-07")
     transaction_check_max: int = key("transactionCheckMax", 15, low=1, spec="TX-08")
     transaction_interval_ms: int = key("transactionCheckInterval", 60_000, unit="ms", low=1, spec="TX-07")
+    half_messages_max: int = key("undecidedHalfMessagesMax", 200_000, low=1, spec="LIM-13")
     store_replies: bool = key("storeReplyMessageEnable", True, spec="RR-04")
     reply_queue_max: int = key("replyThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
-    reject_transactions: bool = key("rejectTransactionMessage", False, spec="SND-12")
-    long_polling: bool = key("longPollingEnable", True, spec="LP-01")
+    reject_transactions: bool = key("rejectTransactionMessage", False, spec="SND-12", runtime=True)
+    long_polling: bool = key("longPollingEnable", True, spec="LP-01", runtime=True)
     short_polling_ms: int = key("shortPollingTimeMills", 1000, unit="ms", low=1, spec="LP-01")
     notify_ids_changed: bool = key("notifyConsumerIdsChangedEnable", True, spec="HB-04")
     slave_read_enable: bool = key("slaveReadEnable", False, spec="BP-06")
@@ -73,36 +69,68 @@ class BrokerSettings:
     filter_clean_span_ms: int = key("filterDataCleanTimeSpan", 86_400_000, unit="ms", low=0, spec="FIL-04")
     flush_offsets_ms: int = key("flushConsumerOffsetInterval", 5000, unit="ms", low=1, spec="OF-05")
     flush_delay_ms: int = key("flushDelayOffsetInterval", 10_000, unit="ms", low=1, spec="DLY-07")
-    client_expiry_ms: int = key("channelExpiredTimeout", 120_000, unit="ms", low=1, spec="HB-06")
+    client_expiry_ms: int = key("channelExpiredTimeout", 120_000, unit="ms", low=1, spec="HB-06", runtime=True)
     client_scan_ms: int = key("clientHousekeepingInterval", 10_000, unit="ms", low=1, spec="HB-06")
-    fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16", no_effect=_NO_QUEUE)
-    send_wait_ms: int = key("waitTimeMillsInSendQueue", 200, unit="ms", low=1, spec="SND-16", no_effect=_NO_QUEUE)
+    fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16")
+    fast_failure_delay_ms: int = key(
+        "brokerFastFailureDelayMillis", 1000, unit="ms", low=0, spec="SND-16", runtime=True
+    )
+    send_wait_ms: int = key("waitTimeMillsInSendQueue", 200, unit="ms", low=1, spec="SND-16", runtime=True)
+    pull_wait_ms: int = key("waitTimeMillsInPullQueue", 5000, unit="ms", low=1, spec="BP-09", runtime=True)
+    heartbeat_wait_ms: int = key("waitTimeMillsInHeartbeatQueue", 31_000, unit="ms", low=1, spec="SND-16", runtime=True)
+    transaction_wait_ms: int = key(
+        "waitTimeMillsInTransactionQueue", 3000, unit="ms", low=1, spec="SND-16", runtime=True
+    )
     send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
     pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14")
+    parked_per_queue: int = key("parkedPullsMaxPerQueue", 10_000, low=1, spec="LIM-13", runtime=True)
+    parked_per_group: int = key("parkedPullsMaxPerGroup", 25_000, low=1, spec="LIM-13", runtime=True)
+    parked_per_address: int = key("parkedPullsMaxPerAddress", 50_000, low=1, spec="LIM-13", runtime=True)
     topics_max: int = key("topicsMax", 100_000, low=1, spec="LIM-13")
     topics_per_hour: int = key("autoCreateTopicsPerHour", 1000, low=0, spec="LIM-13")
     groups_max: int = key("subscriptionGroupsMax", 100_000, low=1, spec="LIM-13")
     groups_per_hour: int = key("autoCreateGroupsPerHour", 1000, low=0, spec="LIM-13")
     live_groups_max: int = key("liveGroupsMax", 100_000, low=1, spec="LIM-13")
+    client_subscriptions_max: int = key("subscriptionsMaxPerClient", 2000, low=1, spec="LIM-13")
+    subscriptions_max: int = key("liveSubscriptionsMax", 100_000, low=1, spec="LIM-13")
+    consumer_filters_max: int = key("consumerFiltersMax", 10_000, low=1, spec="LIM-13")
     offsets_max: int = key("consumerOffsetsMax", 500_000, low=1, spec="LIM-13")
     locks_max: int = key("queueLocksMax", 200_000, low=1, spec="LIM-13")
+    log_level: str = key("logLevel", "", choices=LOG_LEVELS, spec="SEC-07", runtime=True)
     acl_enable: bool = key("aclEnable", False, spec="ACL-01")
+    acl_home: str = key("rocketmqHome", "", spec="ACL-03")
+    acl_file: str = key("rocketmq.acl.plain.file", "conf/plain_acl.yml", spec="ACL-03")
+    acl_compat: bool = key("aclCompatMode", False, spec="SEC-12")
+    acl_validators: str = key("aclValidators", "plain", spec="ACL-02")
+    acl_plain_admin_addresses: str = key("aclPlainAdminAddresses", LOOPBACK, spec="SEC-09")
+    acl_trace_bytes: int = key("aclTraceBytesPerSecond", 4 * 1024 * 1024, unit="bytes", low=0, spec="SEC-14")
+    namesrv_access_key: str = key("namesrvAccessKey", "", spec="SEC-17")
+    namesrv_secret_key: str = key("namesrvSecretKey", "", secret=True, spec="SEC-17")
+    production_waive: str = key("production.waive", "", spec="SEC-21")
+    admin_addresses: str = key("adminAddresses", LOOPBACK, spec="SEC-12")
 
     def validate(self) -> list[str]:
-        """Return one sentence per problem; features this version does not have are rejected, not ignored.
-
-        Warns about keys without effect.
-        """
+        """Return one sentence per problem; features this version does not have are rejected, not ignored."""
         problems = []
-        for text in without_effect(self):
-            log.warning(text)
-        if self.acl_enable:
-            problems.append("aclEnable=true: this version has no access control; remove the key or set it to false")
-        if self.broker_role == "SLAVE":
-            problems.append("brokerRole=SLAVE: this version has no replication; use ASYNC_MASTER")
+        if not any(name.strip() for name in self.acl_validators.split(",")):
+            problems.append("aclValidators must name at least one validator, such as plain")
+        if "@" in self.namesrv_addr or "://" in self.namesrv_addr:  # nor shown: logs and answers name the addresses
+            problems.append("namesrvAddr must be host:port;host:port, without scheme and credentials")
         if not self.broker_name.strip() or "/" in self.broker_name:
             problems.append(f"brokerName={self.broker_name!r} must not be empty or hold a slash")
-        return problems
+        try:
+            parse_list(self.acl_plain_admin_addresses)
+        except ConfigError as error:
+            problems.append(f"aclPlainAdminAddresses={self.acl_plain_admin_addresses}: {error}")
+        if bool(self.namesrv_access_key) != bool(self.namesrv_secret_key):
+            problems.append("namesrvAccessKey and namesrvSecretKey must be set together")
+        return problems + addresses_problems(self.admin_addresses)
+
+    def role_problem(self) -> str | None:
+        """Why the configured role cannot be served; not asked in a DLedger group, which decides the role itself (DL-B15)."""
+        if self.broker_role == "SLAVE" and self.broker_id == 0:
+            return "brokerRole=SLAVE: brokerId must be above 0, 0 is the master (HA-20)"
+        return None
 
     @property
     def register_seconds(self) -> float:

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable
 
 from saturnmq.broker.requests.context import AdminContext, ProgressContext, RuntimeContext
+from saturnmq.broker.requests.route import decode_body
+from saturnmq.broker.state.topics import QUEUES_MAX
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
     ConsumeStats,
@@ -38,8 +40,11 @@ from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.slices import LongAnswer, Steps, reply
 
-_QUEUES_MAX = 65_536
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+ENTRIES_MAX = 80_000  # queues in one answer: more would not fit into a frame
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +60,12 @@ async def update_topic(
     if problem is None and header.topic in ctx.topics.system:
         problem = f"The topic[{header.topic}] is conflict with system topic."
     for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
-        if problem is None and not 1 <= count <= _QUEUES_MAX:
-            problem = f"{name}={count} must be in 1..{_QUEUES_MAX}"
+        if problem is None and not 1 <= count <= QUEUES_MAX:
+            problem = f"{name}={count} must be in 1..{QUEUES_MAX}"
     if problem is None and not 0 <= header.perm <= 15:
         problem = f"perm={header.perm} must be in 0..15"
+    if problem is None and (header.topic_filter_type or _FILTER_TYPES[0]) not in _FILTER_TYPES:
+        problem = f"topicFilterType={header.topic_filter_type!r:.80} must be one of {', '.join(_FILTER_TYPES)}"
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     config = TopicConfig(
@@ -66,7 +73,7 @@ async def update_topic(
         header.read_queue_nums,
         header.write_queue_nums,
         header.perm,
-        header.topic_filter_type or "SINGLE_TAG",
+        header.topic_filter_type or _FILTER_TYPES[0],
         header.topic_sys_flag or 0,
     )
     ctx.topics.set(config)
@@ -75,9 +82,9 @@ async def update_topic(
     return request.reply()
 
 
-def all_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
+def all_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_TOPIC_CONFIG (21)."""
-    return request.reply(body=ctx.topics.encode())
+    return ctx.slices.run(reply(request, ctx.topics.pieces()))
 
 
 async def delete_topic(ctx: AdminContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
@@ -102,10 +109,10 @@ def system_topics(ctx: AdminContext, connection: Connection, request: Command, h
 
 async def update_group(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
-    config = SubscriptionGroupConfig.decode(request.body)
+    config = decode_body(SubscriptionGroupConfig, request)
     problem = group_problem(config.group_name)
-    if problem is None and not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
-        problem = f"retryQueueNums={config.retry_queue_nums} must be in 0..{_QUEUES_MAX}"
+    if problem is None and not 0 <= config.retry_queue_nums <= QUEUES_MAX:
+        problem = f"retryQueueNums={config.retry_queue_nums} must be in 0..{QUEUES_MAX}"
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.groups.set(config)
@@ -113,9 +120,9 @@ async def update_group(ctx: AdminContext, connection: Connection, request: Comma
     return request.reply()
 
 
-def all_groups(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
+def all_groups(ctx: AdminContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
-    return request.reply(body=ctx.groups.encode())
+    return ctx.slices.run(reply(request, ctx.groups.pieces()))
 
 
 async def delete_group(
@@ -135,10 +142,10 @@ def get_config(ctx: RuntimeContext, connection: Connection, request: Command, he
     return request.reply(ext={"version": "0"}, body=ctx.config_text().encode())
 
 
-def update_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
-    """Reject UPDATE_BROKER_CONFIG (25): settings come only from the configuration file."""
-    text = "this broker takes no configuration over the network; change its file and start it again"
-    raise response_error(ResponseCode.NO_PERMISSION, text)
+async def update_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
+    """Serve UPDATE_BROKER_CONFIG (25) for the keys that may change at run time (SEC-07)."""
+    await ctx.configuration().update(request.body or b"", connection.remote_address)
+    return request.reply()
 
 
 def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
@@ -170,7 +177,7 @@ def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, 
         "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
         "sendThreadPoolQueueSize": str(ctx.load.sends),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
-        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": str(ctx.load.wait_ms),
         "pullThreadPoolQueueSize": "0",
         "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
@@ -180,7 +187,7 @@ def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, 
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
-    refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.refusals.counts.items())}
+    refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.rejections.counts.items())}
     return request.reply(body=KVTable(table | ctx.master.delay.table() | refused).encode())
 
 
@@ -193,18 +200,23 @@ def _size(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> LongAnswer:
     """Serve GET_TOPIC_STATS_INFO (202)."""
     config = ctx.topics.get(header.topic)
     if config is None:
         return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-    table = {}
+    return ctx.slices.run(_topic_stats(ctx, request, config))
+
+
+def _topic_stats(ctx: ProgressContext, request: Command, config: TopicConfig) -> Steps[Command]:
+    topic, table = config.topic_name, {}
     for queue_id in range(config.write_queue_nums):
-        low, high = (f(header.topic, queue_id) for f in (ctx.store.min_offset, ctx.store.max_offset))
-        updated = ctx.store.store_time(header.topic, queue_id, high - 1) if high > 0 else 0
-        queue = MessageQueue(header.topic, ctx.settings.broker_name, queue_id)
+        low, high = (f(topic, queue_id) for f in (ctx.store.min_offset, ctx.store.max_offset))
+        updated = ctx.store.store_time(topic, queue_id, QueueOffset(high - 1)) if high > 0 else 0
+        queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
         table[queue] = TopicOffset(max(low, 0), max(high, 0), max(updated, 0))
-    return request.reply(body=TopicStatsTable(table).encode())
+        yield
+    return (yield from reply(request, TopicStatsTable(table)))
 
 
 def read_width(config: TopicConfig) -> int:
@@ -217,19 +229,29 @@ def write_width(config: TopicConfig) -> int:
     return config.write_queue_nums
 
 
-def consume_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
+def consume_stats(
+    ctx: ProgressContext, connection: Connection, request: Command, header: h.GetConsumeStats
+) -> LongAnswer:
     """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
     topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
-    return request.reply(body=consume_stats_of(ctx, group, topics).encode())
+    return ctx.slices.run(_consume_stats(ctx, request, group, topics))
+
+
+def _consume_stats(ctx: ProgressContext, request: Command, group: str, topics: list[str]) -> Steps[Command]:
+    return (yield from reply(request, (yield from consume_stats_of(ctx, group, topics))))
 
 
 def consume_stats_of(
-    ctx: ProgressContext, group: str, topics: list[str], width: Callable[[TopicConfig], int] = read_width
-) -> ConsumeStats:
+    ctx: ProgressContext,
+    group: str,
+    topics: list[str],
+    width: Callable[[TopicConfig], int] = read_width,
+    entries_max: int = ENTRIES_MAX,
+) -> Steps[ConsumeStats]:
     """A group's progress in these topics; topics that an online group does not subscribe any more are omitted.
 
-    width: number of queues that are listed.
+    width: number of queues that are listed. Raises ResponseError for more than entries_max queues.
     """
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
@@ -237,21 +259,26 @@ def consume_stats_of(
         config = ctx.topics.get(topic)
         subscribed = live is None or not live.subscriptions or topic in live.subscriptions
         if config is None or not subscribed:
+            yield
             continue
+        if len(stats.offset_table) + width(config) > entries_max:
+            text = f"the answer would have more than {ENTRIES_MAX} queues; ask for single groups and topics (code 208)"
+            raise response_error(ResponseCode.SYSTEM_ERROR, text)
         for queue_id in range(width(config)):
             queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
             high = max(ctx.store.max_offset(topic, queue_id), 0)
             consumed = max(ctx.offsets.get(topic, group, queue_id) or 0, 0)
-            stored = ctx.store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+            stored = ctx.store.store_time(topic, queue_id, QueueOffset(consumed - 1)) if consumed > 0 else 0
             stats.offset_table[queue] = OffsetWrapper(high, consumed, max(stored, 0))
+            yield
     return stats
 
 
-def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> LongAnswer:
     """Serve QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe the topic or have offsets for it."""
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
-    return request.reply(body=GroupList(names).encode())
+    return ctx.slices.run(reply(request, GroupList(names)))
 
 
 def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:

@@ -6,20 +6,23 @@ Requirements: HB-03..HB-08, RB-07, FIL-03, RT-06, RT-07.
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from saturnmq.broker.requests.context import ClientContext
+from saturnmq.broker.requests.route import CALLER, decode_body
 from saturnmq.broker.services.timer import LIMIT_MS
-from saturnmq.broker.state.clients import ClientInfo
+from saturnmq.broker.state.clients import ClientInfo, Owner, version_ms
 from saturnmq.filter import check_subscription
 from saturnmq.net import Connection
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import (
     CheckClientRequest,
     ConsumerConnection,
     ConsumerData,
-    ConsumerIdList,
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
+    MessageQueue,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
@@ -29,47 +32,101 @@ from saturnmq.protocol.codes import RETRY_PREFIX, TIMER_FIELD, Language, Respons
 from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
-from saturnmq.protocol.names import group_problem
+from saturnmq.protocol.names import group_problem, topic_problem
+from saturnmq.slices import LongAnswer, Steps, reply
+
+VERSION_AHEAD_MS: Final = (
+    86_400_000  # a subscription's version is its client's time; a greater one would never be replaced
+)
+_NAME_CHARS_MAX: Final = 255
 
 
-def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
-    """Serve HEART_BEAT (34); the response announces the maximum delivery delay of timed messages."""
-    data = HeartbeatData.decode(request.body)
-    producers = [producer.group_name for producer in data.producer_data_set]
-    consumers = [consumer.group_name for consumer in data.consumer_data_set]
-    problem = ctx.clients.problem(connection, producers, consumers)
-    if problem is not None:
-        ctx.refusals.note("live_groups", connection.remote_address, problem)
-    if not all(0 < len(producer.group_name) <= 255 for producer in data.producer_data_set):
-        problem = problem or "the name of a producer group must have 1 to 255 characters"
+def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> LongAnswer:
+    """Serve HEART_BEAT (34); the response announces the maximum delivery delay of timed messages.
+
+    All of it is checked before any of it is applied. A large one is applied in steps.
+    """
+    data = decode_body(HeartbeatData, request)
+    problem = _heartbeat_problem(ctx, data)
+    if problem is None:
+        producers = [producer.group_name for producer in data.producer_data_set]
+        host = host_of(connection.remote_address)
+        problem = ctx.clients.problem(connection, producers, data.consumer_data_set, host)
+        if problem is not None:
+            ctx.rejections.note("live_groups", connection.remote_address, problem)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    owner = (host_of(connection.remote_address), connection.attributes.get(CALLER))
+    if ctx.clients.taken_id(data.client_id, owner):
+        text = f"{data.client_id!r} is online at another address or with another account"
+        ctx.rejections.note("client_id", connection.remote_address, text)
+    return ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
+
+
+def _heartbeat_problem(ctx: ClientContext, data: HeartbeatData) -> str | None:
+    """Why a heartbeat is invalid, or None. Subscriptions of topics that cannot exist are dropped from it."""
+    if len(data.client_id) > _NAME_CHARS_MAX:
+        return f"the client id has {len(data.client_id)} characters, at most {_NAME_CHARS_MAX} are allowed"
+    if not all(0 < len(producer.group_name) <= _NAME_CHARS_MAX for producer in data.producer_data_set):
+        return f"the name of a producer group must have 1 to {_NAME_CHARS_MAX} characters"
+    newest_ms = ctx.clock_ms() + VERSION_AHEAD_MS
+    for consumer in data.consumer_data_set:
+        problem = group_problem(consumer.group_name)
+        if problem is not None:
+            return f"{problem}: {consumer.group_name[:80]!r}"
+        if (
+            len(consumer.consume_type) + len(consumer.message_model) + len(consumer.consume_from_where)
+            > _NAME_CHARS_MAX
+        ):
+            return f"group {consumer.group_name}: no consumeType, messageModel or consumeFromWhere is that long"
+        subscriptions = []
+        for subscription in consumer.subscription_data_set:
+            subscription.sub_version = version_ms(subscription.sub_version)
+            if topic_problem(subscription.topic) is None and len(subscription.expression_type) <= _NAME_CHARS_MAX:
+                subscriptions.append(subscription)
+            if subscription.sub_version > newest_ms:
+                return (
+                    f"group {consumer.group_name}, topic {subscription.topic[:127]}: subVersion={subscription.sub_version} "
+                    f"is more than a day ahead of this broker's clock ({ctx.clock_ms()} ms); set the client's clock"
+                )
+        consumer.subscription_data_set = subscriptions
+    return None
+
+
+def _register(
+    ctx: ClientContext, connection: Connection, request: Command, data: HeartbeatData, owner: Owner
+) -> Steps[Command]:
+    """Apply a heartbeat in steps, as long as its connection is open."""
     now = ctx.clock_ms()
     for consumer in data.consumer_data_set:
-        _consumer(ctx, connection, request, data.client_id, consumer, now)
+        if connection.closed:
+            break
+        info = ClientInfo(data.client_id, request.language, request.version, now, owner)
+        yield from _consumer(ctx, connection, info, consumer)
     for producer in data.producer_data_set:
-        info = ClientInfo(data.client_id, request.language, request.version, now)
+        if connection.closed:
+            break
+        info = ClientInfo(data.client_id, request.language, request.version, now, owner)
         ctx.clients.register_producer(producer.group_name, connection, info)
+        yield
     return request.reply(ext={TIMER_FIELD: str(LIMIT_MS)})
 
 
-def _consumer(
-    ctx: ClientContext, connection: Connection, request: Command, client_id: str, data: ConsumerData, now_ms: int
-) -> None:
-    problem = group_problem(data.group_name)
-    if problem is not None:
-        raise response_error(ResponseCode.SYSTEM_ERROR, f"{problem}: {data.group_name[:80]!r}")
-    group = ctx.groups.find(data.group_name)
+def _consumer(ctx: ClientContext, connection: Connection, info: ClientInfo, data: ConsumerData) -> Steps[None]:
+    group = ctx.groups.find(data.group_name, connection.remote_address)
     if group is not None and len(RETRY_PREFIX + data.group_name) <= 127:
         with contextlib.suppress(ResponseError):  # topic quota used up: only the group's retries are rejected
-            ctx.topics.ensure_for_group(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
-    info = ClientInfo(client_id, request.language, request.version, now_ms)
+            retry_topic = RETRY_PREFIX + data.group_name
+            ctx.topics.ensure_for_group(retry_topic, group.retry_queue_nums, connection.remote_address)
     before = _expressions(ctx, data.group_name)
     ctx.clients.register_consumer(data, connection, info)
-    ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
+    yield
+    if group is not None and not connection.closed:  # no pull can use a filter of a group that may not exist
+        yield from ctx.filters.subscribing(data.group_name, data.subscription_data_set, info.heartbeat_ms)
     for topic, expression in _expressions(ctx, data.group_name).items():
         if before.get(topic, expression) != expression:
             ctx.long_polling.wake(topic, data.group_name)  # parked with the previous subscription
+            yield
 
 
 def _expressions(ctx: ClientContext, group: str) -> dict[str, tuple[str, str]]:
@@ -87,15 +144,15 @@ def unregister(ctx: ClientContext, connection: Connection, request: Command, hea
 def consumer_ids(ctx: ClientContext, connection: Connection, request: Command, header: h.ConsumerGroupOnly) -> Command:
     """Serve GET_CONSUMER_LIST_BY_GROUP (38)."""
     group = ctx.clients.consumers.get(header.consumer_group)
-    ids = group.client_ids() if group is not None else []
-    if not ids:
+    ids = group.encoded_ids() if group is not None else None
+    if ids is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
-    return request.reply(body=ConsumerIdList(ids).encode())
+    return request.reply(body=ids)
 
 
 def check_client(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CHECK_CLIENT_CONFIG (46): whether an expression other than tags can be used here (FIL-03)."""
-    body = CheckClientRequest.decode(request.body)
+    body = decode_body(CheckClientRequest, request)
     subscription = body.subscription_data
     if subscription is not None:
         enabled = ctx.settings.property_filter_enable
@@ -104,15 +161,31 @@ def check_client(ctx: ClientContext, connection: Connection, request: Command, h
 
 
 def lock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
-    """Serve LOCK_BATCH_MQ (41)."""
-    body = LockBatchRequest.decode(request.body)
-    owned = ctx.locks.lock(body.consumer_group, body.client_id, body.mq_set, ctx.clock_ms())
+    """Serve LOCK_BATCH_MQ (41). Only queues of this broker's topics are granted (LIM-13)."""
+    body = decode_body(LockBatchRequest, request)
+    problem = group_problem(body.consumer_group)
+    if problem is None and len(body.client_id) > _NAME_CHARS_MAX:
+        problem = f"the client id has {len(body.client_id)} characters, at most {_NAME_CHARS_MAX} are allowed"
+    if problem is None and any(topic_problem(q.topic) or len(q.broker_name) > _NAME_CHARS_MAX for q in body.mq_set):
+        problem = "a queue has an illegal topic or broker name"
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    queues = [queue for queue in body.mq_set if _is_here(ctx, queue)]
+    owned = ctx.locks.lock(body.consumer_group, body.client_id, queues, ctx.clock_ms(), connection.remote_address)
     return request.reply(body=LockBatchResponse(owned).encode())
+
+
+def _is_here(ctx: ClientContext, queue: MessageQueue) -> bool:
+    """Whether it is a queue of a topic of this broker."""
+    config = ctx.topics.table.get(queue.topic)
+    if config is None or queue.broker_name != ctx.settings.broker_name:
+        return False
+    return 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
 
 def unlock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UNLOCK_BATCH_MQ (42)."""
-    body = LockBatchRequest.decode(request.body)
+    body = decode_body(LockBatchRequest, request)
     ctx.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return request.reply()
 
@@ -131,7 +204,7 @@ def language_name(number: int) -> str:
 
 def consumer_connections(
     ctx: ClientContext, connection: Connection, request: Command, header: h.GetConsumerConnectionList
-) -> Command:
+) -> LongAnswer:
     """Serve GET_CONSUMER_CONNECTION_LIST (203)."""
     group = ctx.clients.consumers.get(header.consumer_group)
     if group is None:
@@ -144,29 +217,33 @@ def consumer_connections(
         group.message_model,
         group.consume_from_where,
     )
-    return request.reply(body=body.encode())
+    return ctx.slices.run(reply(request, body))
 
 
 def producer_connections(
     ctx: ClientContext, connection: Connection, request: Command, header: h.GetProducerConnectionList
-) -> Command:
+) -> LongAnswer:
     """Serve GET_PRODUCER_CONNECTION_LIST (204)."""
     members = ctx.clients.producers.get(header.producer_group)
     if not members:
         text = f"the producer group[{header.producer_group}] not exist"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
-    return request.reply(body=ProducerConnection([_connection(c, info) for c, info in members.items()]).encode())
+    return ctx.slices.run(reply(request, ProducerConnection([_connection(c, info) for c, info in members.items()])))
 
 
-def all_producers(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
+def all_producers(ctx: ClientContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_PRODUCER_INFO (328)."""
-    data = {
-        group: [
+    return ctx.slices.run(_all_producers(ctx, request))
+
+
+def _all_producers(ctx: ClientContext, request: Command) -> Steps[Command]:
+    data = {}
+    for group, members in list(ctx.clients.producers.items()):
+        data[group] = [
             ProducerInfo(
                 info.client_id, c.remote_address, language_name(info.language), info.version, info.heartbeat_ms
             )
             for c, info in members.items()
         ]
-        for group, members in ctx.clients.producers.items()
-    }
-    return request.reply(body=ProducerTableInfo(data).encode())
+        yield
+    return (yield from reply(request, ProducerTableInfo(data)))

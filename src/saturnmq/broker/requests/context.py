@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from saturnmq.acl.plain import PlainValidator
+from saturnmq.administration import Configuration
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.master import MasterServices
@@ -22,9 +24,11 @@ from saturnmq.broker.state.load import Load
 from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.role import Role
 from saturnmq.broker.state.topics import Topics
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.rejections import Rejections
+from saturnmq.slices import Slices
 from saturnmq.store import MessageStore
 
 
@@ -43,6 +47,7 @@ class SendContext:
     answers: SendAnswers
     load: Load
     cluster_suffix: str
+    rejections: Rejections
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class ReplyContext:
 
     send: SendContext
     clients: Clients
+    pending: PendingReplies
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class TransactionContext:
     """For the end of transactions."""
 
     master: MasterServices
+    rejections: Rejections
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +105,10 @@ class ClientContext:
     filters: Filters
     locks: QueueLocks
     long_polling: LongPolling
-    refusals: Refusals
+    rejections: Rejections
     clock_ms: Callable[[], int]
+    heartbeats: Slices
+    slices: Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +117,10 @@ class OffsetContext:
 
     store: MessageStore
     topics: Topics
+    groups: Groups
     offsets: Offsets
     master: MasterServices
+    slices: Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,7 @@ class AdminContext:
     groups: Groups
     offsets: Offsets
     registrar: Registrar
+    slices: Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +144,10 @@ class RuntimeContext:
     stats: Stats
     clock_ms: Callable[[], int]
     load: Load
-    refusals: Refusals
+    rejections: Rejections
     master: MasterServices
     config_text: Callable[[], str]
+    configuration: Callable[[], Configuration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +162,13 @@ class ProgressContext:
     clients: Clients
     clock_ms: Callable[[], int]
     identity: Identity
+    slices: Slices
+
+
+@dataclass(frozen=True, slots=True)
+class AclContext:
+    """For reading and changing accounts. plain: None without account files."""
+
+    settings: BrokerSettings
+    identity: Identity
+    plain: PlainValidator | None

@@ -25,6 +25,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutStatus
 
@@ -44,23 +45,28 @@ def view(ctx: MessageContext, connection: Connection, request: Command, header: 
 
 
 def query(ctx: MessageContext, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
-    """Serve QUERY_MESSAGE (12) by key or unique key; the index has only hashes, so clients must compare the keys (IX-03)."""
+    """Serve QUERY_MESSAGE (12) by key or unique key.
+
+    The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
+    equal are left out here: the caller may have no right on them.
+    """
     count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
     found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
     answer = h.QueryMessageResponse(
         index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
     )
-    if not found.records:
+    records = [record for record in found.records if decode_record(record).topic == header.topic]
+    if not records:
         text = "can not find message, maybe time range not correct"
         return request.reply(ResponseCode.QUERY_NOT_FOUND, text, ext=answer.to_ext())
-    return request.reply(ext=answer.to_ext(), body=b"".join(found.records))
+    return request.reply(ext=answer.to_ext(), body=b"".join(records))
 
 
 async def send_back(
     ctx: SendContext, connection: Connection, request: Command, header: h.ConsumerSendMsgBack
 ) -> Command:
     """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06)."""
-    group = ctx.groups.find(header.group)
+    group = ctx.groups.find(header.group, connection.remote_address)
     if group is None:
         text = f"subscription group not exist, {header.group}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -82,7 +88,7 @@ async def send_back(
     level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
     if original.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
-    config = ctx.topics.ensure_for_group(topic, width)
+    config = ctx.topics.ensure_for_group(topic, width, connection.remote_address)
     if not config.perm & Perm.WRITE:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     queue_id %= max(config.read_queue_nums, 1)  # the topic may have fewer queues than the group's current settings
@@ -111,7 +117,7 @@ def record_at(store: MessageStore, offset: int) -> bytes | None:
 
     A record holds its own offset, so bytes inside another record are not accepted even if they look like one.
     """
-    record = store.read_record(offset)
+    record = store.read_record(PhysicalOffset(offset))
     if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
         return None
     return record

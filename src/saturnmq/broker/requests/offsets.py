@@ -6,12 +6,15 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 from saturnmq.broker.requests.context import OffsetContext
+from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.slices import LongAnswer, reply
 
 
 def query(ctx: OffsetContext, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
@@ -21,7 +24,7 @@ def query(ctx: OffsetContext, connection: Connection, request: Command, header: 
     if offset is not None:
         return request.reply(ext={"offset": str(offset)})
     if ctx.store.min_offset(topic, queue_id) <= 0:
-        first = ctx.store.physical_offset(topic, queue_id, 0)
+        first = ctx.store.physical_offset(topic, queue_id, QueueOffset(0))
         if first < 0 or not ctx.store.on_disk(first):
             return request.reply(ext={"offset": "0"})
     text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -29,10 +32,19 @@ def query(ctx: OffsetContext, connection: Connection, request: Command, header: 
 
 
 def update(ctx: OffsetContext, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
-    """Serve UPDATE_CONSUMER_OFFSET (15), only for an existing queue, so that no offsets remain of a deleted topic (OF-05)."""
+    """Serve UPDATE_CONSUMER_OFFSET (15), only for an existing queue, so that no offsets remain of a deleted topic (OF-05).
+
+    The group must exist too, or be created within the quota: invented names would use up consumerOffsetsMax for all others.
+    """
     problem = topic_problem(header.topic) or group_problem(header.consumer_group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    if header.consumer_group == TRANSACTION_GROUP:  # a restart would skip the half messages before the offset
+        text = f"group[{TRANSACTION_GROUP}] is the broker's own, its offsets are not committed by clients"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    if ctx.groups.find(header.consumer_group, connection.remote_address) is None:
+        text = f"subscription group not exist, {header.consumer_group}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
     config = ctx.topics.get(header.topic)
     if config is None:
         raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -40,14 +52,15 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     if not 0 <= header.queue_id < width:
         text = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {width} queues"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
+    peer = connection.remote_address
+    if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset, peer):
         raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
     return request.reply()
 
 
-def all_consumer_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:
+def all_consumer_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_CONSUMER_OFFSET (43)."""
-    return request.reply(body=ctx.offsets.encode())
+    return ctx.slices.run(reply(request, ctx.offsets.pieces()))
 
 
 def all_delay_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.requests.admin import consume_stats_of, write_width
+from saturnmq.broker.requests.admin import ENTRIES_MAX, consume_stats_of, write_width
 from saturnmq.broker.requests.context import ProgressContext
 from saturnmq.broker.state.filters import wanted_by_tags
 from saturnmq.filter import is_tag_kind
 from saturnmq.net import Connection, SendFailed
 from saturnmq.protocol.bodies import (
     ConsumeQueueData,
-    ConsumeStatsList,
     ConsumeTimeSpans,
     MessageQueue,
     QueryConsumeQueueResponse,
@@ -27,7 +26,10 @@ from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.json_dialect import dumps
 from saturnmq.protocol.names import group_problem
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.slices import LongAnswer, Steps, joined, reply
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ _TO_THE_END = -1  # timestamp for the end of the queue
 _UNITS_MAX = 4096  # units per response
 
 
-def reset(ctx: ProgressContext, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
+def reset(ctx: ProgressContext, connection: Connection, request: Command, header: h.ResetOffset) -> LongAnswer:
     """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
     Without isForce no queue moves forward. A queue without a committed offset starts at the time.
@@ -46,23 +48,33 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
     if config is None:
         text = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    queues = range(config.write_queue_nums)
-    if all(ctx.offsets.get(topic, group, queue_id) is None for queue_id in queues):
+    if not any(0 <= queue_id < config.write_queue_nums for queue_id in ctx.offsets.of(topic, group)):
         raise response_error(ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> not exist")
+    return ctx.slices.run(_reset(ctx, connection, request, header, config))
+
+
+def _reset(
+    ctx: ProgressContext, connection: Connection, request: Command, header: h.ResetOffset, config: TopicConfig
+) -> Steps[Command]:
+    topic, group = header.topic, header.group
     body = ResetOffsetBody()
-    for queue_id in queues:
+    for queue_id in range(config.write_queue_nums):
         now = ctx.offsets.get(topic, group, queue_id)
         wanted = _offset_at(ctx, topic, queue_id, header.timestamp)
         chosen = wanted if header.is_force or now is None else min(wanted, now)
-        body.offset_table[MessageQueue(topic, ctx.settings.broker_name, queue_id)] = chosen
+        body.offset_table[MessageQueue(topic, ctx.settings.broker_name, queue_id)] = QueueOffset(chosen)
+        yield
     live = ctx.clients.consumers.get(group)
     if live is None or not live.members:
         text = (
             f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {header.timestamp}"
         )
         return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, text)
-    as_map, as_list = body.encode(), body.encode_list()
+    as_map = yield from joined(body.pieces())
+    as_list = b""
     for member, info in list(live.members.items()):
+        if info.language == Language.CPP and not as_list:
+            as_list = yield from joined(body.list_pieces())
         push = Command(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
             ext=header.to_ext(),
@@ -72,6 +84,7 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
             member.invoke_oneway(push)
         except SendFailed as error:
             log.warning("offsets not pushed group=%s client=%s error=%s", group, info.client_id, error)
+        yield
     log.info("offsets reset group=%s topic=%s time_ms=%s force=%s by=%s", group, topic, header.timestamp,
              header.is_force, connection.remote_address)  # fmt: skip
     return request.reply(body=as_map)
@@ -85,23 +98,33 @@ def _offset_at(ctx: ProgressContext, topic: str, queue_id: int, time_ms: int) ->
 
 def time_span(
     ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryConsumeTimeSpan
-) -> Command:
+) -> LongAnswer:
     """Serve QUERY_CONSUME_TIME_SPAN (303): first, last and consumed time per queue, and how long the next message has waited."""
     config = ctx.topics.get(header.topic)
     if config is None:
         raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-    spans = [_span(ctx, config, header.group, queue_id) for queue_id in range(config.write_queue_nums)]
-    return request.reply(body=ConsumeTimeSpans(spans).encode())
+    return ctx.slices.run(_time_span(ctx, request, config, header.group))
+
+
+def _time_span(ctx: ProgressContext, request: Command, config: TopicConfig, group: str) -> Steps[Command]:
+    spans = []
+    for queue_id in range(config.write_queue_nums):
+        spans.append(_span(ctx, config, group, queue_id))
+        yield
+    return (yield from reply(request, ConsumeTimeSpans(spans)))
 
 
 def _span(ctx: ProgressContext, config: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
     store, topic = ctx.store, config.topic_name
     low, high = max(store.min_offset(topic, queue_id), 0), max(store.max_offset(topic, queue_id), 0)
-    first = store.store_time(topic, queue_id, low)
-    last = store.store_time(topic, queue_id, high - 1)
     consumed = ctx.offsets.get(topic, group, queue_id) or 0
-    reached = store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else first
-    waits = store.store_time(topic, queue_id, max(consumed, low)) if consumed < high else -1
+
+    def stored(offset: int) -> int:
+        return store.store_time(topic, queue_id, QueueOffset(offset))
+
+    first, last = stored(low), stored(high - 1)
+    reached = stored(consumed - 1) if consumed > 0 else first
+    waits = stored(max(consumed, low)) if consumed < high else -1
     return QueueTimeSpan(
         MessageQueue(topic, ctx.settings.broker_name, queue_id),
         first,
@@ -113,12 +136,16 @@ def _span(ctx: ProgressContext, config: TopicConfig, group: str, queue_id: int) 
 
 def correction(
     ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryCorrectionOffset
-) -> Command:
+) -> LongAnswer:
     """Serve QUERY_CORRECTION_OFFSET (308): the smallest offset of all groups per queue.
 
     2**63 - 1 where compareGroup is behind it. filterGroups are excluded (Apache RocketMQ deletes their offsets), as are offsets
     of messages that were deleted.
     """
+    return ctx.slices.run(_correction(ctx, request, header))
+
+
+def _correction(ctx: ProgressContext, request: Command, header: h.QueryCorrectionOffset) -> Steps[Command]:
     left_out = {name for name in (header.filter_groups or "").split(",") if name}
     least: dict[int, int] = {}
     for group in ctx.offsets.groups_of(header.topic):
@@ -127,10 +154,11 @@ def correction(
         for queue_id, offset in ctx.offsets.of(header.topic, group).items():
             if offset >= ctx.store.min_offset(header.topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, _LONG_MAX))
+            yield
     for queue_id, offset in ctx.offsets.of(header.topic, header.compare_group).items():
         if least.get(queue_id, _LONG_MAX) > offset:
             least[queue_id] = _LONG_MAX
-    return request.reply(body=QueryCorrectionOffsetBody(least).encode())
+    return (yield from reply(request, QueryCorrectionOffsetBody(least)))
 
 
 async def clone(ctx: ProgressContext, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
@@ -141,6 +169,12 @@ async def clone(ctx: ProgressContext, connection: Connection, request: Command, 
     problem = group_problem(header.dest_group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    await ctx.slices.result(_clone(ctx, header))
+    await ctx.offsets.save()
+    return request.reply()
+
+
+def _clone(ctx: ProgressContext, header: h.CloneGroupOffset) -> Steps[None]:
     live = ctx.clients.consumers.get(header.src_group)
     subscribed = live.subscriptions if live is not None and not header.offline else {}
     for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
@@ -149,27 +183,36 @@ async def clone(ctx: ProgressContext, connection: Connection, request: Command, 
             continue
         for queue_id, offset in ctx.offsets.of(topic, header.src_group).items():
             ctx.offsets.set(topic, header.dest_group, queue_id, offset)
-    await ctx.offsets.save()
-    return request.reply()
+            yield
 
 
 def all_consume_stats(
     ctx: ProgressContext, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
-) -> Command:
+) -> LongAnswer:
     """Serve GET_BROKER_CONSUME_STATS (317): progress of every group in write queues; with isOrder for ordered topics only."""
-    result = ConsumeStatsList(broker_addr=ctx.identity.address)
-    for group in ctx.groups.table:
+    return ctx.slices.run(_all_consume_stats(ctx, request, header))
+
+
+def _all_consume_stats(ctx: ProgressContext, request: Command, header: h.GetBrokerConsumeStats) -> Steps[Command]:
+    """The body is a ConsumeStatsList, encoded topic by topic."""
+    groups, total, left = [], 0, ENTRIES_MAX
+    for group in list(ctx.groups.table):
         found = []
         for topic in ctx.offsets.topics_of(group):
             config = ctx.topics.get(topic)
             if config is None or (header.is_order and not config.order):
+                yield
                 continue
-            stats = consume_stats_of(ctx, group, [topic], write_width)
+            stats = yield from consume_stats_of(ctx, group, [topic], write_width, left)
             if stats.offset_table:
-                result.total_diff += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
-                found.append(stats)
-        result.consume_stats_list.append({group: found})
-    return request.reply(body=result.encode())
+                left -= len(stats.offset_table)
+                total += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
+                found.append((yield from joined(stats.pieces())))
+        groups.append(b"{%b:[%b]}" % (dumps(group), b",".join(found)))
+        yield
+    address = dumps(ctx.identity.address)
+    body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (address, b",".join(groups), total)
+    return request.reply(body=body)
 
 
 def queue_units(ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
@@ -190,6 +233,6 @@ def queue_units(ctx: ProgressContext, connection: Connection, request: Command, 
     if not queue.min_offset <= header.index < queue.max_offset:
         text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return request.reply(ResponseCode.SYSTEM_ERROR, text, body=body.encode())
-    for _, (place, size, code) in queue.units(header.index, min(max(header.count, 0), _UNITS_MAX)):
+    for _, (place, size, code) in queue.units(QueueOffset(header.index), min(max(header.count, 0), _UNITS_MAX)):
         body.queue_data.append(ConsumeQueueData(place, size, code, eval=filtered and (accept is None or accept(code))))
     return request.reply(body=body.encode())

@@ -6,21 +6,24 @@ Requirements: BP-01..BP-08, LP-01..LP-04.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
-from saturnmq.broker.numbers import int32, int32_or, int64, int64_or
 from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
-from saturnmq.broker.services.long_polling import ParkedPull
-from saturnmq.broker.state.clients import ConsumerGroup
+from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX, ParkedPull
+from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
+from saturnmq.broker.state.clients import version_ms
 from saturnmq.broker.state.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
-from saturnmq.net import Connection
-from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
+from saturnmq.net import Connection, Later
+from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int32, int32_or, int64, int64_or
 from saturnmq.protocol.names import group_problem, topic_problem
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import GetResult, GetStatus
 
 _READ: Final = int(Perm.READ)
@@ -29,6 +32,10 @@ _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 _COUNT_MAX: Final = 4096
+_READ_AHEAD: Final = (
+    64  # records that a thread reads from the disk for one pull; more than a pull of old records returns
+)
+_SCANNED: Final = 800  # records that a filter may look at in one pull (BP-03)
 _BULK_BYTES_MAX: Final = (
     4 * 1024 * 1024
 )  # response limit if the request has bulkBytes, sent only by our own backlog readers
@@ -36,7 +43,7 @@ _FIELDS: Final = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
     "subVersion", "expressionType",
 )  # fmt: skip
-_PARKED_CHARS_MAX: Final = 65_536  # limit of a parked pull's expression; longer ones are answered at once
+_PARKED_CHARS_MAX: Final = 65_536  # limit of a parked pull's fields; longer ones are answered at once
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -48,39 +55,50 @@ _CODES: Final = {
 }
 
 
-def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | None:
-    """Serve 11. None if the request is parked; it is answered later."""
+def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later | None:
+    """Serve 11. None if the request is parked, Later if too many are: both are answered later."""
     return _pull(ctx, connection, request, may_park=True)
 
 
 def resume(ctx: PullContext, parked: ParkedPull) -> None:
     """Answer a parked pull; it is not parked again (LP-04)."""
-    reply: Command | bytes | None
+    reply: Command | bytes | Later | None
     try:
         reply = _pull(ctx, parked.connection, parked.request, may_park=False)
     except Exception as error:
         reply = parked.connection.failure(parked.request, error)
-    if reply is not None:
-        parked.connection.send(reply)
+    if isinstance(reply, Command | bytes):
+        if parked.later is not None:
+            parked.later.answer(reply)
+        else:
+            parked.connection.send(reply)
 
 
-def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_park: bool) -> bytes | None:
+def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_park: bool) -> bytes | Later | None:
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
-        queue_id, offset = int32(ext, "queueId"), int64(ext, "queueOffset")
+        queue_id, offset = int32(ext, "queueId"), QueueOffset(int64(ext, "queueOffset"))
         count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
     except KeyError as error:
         raise MissingField(error.args[0]) from error
     wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
-    if may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave:
-        ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
+    commits = may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave
+    if commits and group != TRANSACTION_GROUP:
+        ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"), connection.remote_address)
+    count = min(max(count, 1), _COUNT_MAX)
+    bulk_bytes = min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX)
+    if may_park:
+        needed = _SCANNED if wanted.by_record is not None else count if bulk_bytes else min(count, _READ_AHEAD)
+        cold = ctx.store.cold_read(topic, queue_id, offset, needed, bulk_bytes)
+        if cold is not None:
+            return _read_first(ctx, connection, request, cold)
     result = ctx.store.get(
         topic,
         queue_id,
         offset,
-        min(max(count, 1), _COUNT_MAX),
-        bulk_bytes=min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX),
+        count,
+        bulk_bytes=bulk_bytes,
         accept=wanted.by_code,
         accept_record=wanted.by_record,
         accept_extension=wanted.by_extension,
@@ -88,9 +106,10 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
     code = _CODES.get(result.status)
     if code is None:  # the queue does not exist yet or is empty
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-    park = may_park and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
-    if park and _park(ctx, connection, request, topic, queue_id, offset, wanted):
-        return None
+    if may_park and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway:
+        wait_seconds = _wait_seconds(ctx, request)
+        if wait_seconds > 0:
+            return _park(ctx, connection, request, (topic, queue_id), offset, wanted, wait_seconds)
     if code == ResponseCode.PULL_OFFSET_MOVED and ctx.role.slave and not ctx.settings.offset_check_in_slave:
         return _redirect(ctx, request, group, offset, result)
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
@@ -100,13 +119,30 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
     )
 
 
+def _read_first(ctx: PullContext, connection: Connection, request: Command, read: Callable[[], None]) -> Later:
+    """Let a thread read the records from the disk, then answer; other clients are served meanwhile."""
+    later = Later()
+
+    def answer(_: object) -> None:
+        reply: Command | bytes | Later | None
+        try:
+            reply = _pull(ctx, connection, request, may_park=False)
+        except Exception as error:
+            reply = connection.failure(request, error)
+        if not isinstance(reply, Later):
+            later.answer(reply or b"")
+
+    asyncio.get_running_loop().run_in_executor(ctx.store.disk.read_threads, read).add_done_callback(answer)
+    return later
+
+
 def _redirect(ctx: PullContext, request: Command, group: str, offset: int, result: GetResult) -> bytes:
     """A slave may lag: let the client retry the same offset at the broker of the group's settings (BP-08)."""
     ctx.stats.get_miss += 1
     config = ctx.groups.table.get(group)
     offsets = (offset, result.min_offset, result.max_offset)
     broker_id = config.broker_id if config is not None else 0
-    return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status.value, broker_id, offsets)
+    return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status, broker_id, offsets)
 
 
 def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
@@ -114,7 +150,7 @@ def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
     config = ctx.groups.table.get(group)
     if config is None:
         return 0
-    if result.buffers and ctx.store.on_disk(int.from_bytes(result.buffers[-1][28:36], "big")):
+    if result.buffers and ctx.store.on_disk(PhysicalOffset(int.from_bytes(result.buffers[-1][28:36], "big"))):
         return config.which_broker_when_consume_slowly
     return config.broker_id
 
@@ -129,25 +165,38 @@ def _answer(ctx: PullContext, request: Command, result: GetResult, code: Respons
         stats.get_miss += 1
     offsets = (result.next_offset, result.min_offset, result.max_offset)
     records = result.buffers if code == ResponseCode.SUCCESS else ()
-    return frame(request, code, result.status.value, broker_id, offsets, records)
+    return frame(request, code, result.status, broker_id, offsets, records)
 
 
-def _park(
-    ctx: PullContext, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
-) -> bool:
-    """Park the pull until a message arrives; False if it may not wait (LP-01)."""
+def _wait_seconds(ctx: PullContext, request: Command) -> float:
+    """How long the pull may wait for a message; 0 if it is answered at once (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
     if ctx.settings.long_polling:
         wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
-    if wait_ms <= 0:
-        return False
     ext = request.ext
-    if len(ext.get("subscription", "")) > _PARKED_CHARS_MAX:
-        return False
-    request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
-    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
-    return ctx.long_polling.add((topic, queue_id), parked)
+    if wait_ms <= 0 or sum(len(ext.get(name, "")) for name in _FIELDS) > _PARKED_CHARS_MAX:
+        return 0.0
+    return min(wait_ms / 1000, WAIT_SECONDS_MAX)
+
+
+def _park(
+    ctx: PullContext,
+    connection: Connection,
+    request: Command,
+    key: tuple[str, int],
+    offset: int,
+    wanted: Wanted,
+    wait_seconds: float,
+) -> Later | None:
+    """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13)."""
+    ext = request.ext
+    request.body = request.remark = None  # only what is counted stays in memory
+    request.ext = {name: ext[name] for name in _FIELDS if name in ext}
+    deadline = asyncio.get_running_loop().time() + wait_seconds
+    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record, wanted.codes)
+    if ctx.long_polling.add(key, parked):
+        return None
+    return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)
 
 
 # ---- checks
@@ -160,7 +209,7 @@ def _checked(
     if not ctx.settings.broker_permission & _READ:
         text = f"the broker[{ctx.identity.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
-    config = ctx.groups.table.get(group) or _group(ctx, group)
+    config = ctx.groups.table.get(group) or _group(ctx, connection, group)
     if not config.consume_enable:
         raise response_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
     topic_config = ctx.topics.table.get(topic)
@@ -176,12 +225,13 @@ def _checked(
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if sys_flag & _SUBSCRIPTION:
         return _by_expression(ctx, topic, ext.get("subscription"), ext.get("expressionType"))
-    return _by_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
+    version = version_ms(int64_or(ext, "subVersion", 0))
+    return _by_group(ctx, connection, group, topic, version, config.consume_broadcast_enable)
 
 
-def _group(ctx: PullContext, group: str) -> SubscriptionGroupConfig:
+def _group(ctx: PullContext, connection: Connection, group: str) -> SubscriptionGroupConfig:
     problem = group_problem(group)
-    config = ctx.groups.find(group) if problem is None else None
+    config = ctx.groups.find(group, connection.remote_address) if problem is None else None
     if config is None:
         text = f"subscription group [{group}] does not exist, {problem or _FAQ.strip()}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -210,8 +260,14 @@ def _for_retry(ctx: PullContext, topic: str, wanted: Wanted) -> Wanted:
     return wanted
 
 
-def _by_group(ctx: PullContext, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
-    """Filter that the online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
+def _by_group(
+    ctx: PullContext, connection: Connection, group: str, topic: str, version: int, broadcast_allowed: bool
+) -> Wanted:
+    """Filter of a member's own subscription, or of the online group's for other connections.
+
+    The group's is the newest of its members: with it, messages would be skipped because a stranger sent a heartbeat in the
+    group's name. Raises ResponseError 24, 16, 25, 27, 28, 23 or 1.
+    """
     live = ctx.clients.consumers.get(group)
     if live is None:
         text = f"the consumer's group info not exist{_FAQ}"
@@ -219,7 +275,14 @@ def _by_group(ctx: PullContext, group: str, topic: str, version: int, broadcast_
     if live.message_model == "BROADCASTING" and not broadcast_allowed:
         text = f"the consumer group[{group}] can not consume by broadcast way"
         raise response_error(ResponseCode.NO_PERMISSION, text)
-    subscription = _subscription(live, topic)
+    shared = live.subscriptions.get(topic)
+    member = live.members.get(connection)
+    subscription = member.subscriptions.get(topic, shared) if member is not None else shared
+    if live.sources.get(topic) is connection:
+        subscription = shared  # its newest; an older one may have come later
+    if subscription is None:
+        text = f"the consumer's subscription not exist{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
     if subscription.sub_version < version:
         text = "the consumer's subscription not latest"
         raise response_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
@@ -228,14 +291,8 @@ def _by_group(ctx: PullContext, group: str, topic: str, version: int, broadcast_
         if subscription.sub_string == "*" or subscription.class_filter_mode:
             return _for_retry(ctx, topic, EVERYTHING)
         return _for_retry(ctx, topic, wanted_by(subscribed_tags(subscription.sub_string, subscription.code_set)))
+    require_property_filter(kind, ctx.settings.property_filter_enable)  # without it there are no filters
+    if shared is None or (shared.sub_string, shared.expression_type) != (subscription.sub_string, kind):
+        return _for_retry(ctx, topic, wanted_by(matcher_of(subscription.sub_string, kind)))
     record = ctx.filters.for_pull(topic, group, version)
-    require_property_filter(kind, ctx.settings.property_filter_enable)
     return _for_retry(ctx, topic, wanted_by(record))
-
-
-def _subscription(live: ConsumerGroup, topic: str) -> SubscriptionData:
-    subscription = live.subscriptions.get(topic)
-    if subscription is None:
-        text = f"the consumer's subscription not exist{_FAQ}"
-        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-    return subscription

@@ -9,6 +9,7 @@ from typing import Final
 
 from saturnmq.broker.requests.context import MessageContext
 from saturnmq.broker.requests.messages import record_at
+from saturnmq.broker.requests.route import BODY_BUDGET
 from saturnmq.net import CallTimeout, Connection
 from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -16,6 +17,8 @@ from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.protocol.signatures import without_credentials
 
 RELAY_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
@@ -25,7 +28,8 @@ async def running_info(
     ctx: MessageContext, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
 ) -> Command:
     """Serve GET_CONSUMER_RUNNING_INFO (307)."""
-    return await _relayed(ctx, request, header.consumer_group, header.client_id, dict(request.ext), request.body)
+    ext = without_credentials(request.ext)
+    return await _relayed(ctx, request, header.consumer_group, header.client_id, ext, request.body)
 
 
 async def consume_directly(
@@ -41,7 +45,7 @@ async def consume_directly(
     record = record_at(ctx.store, offset)
     if record is None:
         raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    ext = request.ext | {"brokerName": ctx.settings.broker_name}
+    ext = without_credentials(request.ext) | {"brokerName": ctx.settings.broker_name}
     return await _relayed(ctx, request, header.consumer_group, header.client_id or "", ext, record)
 
 
@@ -51,7 +55,7 @@ async def _relayed(
     """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
-    member = next((c for c, info in members if info.client_id == client_id), None)
+    member = next((c for c, info in members if info.client_id == client_id and not c.closed), None)
     if member is None:
         text = f"The Consumer <{group}> <{client_id}> not online"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
@@ -77,7 +81,7 @@ async def consumer_status(
     if live is None or not live.members:
         text = f"No Any Consumer online in the consumer group: [{header.group}]"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    table: dict[str, dict[MessageQueue, int]] = {}
+    table: dict[str, dict[MessageQueue, QueueOffset]] = {}
     for member, info in list(live.members.items()):
         if header.client_addr and info.client_id != header.client_addr:
             continue
@@ -86,7 +90,9 @@ async def consumer_status(
         try:
             answer = await member.invoke(command, STATUS_TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS and answer.body:
-                table[info.client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
+                table[info.client_id] = GetConsumerStatusBody.decode(
+                    answer.body, budget=BODY_BUDGET
+                ).message_queue_table
         except RemoteProtocolError as error:
             raise response_error(ResponseCode.SYSTEM_ERROR, f"{info.client_id} answered {error}") from error
         except SaturnError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.requests.context import ReplyContext
 from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
 from saturnmq.net import Connection
@@ -17,6 +16,7 @@ from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage
+from saturnmq.protocol.headers.numbers import int32, int32_or, int64
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import PutStatus
 
@@ -48,7 +48,7 @@ async def send_reply(ctx: ReplyContext, connection: Connection, request: Command
     finally:
         ctx.send.load.replies -= 1
     if problem is not None:
-        log.warning("reply not delivered peer=%s error=%s", connection.remote_address, problem)
+        ctx.send.rejections.note("reply", connection.remote_address, f"reply not delivered: {problem:.300}")
         return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)
     return request.reply(ResponseCode.SUCCESS, None, base | place)
 
@@ -99,12 +99,17 @@ async def _push(ctx: ReplyContext, properties: str, push: Command) -> str | None
     if client_id is None:
         return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
     requester = ctx.clients.producer_of_id(client_id)
-    if requester is None:
+    if requester is None or requester.closed:
         return f"push reply message fail, channel of <{client_id}> not found."
+    problem = ctx.pending.begin(requester)
+    if problem is not None:
+        return f"push reply message to {client_id} fail: {problem}"
     try:
-        answer = await requester.invoke(push, PUSH_TIMEOUT_MS, limited=False)  # bounded by replyThreadPoolQueueCapacity
+        answer = await requester.invoke(push, PUSH_TIMEOUT_MS, limited=False)  # bounded by PendingReplies
     except SaturnError as error:
         return f"push reply message to {client_id} fail: {error}"
+    finally:
+        ctx.pending.end(requester)
     if answer.code != ResponseCode.SUCCESS:
         return f"push reply message to {client_id} fail: code {answer.code} {answer.remark or ''}".strip()
     return None

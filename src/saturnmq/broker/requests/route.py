@@ -1,15 +1,16 @@
 """What a row of the request table says about a code: handler, ports, roles, effect, permissions and limits.
 
-Requirements: REM-28, DL-X08, ACL-05, ACL-09, ACL-10.
+Requirements: REM-28, DL-X08, ACL-05, ACL-09, ACL-10, SEC-12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from saturnmq.net import Later
+from saturnmq.protocol.bodies import Body
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import CHANGING
@@ -17,7 +18,17 @@ from saturnmq.protocol.frames.header_templates import CHANGING
 Answer = Command | bytes | Later | Awaitable[Command] | None
 Handler = Callable[..., Answer]
 
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # far above the largest list of queues or subscriptions
+CALLER: Final = "caller"  # in attributes of a connection: the account that its current request is of
+BODY_BYTES_MAX: Final = 65_536  # of requests whose body no handler reads, or that hold one small object
+LIST_BYTES_MAX: Final = 1024 * 1024  # of requests with a list: thousands of subscriptions or queues
+BODY_BUDGET: Final = 30_000  # work of reading one JSON body (json_dialect.loads), 20 to 40 ms
+
+B = TypeVar("B", bound=Body)
+
+
+def decode_body(kind: type[B], request: Command) -> B:
+    """The JSON body of a request. Raises BodyError, also for one that would take the event loop too long to read."""
+    return kind.decode(request.body, budget=BODY_BUDGET)
 
 
 class Ports(Enum):
@@ -55,14 +66,16 @@ class Resource(Enum):
 
     TOPIC = "topic"
     GROUP = "group"
+    MESSAGE = "message"  # the topic of the message at a physical offset, or with an id
     CLUSTER = "cluster"
+    LISTING = "listing"  # everything of a kind: read by administrators under access control, by all without it
 
 
 class Need(NamedTuple):
     """One permission that a request needs.
 
-    field: the extField that names the resource; empty if the body or the configuration does. retry_group: for a retry topic, SUB
-    on the group in this field is needed instead, and nothing if the request does not have the field.
+    field: the extField that names the resource; empty if the body does. PUB on a retry topic is SUB on its group; retry_group: the
+    group is that in this field, as 4.9.7 reads it, and nothing is needed if the request does not have the field.
     """
 
     right: Right
@@ -74,8 +87,9 @@ class Need(NamedTuple):
 class Route(NamedTuple):
     """One request code.
 
-    header None: the handler reads extFields itself, for speed, and checks the size of the body. needs: the permissions that 4.9.7
-    checks; without any, a valid signature is enough. body_max: bytes.
+    header None: the handler reads extFields itself, for speed, and checks the size of the body. needs: the permissions that a
+    request needs; without any, a valid signature is enough. Without access control an `administrative` code is served from
+    adminAddresses only. body_max: bytes.
     """
 
     code: RequestCode
@@ -86,6 +100,11 @@ class Route(NamedTuple):
     needs: tuple[Need, ...] = ()
     ports: Ports = Ports.BOTH
     body_max: int = BODY_BYTES_MAX
+
+    @property
+    def administrative(self) -> bool:
+        """Whether the request needs the right ADMIN for more than reading a listing (SEC-12)."""
+        return any(need.right is Right.ADMIN and need.resource is not Resource.LISTING for need in self.needs)
 
     @property
     def template(self) -> bool:

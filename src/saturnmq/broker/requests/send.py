@@ -9,9 +9,9 @@ Requirements: SND-01..SND-16, BAT-04..BAT-06.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
-from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import deliver_ms_of
@@ -21,6 +21,7 @@ from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     FORBIDDEN_SEND_TOPICS,
+    GROUP_LENGTH_MAX,
     HALF_TOPIC,
     RETRY_PREFIX,
     TRANSACTION_MASK,
@@ -34,8 +35,9 @@ from saturnmq.protocol.codes import (
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.decoder import FrameDecoder
+from saturnmq.protocol.headers.numbers import int32, int32_or, int64
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
-from saturnmq.protocol.message import Host, Message, decode_batch
+from saturnmq.protocol.message import BATCH_MESSAGES_MAX, Host, Message, decode_batch
 from saturnmq.protocol.names import topic_problem
 from saturnmq.protocol.properties import find, take, with_property, without
 from saturnmq.store import PutResult, PutStatus
@@ -77,15 +79,17 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
     except REFUSALS as error:
         return refusal(request, error, base)
     store = ctx.store
-    at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
-    if at_once and not ctx.topics.writer.writing:
+    at_once = store.acknowledges_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
+    topic = config.topic_name
+    if at_once and ctx.topics.durable(topic):
         return answer(ctx, request, result, result.status, queue_id)
     later = Later()
     ctx.load.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
         result.reason = result.reason or reason
-        complete(ctx, later, answer(ctx, request, result, status, queue_id))
+        reply = answer(ctx, request, result, status, queue_id)
+        complete(ctx, later, reply if ctx.topics.durable(topic) else _after_topic(ctx, reply, request, topic))
 
     if at_once:
         confirmed(result.status, "")
@@ -94,18 +98,22 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
     return later
 
 
-def complete(ctx: SendContext, later: Later, reply: Command | bytes) -> None:
-    """Answer a send that was counted as waiting, once topics created just before are durable."""
-    ctx.load.sends -= 1
-    later.answer(_after_topics(ctx, reply) if ctx.topics.writer.writing else reply)
+def complete(ctx: SendContext, later: Later, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+    """Answer a send that was counted as waiting."""
+    load = ctx.load
+    load.sends -= 1
+    load.completed += 1
+    later.answer(reply)
 
 
-async def _after_topics(ctx: SendContext, reply: Command | bytes) -> Command:
+async def _after_topic(ctx: SendContext, reply: Command | bytes, request: Command, topic: str) -> Command:
+    """The reply, once the topic that its send created is durable; an error if it cannot be saved."""
     ctx.load.sends += 1
     try:
         await ctx.topics.writer.saved()
-    except StoreError:
-        pass  # already logged by the state writer; the message is stored anyway
+    except StoreError as error:
+        text = f"topic[{topic}] was created for this message, but could not be saved: {error.message}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, ctx.answers.base())
     finally:
         ctx.load.sends -= 1
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
@@ -139,7 +147,7 @@ def place_of(ctx: SendContext, connection: Connection, ext: dict[str, str]) -> t
     queue_id = int32(ext, "e")
     config = ctx.topics.table.get(topic)
     if config is None or topic in FORBIDDEN_SEND_TOPICS:
-        config = _topic_for(ctx, topic, ext)
+        config = _topic_for(ctx, connection, topic, ext)
     width = max(config.write_queue_nums, config.read_queue_nums)
     if queue_id >= width:
         text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
@@ -185,7 +193,7 @@ def refused_at_arrival(ctx: SendContext, request: Command, base: dict[str, str])
     return None
 
 
-def _topic_for(ctx: SendContext, topic: str, ext: dict[str, str]) -> TopicConfig:
+def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[str, str]) -> TopicConfig:
     """Settings of a topic that is not in the table or not allowed for sends. Raises ResponseError (SND-04..SND-06)."""
     problem = topic_problem(topic)
     if problem is not None:
@@ -193,8 +201,9 @@ def _topic_for(ctx: SendContext, topic: str, ext: dict[str, str]) -> TopicConfig
     if topic in FORBIDDEN_SEND_TOPICS:
         raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if topic.startswith(RETRY_PREFIX):
-        _group_of(ctx, topic)
-    config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=ext.get("k") == "true")
+        _group_of(ctx, connection, topic)
+    unit, peer = ext.get("k") == "true", connection.remote_address
+    config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=unit, peer=peer)
     if config is None:
         why = (
             ""
@@ -221,7 +230,7 @@ def put_one(
         wait = waits != "false"
     reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
-        topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
+        topic, queue_id = _retry_target(ctx, connection, request, ext, topic, queue_id, reconsume)
     if "CLUSTER\x01" in properties:
         properties = without(properties, "CLUSTER")
     if not properties:
@@ -237,6 +246,7 @@ def put_one(
     half = "TRAN_MSG\x01" in stored and _is_half(ctx, stored, reconsume)
     if half:
         stored = as_half(topic, queue_id, stored, ext["a"])
+        _check_half_quota(ctx, connection, find(stored, PropertyKey.PGROUP) or "")
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
     elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and others
         topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, stored, sys_flag)
@@ -273,9 +283,11 @@ def _put_batch(
         text = f"the batch of {len(raw)} bytes is illegal, the limit is {limit} bytes"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     try:
-        items = decode_batch(raw)
+        items = decode_batch(raw, BATCH_MESSAGES_MAX)
     except MessageError as error:
-        raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error.message}") from error
+        raise response_error(
+            ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed or too long: {error.message}"
+        ) from error
     topic = config.topic_name
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
@@ -318,6 +330,17 @@ def _is_half(ctx: SendContext, properties: str, reconsume: int) -> bool:
     return True
 
 
+def _check_half_quota(ctx: SendContext, connection: Connection, group: str) -> None:
+    """Raise ResponseError 14 if no more half messages are accepted: the producer tries another broker (LIM-13, PR-16)."""
+    if len(group) > GROUP_LENGTH_MAX:
+        text = f"the producer group has {len(group)} characters, at most {GROUP_LENGTH_MAX} are allowed"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    problem = ctx.master.transactions.problem(group, born_host(connection).ip)
+    if problem is not None:
+        ctx.rejections.note("half_messages", connection.remote_address, f"group={group!r}: {problem}")
+        raise response_error(ResponseCode.SERVICE_NOT_AVAILABLE, problem)
+
+
 def _delayed(
     ctx: SendContext, topic: str, queue_id: int, properties: str, sys_flag: int
 ) -> tuple[str, int, str, int | None]:
@@ -335,23 +358,29 @@ def _delayed(
 
 
 def _retry_target(
-    ctx: SendContext, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
+    ctx: SendContext,
+    connection: Connection,
+    request: Command,
+    ext: dict[str, str],
+    topic: str,
+    queue_id: int,
+    reconsume: int,
 ) -> tuple[str, int]:
     """Topic and queue for a send to a retry topic; the dead-letter queue after too many attempts (SND-09)."""
-    most = _group_of(ctx, topic).retry_max_times
+    most = _group_of(ctx, connection, topic).retry_max_times
     if request.version >= VERSION_MAX_RECONSUME:
         most = int32_or(ext, "l", most)
     if reconsume < most:
         return topic, queue_id
     dead = DLQ_PREFIX + topic[len(RETRY_PREFIX) :]
-    ctx.topics.ensure_for_group(dead, 1)
+    ctx.topics.ensure_for_group(dead, 1, connection.remote_address)
     return dead, 0
 
 
-def _group_of(ctx: SendContext, retry_topic: str) -> SubscriptionGroupConfig:
+def _group_of(ctx: SendContext, connection: Connection, retry_topic: str) -> SubscriptionGroupConfig:
     """Settings of a retry topic's group. Raises ResponseError 26."""
     group = retry_topic[len(RETRY_PREFIX) :]
-    config = ctx.groups.find(group)
+    config = ctx.groups.find(group, connection.remote_address)
     if config is None:
         text = f"subscription group not exist, {group}{_FAQ}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)

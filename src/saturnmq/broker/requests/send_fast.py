@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.broker.numbers import int32, int32_or
 from saturnmq.broker.requests import send as reference
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.net import Connection, Later
@@ -21,6 +20,7 @@ from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSAC
 from saturnmq.protocol.errors import HeaderError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCommand
+from saturnmq.protocol.headers.numbers import int32, int32_or
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2, SEND_V2_BY_V1
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.properties import find, is_set, take
@@ -97,7 +97,7 @@ def _send(
         or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
         or ctx.settings.accept_send_from_ms
         or ctx.load.sends >= ctx.settings.send_queue_max
-        or topics.writer.writing
+        or topics.writer.dirty
         or store.busy
     ):
         return None
@@ -109,7 +109,7 @@ def _send(
     properties = request.text
     if "WAIT\x01" in properties:
         properties, wait = take(properties, "WAIT")
-        if wait == "false" and not store.confirms_at_once:
+        if wait == "false" and not store.acknowledges_at_once:
             return None
     if "CLUSTER\x01" in properties:
         properties = take(properties, "CLUSTER")[0]
@@ -142,7 +142,7 @@ def _send(
     stats = ctx.stats
     stats.put_messages += 1
     stats.put_bytes += result.size
-    if not store.confirms_at_once:
+    if not store.acknowledges_at_once:
         return _answer_later(ctx, request, result, queue_id)
     if request.flag & _ONEWAY:
         return b""

@@ -5,7 +5,7 @@ rows; `NOT_SERVED` states why each remaining code has none. A code without a row
 handlers run on one event loop; the bounds of Apache RocketMQ's thread pools became limits on sends that wait for durability and
 on parked pulls.
 
-Requirements: REM-10, REM-12..REM-14, REM-28, DL-X08, ACL-09, ACL-10.
+Requirements: REM-10, REM-12..REM-14, REM-28, DL-X08, ACL-09, ACL-10, SEC-12.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from saturnmq.broker.requests import (
+    acl,
     admin,
     clients,
     messages,
@@ -25,91 +26,105 @@ from saturnmq.broker.requests import (
     send_fast,
     transactions,
 )
-from saturnmq.broker.requests.route import Effect, Handler, Need, Ports, Resource, Right, Roles, Route
+from saturnmq.broker.requests.route import LIST_BYTES_MAX, Effect, Handler, Need, Ports, Resource, Right, Roles, Route
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.headers import messaging as h
 
 _CHANGE: Final = Effect.CHANGE
 _LEADER: Final = Roles.LEADER
 _ADMIN: Final = (Need(Right.ADMIN, Resource.CLUSTER),)
-_PUB_V1: Final = (Need(Right.PUB, Resource.TOPIC, "topic", "group"),)  # 4.9.7 reads a field that code 10 does not have
-_PUB_V2: Final = (Need(Right.PUB, Resource.TOPIC, "b", "a"),)
+_LISTING: Final = (Need(Right.ADMIN, Resource.LISTING),)
+_PUB_V1: Final = (Need(Right.PUB, Resource.TOPIC, "topic"),)
+_PUB_V2: Final = (Need(Right.PUB, Resource.TOPIC, "b"),)
 _TOPIC: Final = Need(Right.SUB, Resource.TOPIC, "topic")
 _GROUP: Final = Need(Right.SUB, Resource.GROUP, "consumerGroup")
-_HEARTBEAT: Final = (Need(Right.SUB, Resource.GROUP), Need(Right.SUB, Resource.TOPIC))  # of each consumer in the body
+_NAMED_GROUP: Final = Need(Right.SUB, Resource.GROUP, "group")
+_COMPARED: Final = Need(Right.SUB, Resource.GROUP, "compareGroup")
+_BODY: Final = (Need(Right.SUB, Resource.GROUP), Need(Right.SUB, Resource.TOPIC))  # those that the body names
+_MESSAGE: Final = Need(Right.SUB, Resource.MESSAGE, "offset")
+_MESSAGE_ID: Final = Need(Right.SUB, Resource.MESSAGE, "msgId")
+_DECIDE: Final = (Need(Right.PUB, Resource.MESSAGE, "commitLogOffset"),)
 
 ROUTES: Final = (
     # sends
     Route(Code.SEND_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V1),
     Route(Code.SEND_MESSAGE_V2, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
-    Route(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER),
-    Route(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER),
-    Route(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER),
+    Route(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
+    Route(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V1),
+    Route(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V2),
     Route(
         Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back, _CHANGE, _LEADER,
-        (Need(Right.SUB, Resource.GROUP, "group"),),
+        (_NAMED_GROUP, _MESSAGE),
     ),
-    Route(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER),
-    Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER),
+    Route(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER, _DECIDE),
+    Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER, _ADMIN),
     # pulls and single messages
     Route(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
     Route(Code.QUERY_MESSAGE, h.QueryMessage, messages.query, needs=(_TOPIC,)),
-    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view),
+    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view, needs=(_MESSAGE,)),
     # live clients
-    Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_HEARTBEAT),
+    Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
     Route(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),
     Route(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, needs=(_GROUP,)),
     Route(Code.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
-    Route(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER),
-    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE),  # releases what a former leader granted
-    Route(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections),
-    Route(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections),
-    Route(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers),
+    Route(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER, _BODY, body_max=LIST_BYTES_MAX),
+    # Not only for a leader: releases what a former one granted.
+    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
+    Route(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections, needs=(_GROUP,)),
+    Route(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections, needs=_LISTING),
+    Route(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers, needs=_LISTING),
     # offsets
-    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query),
+    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, needs=(_TOPIC, _GROUP)),
     Route(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
-    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time),
-    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum),
-    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum),
-    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time),
-    Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets),
-    Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets),
+    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, needs=(_TOPIC,)),
+    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, needs=(_TOPIC,)),
+    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, needs=(_TOPIC,)),
+    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, needs=(_TOPIC,)),
+    Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets, needs=_LISTING),
+    Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
     # topics and groups
     Route(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics),
+    Route(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics, needs=_LISTING),
     Route(Code.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic, _CHANGE, _LEADER, _ADMIN),
     Route(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
     Route(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups),
+    Route(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups, needs=_LISTING),
     Route(Code.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group, _CHANGE, _LEADER, _ADMIN),
     # cleaning, configuration, statistics
-    Route(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE),
+    Route(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE, needs=_ADMIN),
     # A follower's topic table may lag its queues by a second: topics in use could look unused.
-    Route(Code.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics, _CHANGE, _LEADER),
-    Route(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE),
+    Route(Code.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics, _CHANGE, _LEADER, _ADMIN),
+    Route(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE, needs=_ADMIN),
     Route(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
-    Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, needs=_ADMIN),  # always refused
+    Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, _CHANGE, needs=_ADMIN),
     Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, admin.runtime_info),
-    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats),
-    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats),
-    Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic),
+    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, needs=(_TOPIC,)),
+    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, needs=(_GROUP, _TOPIC)),
+    Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
     # progress of groups
-    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats),
-    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units),
-    Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER),
-    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span),
-    Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction),
-    Route(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER),
+    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, needs=_LISTING),
+    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units, needs=(_TOPIC, _GROUP)),
+    Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER, _ADMIN),
+    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, needs=(_TOPIC, _NAMED_GROUP)),
+    Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction, needs=(_TOPIC, _COMPARED)),
+    Route(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER, _ADMIN),
     # relayed to a consumer
-    Route(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status),
-    Route(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info),
-    Route(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly),
+    Route(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status, needs=(_TOPIC, _NAMED_GROUP)),
+    Route(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info, needs=(_GROUP,)),
+    Route(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly, needs=(_GROUP, _MESSAGE_ID)),
+    # accounts
+    Route(Code.UPDATE_AND_CREATE_ACL_CONFIG, h.UpdateAndCreateAclConfig, acl.update_account, _CHANGE, needs=_ADMIN),
+    Route(Code.DELETE_ACL_CONFIG, h.DeleteAclConfig, acl.delete_account, _CHANGE, needs=_ADMIN),
+    Route(Code.GET_BROKER_CLUSTER_ACL_INFO, h.NoFields, acl.versions, needs=_ADMIN),
+    Route(
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, h.UpdateGlobalWhiteAddrsConfig, acl.update_white_addresses, _CHANGE, needs=_ADMIN
+    ),
+    Route(Code.GET_BROKER_CLUSTER_ACL_CONFIG, h.NoFields, acl.accounts, needs=_ADMIN),
 )  # fmt: skip
 
 _NAME_SERVER: Final = "served by the NameServer"
 _TO_CLIENT: Final = "sent by a broker to its clients"
 _UNUSED: Final = "no client or tool of 4.9.7 sends it, and its broker has no handler"
-_ACL: Final = "this version has no access control: aclEnable=true does not start"
 
 NOT_SERVED: Final[dict[Code, str]] = (
     dict.fromkeys(
@@ -162,16 +177,6 @@ NOT_SERVED: Final[dict[Code, str]] = (
         ),
         _UNUSED,
     )
-    | dict.fromkeys(
-        (
-            Code.UPDATE_AND_CREATE_ACL_CONFIG,
-            Code.DELETE_ACL_CONFIG,
-            Code.GET_BROKER_CLUSTER_ACL_INFO,
-            Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-            Code.GET_BROKER_CLUSTER_ACL_CONFIG,
-        ),
-        _ACL,
-    )
     | {
         Code.REGISTER_FILTER_SERVER: "filter servers run uploaded Java classes; SaturnMQ has none",
         Code.REGISTER_MESSAGE_FILTER_CLASS: "sent to a filter server, never to a broker",
@@ -188,6 +193,7 @@ class BoundRoute(NamedTuple):
     handler: Handler
     context: object
     body_max: int
+    administrative: bool
 
 
 def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
@@ -197,7 +203,9 @@ def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
     for route in ROUTES:
         hints = get_type_hints(route.handler)
         context = by_type[hints[next(iter(hints))]]
-        bound[int(route.code)] = BoundRoute(route.code, route.header, route.handler, context, route.body_max)
+        bound[int(route.code)] = BoundRoute(
+            route.code, route.header, route.handler, context, route.body_max, route.administrative
+        )
     return bound
 
 

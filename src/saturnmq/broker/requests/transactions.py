@@ -32,8 +32,8 @@ def end(ctx: TransactionContext, connection: Connection, request: Command, heade
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     code, remark = ctx.master.transactions.end(header)
     if code != ResponseCode.SUCCESS:
-        log.warning("end of transaction refused key=%s group=%s peer=%s reason=%s", header.transaction_id, header.producer_group,
-                    connection.remote_address, remark)  # fmt: skip
+        text = f"end of transaction, key={header.transaction_id!r:.80} group={header.producer_group!r:.80}: {remark}"
+        ctx.rejections.note("end_transaction", connection.remote_address, text)
     return request.reply(code, remark)
 
 

@@ -22,6 +22,7 @@ from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_properties, decode_record
+from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import delay_levels
@@ -106,7 +107,7 @@ class Level:
 
     number: int
     delay_ms: int
-    offset: int = -1  # -1: not known yet
+    offset: QueueOffset = NO_QUEUE_OFFSET  # -1: not known yet
     rests_until_ms: int = 0
     rest_ms: int = 0
 
@@ -151,7 +152,7 @@ class DelayService:
         self._task = RepeatedTask(self.deliver_due)
         self._saving = asyncio.Lock()
         self._first = 0  # index of the level that the next iteration begins with
-        self._unknown: dict[int, int] = {}  # progress of levels that are not configured any more
+        self._unknown: dict[int, QueueOffset] = {}  # progress of levels that are not configured any more
 
     # ---- lifecycle
 
@@ -160,9 +161,9 @@ class DelayService:
         found = self._file.read(DelayOffsetTable.decode)
         for number, offset in found.offset_table.items() if found is not None else ():
             if 1 <= number <= self.level_max:
-                self._levels[number - 1].offset = offset
+                self._levels[number - 1].offset = QueueOffset(offset)
             else:
-                self._unknown[number] = offset
+                self._unknown[number] = QueueOffset(offset)
 
     def start(self, on_failure: OnFailure) -> None:
         """Start delivering; the store must be open for writes. on_failure: called if delivery ends with an error."""
@@ -239,7 +240,7 @@ class DelayService:
                         return level.rest(now_ms, RETRY_MS, RETRY_MS_MAX)
                     budget.count -= 1
                     budget.bytes -= size
-                level.offset, level.rest_ms, self._dirty = offset + 1, 0, True
+                level.offset, level.rest_ms, self._dirty = QueueOffset(offset + 1), 0, True
             if level.offset == start:  # units are missing: continue with the next file, as Apache RocketMQ (CQ-05)
                 level.offset = min(queue.next_file_offset(start), queue.max_offset)
                 self._dirty = True
@@ -251,7 +252,7 @@ class DelayService:
                 )
         return self._idle_ms
 
-    def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: int) -> int:
+    def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: PhysicalOffset) -> int:
         """Due time of a unit that points to the queue's extension (CQ-13), or computed from the store time if that is missing."""
         content = queue.extension.read(address) if queue.extension is not None else None
         return content.tags_code if content is not None else self._store.log.store_time(physical) + level.delay_ms
@@ -272,7 +273,7 @@ class DelayService:
             log.warning("delay offset corrected level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
         level.offset, self._dirty = corrected, True
 
-    def _deliver(self, level: Level, offset: int, physical: int, size: int) -> bool:
+    def _deliver(self, level: Level, offset: int, physical: PhysicalOffset, size: int) -> bool:
         """Store the copy of one message; False if it must be retried (DLY-06). Damaged messages are logged and skipped."""
         record = self._store.read_record(physical, size)
         if record is None:
@@ -304,7 +305,7 @@ class DelayService:
 
     # ---- progress
 
-    def offsets(self) -> dict[int, int]:
+    def offsets(self) -> dict[int, QueueOffset]:
         """Next queue offset by level, for levels in use."""
         return self._unknown | {level.number: level.offset for level in self._levels if level.offset >= 0}
 

@@ -4,7 +4,10 @@ A half message stays where it was stored, and its check count is kept here; 4.9.
 (spec 03 section 17, points 1 to 3). Operation messages record decisions, so progress is a pair: the offset of the first
 undecided half message, and the end of the operation queue at the time that one was stored.
 
-Requirements: TX-07, TX-08, TX-10.
+New half messages are rejected while the table is full: those in it are never rolled back before their checks, as a producer may
+already have changed its own data.
+
+Requirements: TX-07, TX-08, TX-10, LIM-13.
 """
 
 from __future__ import annotations
@@ -14,6 +17,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from saturnmq.broker.state.shares import Shares
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+
+IMMUNITY_MS_MAX: Final = (
+    3_600_000  # a sender must not keep its half messages, and their places, until retention expires
+)
 OUTCOMES_MAX: Final = 10_000  # decisions kept to answer repeated requests
 
 
@@ -34,11 +43,16 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """timeout_ms: age at the first check. check_max: checks before a half message is discarded. kept_ms: maximum age."""
+    """timeout_ms: age at the first check. check_max: checks before a half message is discarded. kept_ms: maximum age.
+
+    pending_max: undecided half messages; those of one producer group may be half of them, and those of one address as many as
+    it leaves to others.
+    """
 
     timeout_ms: int
     check_max: int
     kept_ms: int
+    pending_max: int = 2**31
 
 
 @dataclass(slots=True)
@@ -49,12 +63,14 @@ class Half:
     checks: rounds in which a check was due, whether or not a live producer could be asked (TX-08).
     """
 
-    offset: int
-    physical: int
+    offset: QueueOffset
+    physical: PhysicalOffset
     stored_ms: int
     immune_ms: int
     op_floor: int
     checks: int = 0
+    group: str = ""  # of the producer
+    host: str = ""  # address of the producer
 
 
 class HalfTable:
@@ -63,15 +79,41 @@ class HalfTable:
     def __init__(self, limits: CheckLimits) -> None:
         self.limits = limits
         self.pending: dict[int, Half] = {}
+        self._of_group: dict[str, int] = {}  # number of pending ones
+        self._of_host = Shares(limits.pending_max)
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
 
     def add(self, half: Half) -> None:
         """Add a stored half message."""
+        self._drop(half.offset)
         self.pending[half.offset] = half
+        self._of_group[half.group] = self._of_group.get(half.group, 0) + 1
+        self._of_host.add(half.host, 1)
+
+    def _drop(self, offset: int) -> None:
+        half = self.pending.pop(offset, None)
+        if half is not None:
+            self._of_host.add(half.host, -1)
+            count = self._of_group[half.group] - 1
+            if count:
+                self._of_group[half.group] = count
+            else:
+                del self._of_group[half.group]
+
+    def problem(self, group: str, host: str = "") -> str | None:
+        """Why a new half message of a producer group is rejected, or None. host: the producer's address."""
+        most = self.limits.pending_max
+        if len(self.pending) >= most:
+            return f"{most} transactions are undecided, no more are accepted (undecidedHalfMessagesMax)"
+        if self._of_group.get(group, 0) * 2 >= most > 1:
+            return f"{most // 2} transactions of one producer group are undecided, half of undecidedHalfMessagesMax"
+        if (exceeded := self._of_host.exceeded(host, 1)) is not None:
+            return f"of the undecided transactions, {exceeded} (undecidedHalfMessagesMax)"
+        return None
 
     def settle(self, offset: int, outcome: Outcome) -> None:
         """Record the decision on a half message."""
-        self.pending.pop(offset, None)
+        self._drop(offset)
         self._outcomes[offset] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
             self._outcomes.popitem(last=False)
@@ -81,31 +123,31 @@ class HalfTable:
         return self._outcomes.get(offset)
 
     def due(self, now_ms: int) -> list[tuple[Half, Step]]:
-        """Actions for this round, oldest half message first (TX-07, TX-08, TX-10).
+        """Actions for this round, oldest half message first."""
+        return [(half, step) for half in self.pending.values() if (step := self.step(half, now_ms)) is not None]
+
+    def step(self, half: Half, now_ms: int) -> Step | None:
+        """The action that is due for a half message, if any (TX-07, TX-08, TX-10).
 
         A half message stored in the future (the clock was set back) is checked.
         """
         limits = self.limits
-        steps = []
-        for half in self.pending.values():
-            age_ms = now_ms - half.stored_ms
-            if age_ms > limits.kept_ms or (half.checks >= limits.check_max and not 0 <= age_ms < half.immune_ms):
-                steps.append((half, Step.DISCARD))
-            elif age_ms >= half.immune_ms or age_ms < 0:
-                steps.append((half, Step.ASK))
-        return steps
+        age_ms = now_ms - half.stored_ms
+        if age_ms > limits.kept_ms or (half.checks >= limits.check_max and not 0 <= age_ms < half.immune_ms):
+            return Step.DISCARD
+        return Step.ASK if age_ms >= half.immune_ms or age_ms < 0 else None
 
     def progress(self, half_end: int, op_end: int) -> tuple[int, int]:
         """(half, operation) queue offsets to restart reading from. half_end, op_end: the current ends of both queues."""
         if not self.pending:
             return half_end, op_end
         first = min(self.pending)
-        return first, min(half.op_floor for half in self.pending.values())
+        return first, self.pending[first].op_floor  # the smallest: later half messages were stored at later ends
 
 
 def immunity_ms(text: str | None, timeout_ms: int) -> int:
-    """Age before the first check, from CHECK_IMMUNITY_TIME_IN_SECONDS; -1 or an invalid number: the timeout (TX-10)."""
+    """Age before the first check, from CHECK_IMMUNITY_TIME_IN_SECONDS, at most an hour; -1 or invalid: the timeout (TX-10)."""
     digits = (text or "").removeprefix("-")
     if text is None or not (digits.isascii() and digits.isdigit()) or text == "-1":
         return timeout_ms
-    return max(int(text[:12]), 0) * 1000
+    return min(max(int(text[:12]), 0) * 1000, IMMUNITY_MS_MAX)

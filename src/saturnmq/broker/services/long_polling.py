@@ -1,35 +1,58 @@
-"""Long polling: pulls that wait for a message.
+"""Long polling: pulls that wait for a message, and their answers.
 
-A parked pull costs one object; an append examines only the pulls of its own queue; one timer serves all deadlines.
+Life of a pull here: parked in the index of its queue; ready, once a message it accepts was appended or its time is over; answered.
+An append looks up the pulls of its queue by tags code, so pulls with other tags cost it nothing; pulls with other filters
+are grouped, and each different filter is evaluated once. Ready pulls are answered in slices, one per connection in turn, each slice
+bounded in bytes and time; a connection whose peer does not read its output keeps its ready pulls until it has drained. A pull
+that would exceed a limit is delayed instead: it counts as in flight and is answered a little later, so that a client that
+repeats it at once does not spin. Everything runs on the event loop; times are event-loop seconds.
 
-Requirements: LP-01..LP-04.
+Requirements: LP-01..LP-04, LIM-09, LIM-11, LIM-13, REM-14.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Final, Protocol, TypeVar
 
-from saturnmq.net import Connection
+from saturnmq.acl.addresses import network_of
+from saturnmq.broker.state.shares import Shares
+from saturnmq.net import Connection, Later
+from saturnmq.net.rejections import Rejections
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.slices import Steps
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 SCAN_SECONDS: Final = 5.0
+WAIT_SECONDS_MAX: Final = 60.0  # longer waits that a request asks for are shortened to this
 CONNECTION_SHARE: Final = 10  # one connection may use at most 1/10 of the limit
+SLICE_BYTES: Final = 1_048_576  # of responses per event-loop iteration
+SLICE_SECONDS: Final = 0.005  # for responses per event-loop iteration
+PARKED_CHARS_MAX: Final = 67_108_864  # of the requests of all parked pulls; tags codes count as characters too
+CODES_MAX: Final = 64  # pulls with more tags are grouped by their filter instead of indexed by tags code
+WOKEN_MAX: Final = 1024  # pulls that become ready in one step, a few ms
+FILTERS_MAX: Final = 256  # different filters per queue, apart from tags
+CODE_CHARS: Final = 64  # memory of a tags code in a set, as characters
 
 Key = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
 class ParkedPull:
-    """One parked pull. deadline: event-loop time in s.
+    """One waiting pull.
 
-    accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does.
+    accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does. codes: the tags
+    codes that accept matches, if it is a set. later: the response of a delayed pull. indexed: whether it waits for a message.
     """
 
     connection: Connection
@@ -38,152 +61,418 @@ class ParkedPull:
     deadline: float
     accept: Callable[[int], bool] | None
     accept_record: Callable[[bytes], bool] | None = None
+    codes: frozenset[int] | None = None
+    later: Later | None = None
+    key: Key = ("", 0)
+    chars: int = 0
+    due: int = 0
+    indexed: bool = False
+
+    @property
+    def group(self) -> str:
+        return self.request.ext.get("consumerGroup", "")
+
+    @property
+    def address(self) -> str:
+        """The peer's IPv4 address or IPv6 /64 network."""
+        return network_of(host_of(self.connection.remote_address))
 
 
-def _wants(parked: ParkedPull, properties: bytes) -> bool:
-    """Whether a pull accepts these properties. If its filter fails, the pull is woken and answered with the error."""
+K = TypeVar("K")
+Pulls = dict[ParkedPull, None]  # an ordered set
+Filter = tuple[frozenset[int] | Callable[[int], bool] | None, Callable[[bytes], bool] | None]
+
+
+class ParkLimits(Protocol):
+    """How many pulls may be parked: fields of BrokerSettings, read at each use."""
+
+    @property
+    def pull_queue_max(self) -> int: ...
+    @property
+    def parked_per_queue(self) -> int: ...
+    @property
+    def parked_per_group(self) -> int: ...
+    @property
+    def parked_per_address(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Parked pulls of one queue by what they accept: everything, a few tags codes, or what a filter decides."""
+
+    everything: Pulls = field(default_factory=dict)
+    by_code: dict[int, Pulls] = field(default_factory=dict)
+    by_filter: dict[Filter, Pulls] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, parked: ParkedPull) -> None:
+        for pulls in self._places(parked):
+            pulls[parked] = None
+        self.count += 1
+
+    def remove(self, parked: ParkedPull) -> None:
+        for pulls in self._places(parked):
+            pulls.pop(parked, None)
+        self.count -= 1
+        for code in parked.codes or ():
+            if not self.by_code.get(code, True):
+                del self.by_code[code]
+        if not self.by_filter.get(_filter_of(parked), True):
+            del self.by_filter[_filter_of(parked)]
+
+    def _places(self, parked: ParkedPull) -> Iterable[Pulls]:
+        if parked.accept is None and parked.accept_record is None:
+            return (self.everything,)
+        if _by_code(parked):
+            return [self.by_code.setdefault(code, {}) for code in parked.codes or ()]
+        return (self.by_filter.setdefault(_filter_of(parked), {}),)
+
+    def takes(self, parked: ParkedPull) -> bool:
+        """Whether the pull adds no filter to as many as a queue may have."""
+        plain = parked.accept is None and parked.accept_record is None
+        known = plain or _by_code(parked) or _filter_of(parked) in self.by_filter
+        return known or len(self.by_filter) < FILTERS_MAX
+
+    def pulls(self) -> Iterator[ParkedPull]:
+        """All pulls; one with several tags may come several times."""
+        yield from self.everything
+        for places in (self.by_code, self.by_filter):
+            for pulls in list(places.values()):
+                yield from pulls
+
+
+def _discard(table: dict[K, Pulls], name: K, parked: ParkedPull) -> None:
+    """Remove a pull from one of several sets, and the set when it is empty."""
+    pulls = table[name]
+    del pulls[parked]
+    if not pulls:
+        del table[name]
+
+
+def _by_code(parked: ParkedPull) -> bool:
+    return parked.accept_record is None and parked.codes is not None and len(parked.codes) <= CODES_MAX
+
+
+def _filter_of(parked: ParkedPull) -> Filter:
+    """What decides about a pull that is not indexed by tags code; equal sets of codes are one filter."""
+    return parked.accept if parked.codes is None else parked.codes, parked.accept_record
+
+
+def _wants(filter_: Callable[[bytes], bool], properties: bytes) -> bool:
+    """Whether a filter accepts these properties. If it fails, its pulls are woken and answered with the error."""
     try:
-        return parked.accept_record is None or parked.accept_record(properties)
+        return filter_(properties)
     except Exception:
-        log.exception("filter of a parked pull failed peer=%s", parked.connection.remote_address)
+        log.exception("filter of parked pulls failed")
         return True
 
 
 class LongPolling:
-    """All parked pulls of a broker. resume answers one and must not park it again.
+    """All waiting pulls of a broker. resume answers one and must not park it again.
 
     properties(topic, queue id, queue offset) reads a message's properties; called only if a parked pull filters by them.
     queue_end(topic, queue id) returns the end of a queue for a scan every SCAN_SECONDS, on a broker whose appends do not
-    wake pulls (a slave); 0 on any other.
+    wake pulls (a slave); 0 on any other. count: parked and ready pulls, without delayed ones.
     """
 
     def __init__(
         self,
         resume: Callable[[ParkedPull], None],
         *,
-        limit: int,
-        properties: Callable[[str, int, int], bytes | None] | None = None,
-        queue_end: Callable[[str, int], int] | None = None,
+        limits: ParkLimits,
+        rejections: Rejections,
+        properties: Callable[[str, int, QueueOffset], bytes | None],
+        queue_end: Callable[[str, int], int],
     ) -> None:
         self._resume = resume
-        self._queue_end = queue_end
-        self._scanned = 0.0  # event-loop time of the last scan, s
+        self._limits = limits
+        self._rejections = rejections
         self._properties = properties
-        self._limit = limit
-        self._waiting: dict[Key, set[ParkedPull]] = {}
-        self._keys: dict[Connection, dict[ParkedPull, Key]] = {}
-        self._woken: list[ParkedPull] = []
+        self._queue_end = queue_end
+        self._scanned = 0.0
+        self._queues: dict[Key, _Queue] = {}
+        self._connections: dict[Connection, Pulls] = {}
+        self._groups: dict[str, Pulls] = {}
+        self._addresses: dict[str, int] = {}
+        self._due: dict[int, Pulls] = {}  # by the number of the tick that ends their wait
+        self._delayed: deque[ParkedPull] = deque()
+        self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
+        self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
+        self._waking: deque[Iterator[ParkedPull]] = deque()  # pulls that become ready in the next slices
+        self._chars = Shares(PARKED_CHARS_MAX)
+        self._answering = False  # the next slice is scheduled
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
 
+    # ---- waiting
+
     def add(self, key: Key, parked: ParkedPull) -> bool:
-        """Park a pull; False if the limit in total or of its connection is reached."""
-        keys = self._keys.get(parked.connection, {})
-        if self.count >= self._limit or len(keys) * CONNECTION_SHARE >= max(self._limit, CONNECTION_SHARE):
+        """Park a pull; False if a limit is reached."""
+        parked.chars = sum(map(len, parked.request.ext.values())) + CODE_CHARS * len(parked.codes or ())
+        queue = self._queues.get(key) or _Queue()
+        reached = self._reached(queue, parked)
+        if reached:
+            self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {reached}")
             return False
-        self._waiting.setdefault(key, set()).add(parked)
-        self._keys.setdefault(parked.connection, keys)[parked] = key
+        parked.key, parked.indexed, parked.due = key, True, int(parked.deadline / TICK_SECONDS) + 1
+        self._queues[key] = queue
+        queue.add(parked)
+        self._due.setdefault(parked.due, {})[parked] = None
+        self._connections.setdefault(parked.connection, {})[parked] = None
+        self._groups.setdefault(parked.group, {})[parked] = None
+        self._addresses[parked.address] = self._addresses.get(parked.address, 0) + 1
+        self._chars.add(parked.address, parked.chars)
         self.count += 1
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        self._start_timer()
         return True
 
+    def _reached(self, queue: _Queue, parked: ParkedPull) -> str:
+        """The limit that parking this pull would exceed; "" if none."""
+        limits = self._limits
+        most = limits.pull_queue_max
+        for key, count, limit in (
+            ("pullThreadPoolQueueCapacity", self.count, most),
+            ("parkedPullsMaxPerQueue", queue.count, limits.parked_per_queue),
+            ("parkedPullsMaxPerGroup", len(self._groups.get(parked.group, ())), limits.parked_per_group),
+            ("parkedPullsMaxPerAddress", self._addresses.get(parked.address, 0), limits.parked_per_address),
+        ):
+            if count >= limit:
+                return f"{key}={limit} pulls are parked"
+        own, share = len(self._connections.get(parked.connection, ())), max(most // CONNECTION_SHARE, 1)
+        if own >= share:
+            return f"{own} pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity={most}"
+        if (
+            exceeded := self._chars.exceeded(host_of(parked.connection.remote_address), parked.chars, PARKED_CHARS_MAX)
+        ) is not None:
+            return f"of the characters of parked pulls, {exceeded}"
+        return "" if queue.takes(parked) else f"{FILTERS_MAX} different filters wait on this queue"
+
+    def delay(self, parked: ParkedPull, seconds: float) -> Later:
+        """Answer a pull that cannot be parked after a delay; the same delay for all. It is in flight until then."""
+        parked.later = Later()
+        parked.deadline = asyncio.get_running_loop().time() + seconds
+        self._delayed.append(parked)
+        self._start_timer()
+        return parked.later
+
+    def parked(self) -> list[ParkedPull]:
+        """The pulls that wait for a message."""
+        return [parked for pulls in self._due.values() for parked in pulls]
+
+    def _unindex(self, parked: ParkedPull) -> None:
+        """The pull waits for no message any more; it still counts until it is answered or dropped."""
+        parked.indexed = False
+        queue = self._queues[parked.key]
+        queue.remove(parked)
+        if not queue.count:
+            del self._queues[parked.key]
+        _discard(self._due, parked.due, parked)
+
+    def _forget(self, parked: ParkedPull) -> None:
+        """Do not count a pull that is answered or dropped."""
+        if parked.later is not None:
+            return
+        _discard(self._connections, parked.connection, parked)
+        _discard(self._groups, parked.group, parked)
+        left = self._addresses[parked.address] - 1
+        if left:
+            self._addresses[parked.address] = left
+        else:
+            del self._addresses[parked.address]
+        self._chars.add(parked.address, -parked.chars)
+        self.count -= 1
+
+    # ---- waking
+
     def appended(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        """A message was appended: answer the pulls that accept it within this event-loop iteration (LP-03)."""
-        waiting = self._waiting.get((topic, queue_id))
-        if not waiting:
+        """A message was appended: the pulls that accept it become ready (LP-03)."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
             return
-        woken = [h for h in waiting if next_offset > h.offset and (h.accept is None or h.accept(tags_code))]
-        if self._properties is not None and any(h.accept_record is not None for h in woken):
-            properties = self._properties(topic, queue_id, next_offset - 1)
-            woken = [h for h in woken if properties is None or _wants(h, properties)]
-        if not woken:
-            return
-        for parked in woken:
-            self._drop((topic, queue_id), parked)
-        if not self._woken:
-            asyncio.get_running_loop().call_soon(self._run_woken)
-        self._woken += woken
+        woken = list(queue.everything)
+        woken += queue.by_code.get(tags_code, ())
+        if queue.by_filter:
+            woken += self._filtered(queue, topic, queue_id, next_offset, tags_code)
+        self._wake([parked for parked in woken if next_offset > parked.offset])
+
+    def _filtered(
+        self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int
+    ) -> Iterator[ParkedPull]:
+        read, properties = False, None
+        for (codes, accept_record), pulls in queue.by_filter.items():
+            if codes is not None and not (tags_code in codes if isinstance(codes, frozenset) else codes(tags_code)):
+                continue
+            if accept_record is not None:
+                if not read:
+                    read, properties = True, self._properties(topic, queue_id, QueueOffset(next_offset - 1))
+                if properties is not None and not _wants(accept_record, properties):
+                    continue
+            yield from pulls
 
     def wake(self, topic: str, group: str) -> None:
-        """Answer all pulls of a group for a topic within this event-loop iteration, whatever they wait for."""
-        found = [(key, parked) for key, waiting in self._waiting.items() if key[0] == topic for parked in waiting]
-        woken = [(key, parked) for key, parked in found if parked.request.ext.get("consumerGroup") == group]
-        for key, parked in woken:
-            self._drop(key, parked)
-        if woken and not self._woken:
-            asyncio.get_running_loop().call_soon(self._run_woken)
-        self._woken += [parked for _, parked in woken]
+        """Make all pulls of a group for a topic ready, whatever they wait for."""
+        self._wake([parked for parked in self._groups.get(group, ()) if parked.indexed and parked.key[0] == topic])
 
     def wake_all(self) -> None:
-        """Answer every pull within this event-loop iteration, whatever it waits for."""
-        found = [(key, parked) for key, waiting in self._waiting.items() for parked in waiting]
-        for key, parked in found:
-            self._drop(key, parked)
-        if found and not self._woken:
-            asyncio.get_running_loop().call_soon(self._run_woken)
-        self._woken += [parked for _, parked in found]
+        """Make every pull ready, whatever it waits for."""
+        self._wake(self.parked())
 
-    def _run_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for parked in woken:
+    def _wake(self, woken: Iterable[ParkedPull]) -> None:
+        """Make pulls ready, WOKEN_MAX of them at once and the others in the next slices."""
+        rest = iter(woken)
+        if not self._make_ready(rest):
+            self._waking.append(rest)
+            self._schedule()
+
+    def _make_ready(self, woken: Iterator[ParkedPull]) -> bool:
+        """Make up to WOKEN_MAX pulls ready; returns whether there are no more. Those dropped meanwhile are left out."""
+        for count, parked in enumerate(woken, 1):
+            if parked.indexed:
+                self._unindex(parked)
+                self._add_ready(parked)
+            if count >= WOKEN_MAX:
+                return False
+        return True
+
+    def _add_ready(self, parked: ParkedPull) -> None:
+        blocked = self._blocked.get(parked.connection)
+        if blocked is not None:
+            blocked.append(parked)
+            return
+        self._ready.setdefault(parked.connection, deque()).append(parked)
+        self._schedule()
+
+    # ---- answering
+
+    def _schedule(self) -> None:
+        if not self._answering:
+            self._answering = True
+            asyncio.get_running_loop().call_soon(self._answer_slice)
+
+    def _answer_slice(self) -> None:
+        """Answer ready pulls, one per connection in turn, up to a bound of bytes and time."""
+        self._answering = False
+        until, left = monotonic() + SLICE_SECONDS, SLICE_BYTES
+        if self._waking and self._make_ready(self._waking[0]):
+            self._waking.popleft()
+        while self._ready:
+            connection = next(iter(self._ready))
+            pulls = self._ready.pop(connection)
+            if connection.output_full:
+                self._blocked[connection] = pulls
+                connection.when_drained(partial(self._drained, connection))
+                continue
+            parked = pulls.popleft()
+            if pulls:
+                self._ready[connection] = pulls  # after the other connections
+            before = connection.out_bytes
+            self._forget(parked)
+            self._answer(parked)
+            left -= connection.out_bytes - before
+            if left <= 0 or monotonic() > until:
+                break
+        if self._ready or self._waking:
+            self._schedule()
+
+    def _answer(self, parked: ParkedPull) -> None:
+        if not parked.connection.closed:
             self._resume(parked)
+        elif parked.later is not None:
+            parked.later.answer(b"")
 
-    def _drop(self, key: Key, parked: ParkedPull) -> None:
-        waiting = self._waiting.get(key)
-        if waiting is not None and parked in waiting:
-            waiting.discard(parked)
-            self.count -= 1
-            keys = self._keys[parked.connection]
-            del keys[parked]
-            if not keys:
-                del self._keys[parked.connection]
-            if not waiting:
-                del self._waiting[key]
+    def _drained(self, connection: Connection) -> None:
+        pulls = self._blocked.pop(connection, None)
+        if pulls:
+            self._ready[connection] = pulls
+            self._schedule()
+
+    # ---- time
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        """Make the pulls ready whose wait is over, and on a slave those whose queue has grown."""
+        now = asyncio.get_running_loop().time()
         self._timer = None
-        scan = self._queue_end is not None and now - self._scanned >= SCAN_SECONDS
-        if scan:
+        number = int(now / TICK_SECONDS)
+        for due in [due for due in self._due if due <= number]:
+            self._wake(list(self._due[due]))
+        while self._delayed and self._delayed[0].deadline <= now:
+            self._add_ready(self._delayed.popleft())
+        if now - self._scanned >= SCAN_SECONDS:
             self._scanned = now
-        for key, waiting in list(self._waiting.items()):
-            end = self._queue_end(*key) if scan and self._queue_end is not None else 0
-            for parked in list(waiting):
-                if parked.connection.closed:
-                    self._drop(key, parked)
-                elif parked.deadline <= now or parked.offset < end:
-                    self._drop(key, parked)
-                    self._resume(parked)
-        if self.count:
-            self._timer = loop.call_later(TICK_SECONDS, self._tick)
+            self._scan()
+        if self.count or self._delayed:
+            self._start_timer()
+
+    def _scan(self) -> None:
+        for key, queue in list(self._queues.items()):
+            end = self._queue_end(*key)
+            if end:
+                self._wake({parked: None for parked in queue.pulls() if parked.offset < end})
+
+    # ---- ends
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the pulls of a connection."""
-        self.take(connection)
+        for _ in self.leaving(connection):
+            pass
+
+    def leaving(self, connection: Connection) -> Steps[None]:
+        """As `connection_closed`, in steps of one pull. The connection is closed: its ready pulls get no answer."""
+        for parked in (*self._ready.pop(connection, ()), *self._blocked.pop(connection, ())):
+            if parked.later is not None:
+                parked.later.answer(b"")
+        for parked in list(self._connections.get(connection, ())):
+            if parked in self._connections.get(connection, ()):
+                if parked.indexed:
+                    self._unindex(parked)
+                self._forget(parked)
+            yield
 
     def take(self, connection: Connection) -> list[Command]:
-        """Drop the pulls of a connection; returns their requests."""
-        taken = list(self._keys.get(connection, {}).items())
-        for parked, key in taken:
-            self._drop(key, parked)
-        return [parked.request for parked, _ in taken]
+        """Drop the pulls of a connection; returns their requests, without those that are only delayed."""
+        dropped = self._withdraw(connection)
+        for parked in dropped:
+            if parked.later is not None:
+                self._add_ready(parked)
+        return [parked.request for parked in dropped if parked.later is None]
+
+    def _withdraw(self, connection: Connection) -> list[ParkedPull]:
+        """Remove the parked and the ready pulls of a connection."""
+        ready = [*self._ready.pop(connection, ()), *self._blocked.pop(connection, ())]
+        pulls = list(self._connections.get(connection, ()))
+        for parked in pulls:
+            if parked.indexed:
+                self._unindex(parked)
+            self._forget(parked)
+        return pulls + [parked for parked in ready if parked.later is not None]
 
     def abort(self) -> None:
         """Drop all pulls without a response."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for connection in list(self._keys):
-            self.take(connection)
+        self._stop_timer()
+        self._waking.clear()
+        self._delayed.clear()
+        for connection in {*self._connections, *self._ready, *self._blocked}:
+            self._withdraw(connection)
 
     def stop(self) -> None:
-        """Answer all pulls, so that no client waits for a broker that shuts down."""
+        """Answer all pulls, so that no client waits for a broker that shuts down; not those of peers that do not read."""
+        self._stop_timer()
+        delayed = list(self._delayed)
+        self._waking.clear()
+        self._delayed.clear()
+        for connection in {*self._connections, *self._ready, *self._blocked}:
+            delayed += self._withdraw(connection)
+        for parked in delayed:
+            if not parked.connection.output_full:
+                self._answer(parked)
+            elif parked.later is not None:
+                parked.later.answer(b"")
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for key, waiting in list(self._waiting.items()):
-            for parked in list(waiting):
-                self._drop(key, parked)
-                self._resume(parked)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from saturnmq.tasks import OnFailure, supervised
+from saturnmq.tasks import OnFailure, cancel, supervised
 
 
 class Alarm:
@@ -48,9 +48,7 @@ class RepeatedTask:
     async def stop(self) -> None:
         """Cancel the task; a call of `work` is never interrupted."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
 
     def wake(self) -> None:
         """Call `work` now."""

@@ -24,11 +24,13 @@ from saturnmq.broker.services.address_server import LookupFailed, look_up
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+from saturnmq.tasks import cancel, one_round, supervised
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Registrar:
         self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
         self.master_address = ""  # as last reported to a slave by the NameServers
+        self.ha_server_address = ""  # the master's HA port, kept while the NameServers know no master
         self.registered = 0  # rounds answered by at least one NameServer
 
     @property
@@ -86,22 +89,18 @@ class Registrar:
         """Register once, then start the background tasks."""
         if self._settings.fetch_name_servers and not self.name_servers:
             await self.look_up()
-            self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
+            self._look_up_task = supervised(self._look_up_again(), "name server look-ups")
         if self.name_servers or self._look_up_task is not None:
             self._registered_as = self._broker_id()
             await self.register()
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = supervised(self._run(), "registration")
 
     async def stop(self) -> None:
         """Unregister from all NameServers, so that clients are not routed here any more (NS-18)."""
-        if self._look_up_task is not None:
-            self._look_up_task.cancel()
-            await asyncio.gather(self._look_up_task, return_exceptions=True)
-            self._look_up_task = None
+        await cancel(self._look_up_task)
+        self._look_up_task = None
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel(self._task)
             self._task = None
             self._registered_event.set()
             header = h.UnregisterBroker(
@@ -122,11 +121,9 @@ class Registrar:
 
     async def abort(self) -> None:
         """Stop without unregistering."""
-        tasks = [task for task in (self._task, self._look_up_task) if task is not None]
+        tasks = self._task, self._look_up_task
         self._task = self._look_up_task = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         await self._client.close()
 
     async def look_up(self) -> None:
@@ -144,19 +141,19 @@ class Registrar:
     async def _look_up_again(self) -> None:
         while True:
             await asyncio.sleep(LOOK_UP_SECONDS)
-            await self.look_up()
+            await one_round("name server look-ups", self.look_up)
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register changed topics soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
-                self._require_full()  # only a full registration conveys a deletion
+                self.require_full()  # only a full registration conveys a deletion
             else:
                 self._changed[config.topic_name] = None
         if self._changed:
             self._changes_event.set()
 
-    def _require_full(self) -> None:
+    def require_full(self) -> None:
         """Require a full registration of all NameServers.
 
         No incremental one is sent before it: the NameServers would then ignore the full one, which has the same version.
@@ -200,7 +197,7 @@ class Registrar:
         # A NameServer with this version may have it from another member, with fewer topics.
         if broker_id != self._registered_as:
             self._registered_as = broker_id
-            self._require_full()
+            self.require_full()
         addresses = self.name_servers
         ready = [address for address in addresses if address in self._current]
         if len(ready) < len(addresses):
@@ -267,6 +264,8 @@ class Registrar:
             return False
         self.registered += 1
         self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
+        ha_servers = (answer.ext.get("haServerAddr") for answer in answers if answer)
+        self.ha_server_address = next(filter(None, ha_servers), self.ha_server_address)
         orders = _orders(first)
         if orders is not None:
             self._topics.set_order_topics(orders)
@@ -292,9 +291,7 @@ class Registrar:
                     known = table[name].broker_addrs if name in table else {}
                     return sorted(set(known.values()) - {self._address()})
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancel(*asked)
         return []
 
     def _command(self, table: TopicConfigTable, *, complete: bool) -> Command:
@@ -335,6 +332,12 @@ class Registrar:
         """Responses of all NameServers, queried in parallel; None where it failed."""
         return await asyncio.gather(*(self._request(address, command(), timeout_ms) for address in self.name_servers))
 
+    def _sign(self, command: Command) -> None:
+        """Sign a request for NameServers with namesrvAccess=signed, if this broker has an account for them."""
+        settings = self._settings
+        if settings.namesrv_access_key:
+            Signer(settings.namesrv_access_key, settings.namesrv_secret_key, version="v2").sign(command)
+
     async def _request(
         self, address: str, command: Command, timeout_ms: int, *, connect: bool = True
     ) -> Command | None:
@@ -342,6 +345,7 @@ class Registrar:
 
         connect=False: only over an open connection, as a NameServer that was restarted may have fewer topics.
         """
+        self._sign(command)
         try:
             asked = None if connect else self._client.ask(address, command, timeout_ms)
             if asked is None and not connect:

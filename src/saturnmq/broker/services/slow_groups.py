@@ -13,6 +13,7 @@ from typing import Final
 
 from saturnmq.broker.state.groups import SYSTEM_PREFIX, Groups
 from saturnmq.broker.state.offsets import Offsets
+from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_b
 def _behind(store: MessageStore, topic: str, queues: dict[int, int]) -> int:
     """Log bytes from the next message of the slowest of these queues to the end; 0 if all messages are consumed."""
     places = (
-        store.physical_offset(topic, queue_id, max(offset, store.min_offset(topic, queue_id)))
+        store.physical_offset(topic, queue_id, QueueOffset(max(offset, store.min_offset(topic, queue_id))))
         for queue_id, offset in queues.items()
     )
     return max((store.max_physical_offset - place for place in places if place >= 0), default=0)

@@ -29,6 +29,7 @@ from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import wake_ms
@@ -112,7 +113,7 @@ class TimerService:
 
     def load(self) -> None:
         """Read timer.json. Raises CorruptRecord, StoreError."""
-        self._done_ms, self._done_end = self._file.read(_parse) or (0, 0)
+        self._done_ms, self._done_end = self._file.read(parse_progress) or (0, 0)
 
     def start(self, on_failure: OnFailure) -> None:
         """Start delivering; the store must be open for writes. on_failure: called if delivery ends with an error."""
@@ -214,7 +215,7 @@ class TimerService:
             while at < queue_end:
                 count = 0
                 for offset, (physical, size, at_ms) in queue.units(at, min(READ_UNITS, queue_end - at)):
-                    count, at = count + 1, offset + 1
+                    count, at = count + 1, QueueOffset(offset + 1)
                     if size == FILLER_SIZE:
                         continue
                     if at_ms <= ADDRESS_MAX:
@@ -225,7 +226,7 @@ class TimerService:
                     at = queue.next_file_offset(at)  # units are missing: continue with the next file (CQ-05)
                 yield
 
-    def _time_behind(self, physical: int, size: int) -> int:
+    def _time_behind(self, physical: PhysicalOffset, size: int) -> int:
         """Wake time of a unit that points to the queue's extension, read from the message's property; 0 if it is unreadable."""
         record = self._store.read_record(physical, size)
         try:
@@ -266,7 +267,7 @@ class TimerService:
             _, physical, record_bytes = active[0]
             if physical >= self._store.dispatched:
                 return UNSEEN_MS
-            if not self._deliver(physical, record_bytes, now_ms):
+            if not self._deliver(PhysicalOffset(physical), record_bytes, now_ms):
                 self._rest_ms = min(max(2 * self._rest_ms, RETRY_MS), RETRY_MS_MAX)
                 self._rests_until_ms = now_ms + self._rest_ms
                 return self._rest_ms
@@ -291,7 +292,7 @@ class TimerService:
             if not entries:
                 del self._seconds[heapq.heappop(order)]
 
-    def _deliver(self, physical: int, size: int, now_ms: int) -> bool:
+    def _deliver(self, physical: PhysicalOffset, size: int, now_ms: int) -> bool:
         """Store the copy of one message, or the message again if it waits longer; False if it must be retried."""
         record = self._store.read_record(physical, size)
         if record is None:
@@ -363,6 +364,7 @@ class TimerService:
                 log.error("timer progress not saved, retried error=%s", error.message)
 
 
-def _parse(data: bytes) -> tuple[int, int]:
+def parse_progress(data: bytes) -> tuple[int, int]:
+    """Delivered up to this time, Unix ms, and the end of the log at which that was so. Raises ValueError, KeyError, TypeError."""
     table = json.loads(data)
     return int(table["doneMs"]), int(table["logEnd"])

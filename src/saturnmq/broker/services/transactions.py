@@ -46,10 +46,12 @@ from saturnmq.protocol.message import (
     encode_properties,
     encode_record,
 )
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import find, with_property
+from saturnmq.slices import finish, joined
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
-from saturnmq.tasks import OnFailure, supervised
+from saturnmq.tasks import OnFailure, cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ _DELAYS: Final = (
     PropertyKey.TIMER_DELAY_SEC,
 )
 _TRIES: Final = 3
+_MEMBERS_ASKED_MAX: Final = 1000  # members of a producer group looked at for one that has the right
 _STEP: Final = 64  # records handled before other tasks run
 _RETRY_SECONDS: Final = 10
 _COMMIT: Final = int(SysFlag.COMMIT)
@@ -102,15 +105,20 @@ class Transactions:
         stats: Stats,
         identity: Identity,
         clock_ms: Callable[[], int],
+        may_decide: Callable[[Connection, str], bool] = lambda connection, topic: True,
     ) -> None:
+        """may_decide: whether the client of a connection may see and decide half messages of a topic."""
         kept_ms = store.settings.file_reserved_hours * 3_600_000
-        limits = CheckLimits(settings.transaction_timeout_ms, settings.transaction_check_max, kept_ms)
+        limits = CheckLimits(
+            settings.transaction_timeout_ms, settings.transaction_check_max, kept_ms, settings.half_messages_max
+        )
         self.table = HalfTable(limits)
         self.ready = False  # all half messages from before the start are loaded
         self._interval_ms = settings.transaction_interval_ms
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._may_decide = may_decide
         self._stats = stats
         self._identity = identity
         self._clock_ms = clock_ms
@@ -119,9 +127,9 @@ class Transactions:
         self._saved_checks: dict[int, tuple[int, int]] = {}  # loaded at start: offset -> (physical offset, checks)
         self._unwritten: list[int] = []  # decided, but storing the operation failed
         self._finished: set[int] = set()  # decided by the recovery of the last commit, before the scan
-        self._ends = (0, 0)  # of half and operation queue at the start
+        self._ends = (QueueOffset(0), QueueOffset(0))  # of half and operation queue at the start
         # Log end, half and operation offset; the offsets are published once the log is durable up to that end.
-        self._next: tuple[int, int, int] | None = None
+        self._next: tuple[PhysicalOffset, int, int] | None = None
         self._written = b""
         self._task: asyncio.Task[None] | None = None
         self._alarm = Alarm()
@@ -133,7 +141,7 @@ class Transactions:
         """Load saved check counts and the queue bounds; the store is open. Raises CorruptRecord, StoreError."""
         self._saved_checks = self._file.read(_parse_checks) or {}
         half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
-        self._ends = (half.next_offset if half else 0, op.next_offset if op else 0)
+        self._ends = (half.next_offset if half else QueueOffset(0), op.next_offset if op else QueueOffset(0))
         self.ready = self._ends[0] == self._progress(HALF_TOPIC)
         self._finish_last_commit()
 
@@ -145,9 +153,7 @@ class Transactions:
     async def abort(self) -> None:
         """Stop checking without saving check counts and progress."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
 
     async def stop(self) -> None:
         """Stop checking; save check counts and progress."""
@@ -183,10 +189,10 @@ class Transactions:
     def _queue(self, topic: str) -> ConsumeQueue | None:
         return self._store.queues.get((topic, QUEUE))
 
-    def _progress(self, topic: str) -> int:
+    def _progress(self, topic: str) -> QueueOffset:
         """Saved progress, clamped to the bounds of the queue."""
-        queue, offset = self._queue(topic), self._offsets.get(topic, GROUP, QUEUE) or 0
-        return min(max(offset, queue.min_offset), queue.next_offset) if queue else 0
+        queue, offset = self._queue(topic), QueueOffset(self._offsets.get(topic, GROUP, QUEUE) or 0)
+        return min(max(offset, queue.min_offset), queue.next_offset) if queue else QueueOffset(0)
 
     async def _scan(self) -> None:
         half_from, op_from = self._progress(HALF_TOPIC), self._progress(OP_HALF_TOPIC)
@@ -208,7 +214,7 @@ class Transactions:
         self.ready = True
         log.info("half messages read from=%s to=%s undecided=%s", half_from, self._ends[0], len(self.table.pending))
 
-    def _records(self, topic: str, start: int, end: int) -> Iterator[Message]:
+    def _records(self, topic: str, start: QueueOffset, end: QueueOffset) -> Iterator[Message]:
         """Intact messages of a system topic's queue; damaged ones are logged and skipped."""
         queue = self._queue(topic)
         for offset, (physical, _, _) in queue.units(start, end - start) if queue else ():
@@ -218,12 +224,12 @@ class Transactions:
             else:
                 log.error("damaged message skipped topic=%s offset=%s physical_offset=%s", topic, offset, physical)
 
-    def producer_group(self, physical: int) -> str:
+    def producer_group(self, physical: PhysicalOffset) -> str:
         """Producer group of the half message at a physical offset; "" if there is no intact one."""
         message = self._message_at(physical, HALF_TOPIC)
         return message.properties.get(PropertyKey.PGROUP, "") if message is not None else ""
 
-    def _message_at(self, physical: int, topic: str) -> Message | None:
+    def _message_at(self, physical: PhysicalOffset, topic: str) -> Message | None:
         record = self._store.read_record(physical) if physical >= 0 else None
         try:
             message = decode_record(record, check_crc=True) if record is not None else None
@@ -240,14 +246,21 @@ class Transactions:
         )  # 4.9.7 keeps the count in the message
         checks = int(counted[:9]) if counted.isascii() and counted.isdigit() else 0
         return Half(
-            message.queue_offset, message.physical_offset, message.store_timestamp_ms, immune_ms, op_floor, checks
+            message.queue_offset,
+            message.physical_offset,
+            message.store_timestamp_ms,
+            immune_ms,
+            op_floor,
+            checks,
+            message.properties.get(PropertyKey.PGROUP, ""),
+            message.born_host.ip,
         )
 
     def _finish_last_commit(self) -> None:
         """If the log ends with a commit whose operation was lost in a crash, write that operation now."""
         queues = self._store.queues.by_key.values()
         last = max(queues, key=lambda queue: queue.max_physical, default=None)
-        unit = last.unit(last.max_offset - 1) if last is not None else None
+        unit = last.unit(QueueOffset(last.max_offset - 1)) if last is not None else None
         record = self._store.read_record(unit[0]) if unit is not None else None
         try:
             message = decode_record(record) if record is not None else None
@@ -255,13 +268,17 @@ class Transactions:
             return
         if message is None or message.sys_flag & TRANSACTION_MASK != _COMMIT:
             return
-        half = self._message_at(message.prepared_transaction_offset, HALF_TOPIC)
+        half = self._message_at(PhysicalOffset(message.prepared_transaction_offset), HALF_TOPIC)
         if half is not None and half.queue_offset >= self._progress(HALF_TOPIC):
             log.warning("operation of the last commit missing, written now offset=%s", half.queue_offset)
             self._write_op(half.queue_offset)
             self._finished.add(half.queue_offset)
 
     # ---- incoming half messages
+
+    def problem(self, group: str, host: str) -> str | None:
+        """Why a half message of a producer group is rejected, or None (LIM-13). host: the producer's address."""
+        return self.table.problem(group, host)
 
     def prepared(self, message: Message, result: PutResult) -> None:
         """Register a half message after its put."""
@@ -270,7 +287,7 @@ class Transactions:
             op = self._queue(OP_HALF_TOPIC)
             self.table.add(self._half(message, op.next_offset if op else 0))
 
-    def resume(self, physical: int) -> bool:
+    def resume(self, physical: PhysicalOffset) -> bool:
         """Move a discarded message back to the half topic (TX-08). False if it is not one or cannot be stored."""
         message = self._message_at(physical, CHECK_MAX_TIME_TOPIC)
         if message is None:
@@ -287,7 +304,7 @@ class Transactions:
         """Commit or roll back (TX-04, TX-05); repeating the same decision succeeds, a contrary one is an error."""
         if not self.ready:
             return ResponseCode.SYSTEM_ERROR, "the broker is still reading its half messages, it will ask later"
-        message = self._message_at(header.commit_log_offset, HALF_TOPIC)
+        message = self._message_at(PhysicalOffset(header.commit_log_offset), HALF_TOPIC)
         if message is None:
             return ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
         if message.properties.get(PropertyKey.PGROUP) != header.producer_group:
@@ -354,8 +371,10 @@ class Transactions:
         for offset in owed:
             self._write_op(offset)
         without_producer: dict[str, int] = {}
-        for count, (half, step) in enumerate(self.table.due(self._clock_ms()), 1):
-            if self.table.pending.get(half.offset) is half:
+        now_ms = self._clock_ms()
+        for count, half in enumerate(list(self.table.pending.values()), 1):
+            step = self.table.step(half, now_ms)
+            if step is not None and self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
                 if message is None and half.physical >= self._store.max_physical_offset:
                     continue  # not committed by the group yet: unreadable, and its sender has no response
@@ -377,7 +396,7 @@ class Transactions:
         """Ask one live producer of the group; counts as a check even if none can be asked. Returns whether one was."""
         half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
-        connection = self._producer(group)
+        connection = self._producer(group, message.properties.get(PropertyKey.REAL_TOPIC, ""))
         if connection is None:
             without_producer[group] = without_producer.get(group, 0) + 1
             return False
@@ -397,12 +416,20 @@ class Transactions:
             return False
         return True
 
-    def _producer(self, group: str) -> Connection | None:
-        """The group's next producer, round robin, that is open and drains its output (TX-09); None without any."""
-        for _ in range(_TRIES):
+    def _producer(self, group: str, topic: str) -> Connection | None:
+        """The group's next producer, round robin, that is open, drains its output (TX-09) and has the right; None without any."""
+        tries = _TRIES
+        for _ in range(_MEMBERS_ASKED_MAX):
             connection = self._clients.next_producer(group)
-            if connection is None or not (connection.closed or connection.congested):
+            if connection is None:
+                return None
+            if not self._may_decide(connection, topic):
+                continue
+            if not (connection.closed or connection.congested):
                 return connection
+            tries -= 1
+            if not tries:
+                return None
         return None
 
     def _discard(self, half: Half, message: Message) -> None:
@@ -436,20 +463,28 @@ class Transactions:
             self._next = None
         if self._next is None:
             half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
-            ends = (half.next_offset if half else 0, op.next_offset if op else 0)
+            ends = (half.next_offset if half else QueueOffset(0), op.next_offset if op else QueueOffset(0))
             self._next = (self._store.log.end, *self.table.progress(*ends))
 
     async def _save(self) -> None:
         """Save the check counts for the next start; a failure is logged and loses the counts since the last success."""
-        counts = {str(half.offset): [half.physical, half.checks] for half in self.table.pending.values() if half.checks}
-        data = json.dumps({"asked": counts}, separators=(",", ":")).encode()
-        if data == self._written or (not counts and not self._written):
+        asked = [half for half in self.table.pending.values() if half.checks]
+        data = await finish(joined(_checks_pieces(asked)))
+        if data == self._written or (not asked and not self._written):
             return
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             self._written = data
         except StoreError as error:
             log.error("check counts of half messages not saved error=%s", error.message)
+
+
+def _checks_pieces(asked: list[Half]) -> Iterator[bytes]:
+    mark = b'{"asked":{'
+    for half in asked:
+        yield mark + b'"%d":[%d,%d]' % (half.offset, half.physical, half.checks)
+        mark = b","
+    yield b"}}" if asked else mark + b"}}"
 
 
 def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:

@@ -1,34 +1,62 @@
 """Registry of connected producers and consumers: identity, subscriptions, time of the last heartbeat.
 
-Requirements: HB-04..HB-07, RB-07.
+Subscriptions are counted in units, one for a subscription of up to 1 KiB of text and one for each further KiB, so that neither
+many nor long ones exhaust the memory.
+
+Requirements: HB-04..HB-07, RB-07, LIM-13.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from saturnmq.broker.events import Event
+from saturnmq.broker.state.shares import Shares
 from saturnmq.net import Connection
-from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
+from saturnmq.net.log_limit import LogLimit
+from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, SubscriptionData
+from saturnmq.slices import Steps
 
 log = logging.getLogger(__name__)
 
 GROUPS_MAX: Final = 4096  # groups per client connection
+CROWDED_GROUPS_MAX: Final = 64  # the same while all clients together have many
+_MEMBERSHIPS_FACTOR: Final = 4  # memberships of all clients, as a multiple of the groups online
+_UNIT_BYTES: Final = 1024
+_CODE_BYTES: Final = 8
+_COMPARED_MAX: Final = 100  # members whose subscriptions are compared with those of a new one
+_WARN_INTERVAL_MS: Final = 60_000  # between two warnings of one group
+_UNLIMITED: Final = 2**31
+_NANOSECONDS: Final = 10**17  # no time in ms of this age is as great
+
+
+def version_ms(version: int) -> int:
+    """A subscription's version, the time of its client, in Unix ms. The Go client's is in nanoseconds."""
+    return version // 1_000_000 if version >= _NANOSECONDS else version
+
+
+Owner = tuple[str, object]  # IP address of a peer, and its account if there is access control
 
 
 @dataclass(slots=True)
 class ClientInfo:
-    """One client on one connection. heartbeat_ms: time of the last heartbeat, Unix ms."""
+    """One client on one connection.
+
+    heartbeat_ms: time of the last heartbeat, Unix ms. owner: who may use the client id. subscriptions: by topic, of one group.
+    """
 
     client_id: str
     language: int
     version: int
     heartbeat_ms: int
-    subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression, expression type)
+    owner: Owner = ("", None)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    expressions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression, expression type)
+    units: int = 0  # of the subscriptions
 
 
 @dataclass(slots=True)
@@ -41,37 +69,87 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     members: dict[Connection, ClientInfo] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    sources: dict[str, Connection] = field(default_factory=dict)  # topic -> member whose subscription is the group's
+    ids_body: bytes | None = None  # encoded client ids, as long as no member changes
+    warned_ms: int = -_WARN_INTERVAL_MS  # time of the last warning of unequal subscriptions
+
+    def encoded_ids(self) -> bytes | None:
+        """Body of the answer to code 38, encoded once per change of the members; None without members."""
+        if self.ids_body is None and self.members:
+            self.ids_body = ConsumerIdList(self.client_ids()).encode()
+        return self.ids_body
 
     def client_ids(self) -> list[str]:
         """Distinct client ids of the members, in order of registration."""
         return list(dict.fromkeys(info.client_id for info in self.members.values()))
 
-    def update(self, data: ConsumerData) -> bool:
-        """Apply type and subscriptions of a heartbeat; returns whether the set of topics changed (HB-05)."""
+    def update(self, data: ConsumerData, connection: Connection, subscriptions: dict[str, SubscriptionData]) -> bool:
+        """Apply type and subscriptions of a member's heartbeat; returns whether the set of topics changed (HB-05)."""
         self.consume_type, self.message_model = data.consume_type, data.message_model
         self.consume_from_where = data.consume_from_where
         changed = False
-        for subscription in data.subscription_data_set:
-            known = self.subscriptions.get(subscription.topic)
+        for topic, subscription in subscriptions.items():
+            known = self.subscriptions.get(topic)
             if known is None:
                 changed = True
             if known is None or subscription.sub_version > known.sub_version:
-                self.subscriptions[subscription.topic] = subscription
-        for topic in set(self.subscriptions) - {s.topic for s in data.subscription_data_set}:
-            del self.subscriptions[topic]
+                self.subscriptions[topic] = subscription
+                self.sources[topic] = connection
+        for topic in self.subscriptions.keys() - subscriptions.keys():
+            del self.subscriptions[topic], self.sources[topic]
             changed = True
         return changed
 
+    def left(self, connection: Connection) -> list[str]:
+        """Drop what only a former member subscribed; returns the topics of the group whose expression changed.
 
-def _warn_of_unequal_subscriptions(group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
-    """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03). Once per change."""
-    for member, other in group.members.items():
-        if member is not connection and other.subscriptions != info.subscriptions:
+        The newest subscriptions of the remaining members take its place: a stranger's do not outlive its membership.
+        """
+        if connection not in self.sources.values():
+            return []
+        before, self.subscriptions, self.sources = self.subscriptions, {}, {}
+        for member, info in self.members.items():
+            for topic, subscription in info.subscriptions.items():
+                known = self.subscriptions.get(topic)
+                if known is None or subscription.sub_version > known.sub_version:
+                    self.subscriptions[topic] = subscription
+                    self.sources[topic] = member
+        return [
+            topic
+            for topic, new in self.subscriptions.items()
+            if (old := before.get(topic)) is None
+            or (old.sub_string, old.expression_type) != (new.sub_string, new.expression_type)
+        ]
+
+
+def units(subscriptions: Iterable[SubscriptionData]) -> int:
+    """Units of these subscriptions: their number, and one more for each full KiB of text and codes of one."""
+    count = 0
+    for s in subscriptions:
+        size = len(s.sub_string) + sum(map(len, s.tags_set)) + _CODE_BYTES * (len(s.code_set) + len(s.tags_set))
+        count += 1 + size // _UNIT_BYTES
+    return count
+
+
+def _warn_of_unequal_subscriptions(
+    group: ConsumerGroup, connection: Connection, info: ClientInfo, limit: LogLimit
+) -> None:
+    """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03).
+
+    Once per change, at most once per minute and group, and within the limit by group.
+    """
+    if info.heartbeat_ms - group.warned_ms < _WARN_INTERVAL_MS:
+        return
+    for member, other in islice(group.members.items(), _COMPARED_MAX):
+        if member is not connection and other.expressions != info.expressions:
             topics = sorted(
                 topic
-                for topic in other.subscriptions.keys() | info.subscriptions.keys()
-                if other.subscriptions.get(topic) != info.subscriptions.get(topic)
+                for topic in other.expressions.keys() | info.expressions.keys()
+                if other.expressions.get(topic) != info.expressions.get(topic)
             )
+            group.warned_ms = info.heartbeat_ms
+            if limit.suppressed(group.name) is None:
+                return
             log.warning(
                 "unequal subscriptions in one group, messages may be lost group=%s client=%s other=%s topics=%s",
                 group.name, info.client_id, other.client_id, topics[:10],
@@ -82,37 +160,104 @@ def _warn_of_unequal_subscriptions(group: ConsumerGroup, connection: Connection,
 class Clients:
     """All live clients.
 
-    changed: a group whose members or topics changed. offline: the name of a group without members.
+    changed: a group whose members or topics changed. resubscribed: a group, and the topics whose expression changed because a
+    member left. offline: the name of a group without members.
     """
 
-    def __init__(self, live_groups_max: int = 2**31) -> None:
+    def __init__(
+        self,
+        live_groups_max: int = _UNLIMITED,
+        *,
+        client_subscriptions_max: int = _UNLIMITED,
+        subscriptions_max: int = _UNLIMITED,
+    ) -> None:
+        """client_subscriptions_max, subscriptions_max: limits on the subscriptions of one connection and of all, in units."""
         self._live_groups_max = live_groups_max
+        self._client_subscriptions_max = client_subscriptions_max
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # groups as producer, groups as consumer
+        self._units_of: dict[Connection, int] = {}
+        self._units = Shares(subscriptions_max)
+        self._memberships = Shares(_MEMBERSHIPS_FACTOR * live_groups_max)
+        self._creators: dict[tuple[bool, str], str] = {}  # (consumers, name of a group online) -> host that created it
+        self._created = (Shares(live_groups_max), Shares(live_groups_max))  # groups of producers, of consumers
+        self._log_limit = LogLimit()
         self.changed: Event[ConsumerGroup] = Event()
+        self.resubscribed: Event[tuple[ConsumerGroup, list[str]]] = Event()
         self.offline: Event[str] = Event()
-        self._producer_ids: dict[str, Connection] = {}
+        self._producer_ids: dict[str, tuple[Connection, Owner]] = {}  # by client id
         self._round = 0
 
-    def problem(self, connection: Connection, producers: Iterable[str], consumers: Iterable[str]) -> str | None:
-        """Why a heartbeat with these groups is rejected: too many on its connection, or in total (LIM-13). None if accepted."""
+    def problem(
+        self, connection: Connection, producers: Iterable[str], consumers: Sequence[ConsumerData], host: str = ""
+    ) -> str | None:
+        """Why a heartbeat with these groups is rejected: too much on its connection, or in total (LIM-13). None if accepted.
+
+        host: the peer's address.
+        """
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
-        names = (as_producer.union(producers), as_consumer.union(consumers))
+        names = (as_producer.union(producers), as_consumer.union(data.group_name for data in consumers))
         count = len(names[0]) + len(names[1])
         if count > GROUPS_MAX:
             return f"{count} groups of one client, at most {GROUPS_MAX} are taken"
-        for table, wanted in ((self.producers, names[0]), (self.consumers, names[1])):
-            count = len(table) + len(wanted - table.keys())
-            if count > self._live_groups_max and not wanted <= table.keys():
+        if count > max(len(as_producer) + len(as_consumer), CROWDED_GROUPS_MAX):
+            exceeded = self._memberships.exceeded(host, count - len(as_producer) - len(as_consumer))
+            if exceeded is not None:
+                return f"memberships in groups: {exceeded} ({_MEMBERSHIPS_FACTOR} x liveGroupsMax)"
+        online: tuple[Set[str], Set[str]] = (self.producers.keys(), self.consumers.keys())
+        for table, wanted, created in zip(online, names, self._created, strict=True):
+            new = len(wanted - table)
+            count = len(table) + new
+            if new and (exceeded := created.exceeded(host, new)) is not None:
+                return f"groups online: {exceeded} (liveGroupsMax)"
+            if count > self._live_groups_max and new:
                 return f"{count} groups are online, at most {self._live_groups_max} are allowed (liveGroupsMax)"
+            if 2 * count > self._live_groups_max and len(wanted) > CROWDED_GROUPS_MAX and new:
+                return (
+                    f"{len(wanted)} groups of one client, at most {CROWDED_GROUPS_MAX} while more than half of "
+                    f"liveGroupsMax={self._live_groups_max} are online"
+                )
+        before = after = 0
+        for data in consumers:
+            before += self._member_units(data.group_name, connection)
+            after += units(data.subscription_data_set)
+        count = self._units_of.get(connection, 0) - before + after
+        if count > self._client_subscriptions_max:
+            most = self._client_subscriptions_max
+            return f"{count} subscriptions of one client, at most {most} are allowed (subscriptionsMaxPerClient)"
+        if after > before and (exceeded := self._units.exceeded(host, after - before)) is not None:
+            return f"subscriptions: {exceeded} (liveSubscriptionsMax)"
         return None
 
+    def _member_units(self, name: str, connection: Connection) -> int:
+        group = self.consumers.get(name)
+        info = group.members.get(connection) if group is not None else None
+        return info.units if info is not None else 0
+
+    def _count_units(self, connection: Connection, host: str, change: int) -> None:
+        self._units.add(host, change)
+        count = self._units_of.get(connection, 0) + change
+        if count:
+            self._units_of[connection] = count
+        else:
+            self._units_of.pop(connection, None)
+
+    def taken_id(self, client_id: str, owner: Owner) -> bool:
+        """Whether a live producer of another IP address or account has this client id: replies for it would be diverted."""
+        known = self._producer_ids.get(client_id)
+        return known is not None and known[1] != owner and not known[0].closed
+
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
-        """Record a producer's heartbeat."""
-        self.producers.setdefault(group, {})[connection] = info
-        self._producer_ids[info.client_id] = connection
-        self._groups_of.setdefault(connection, (set(), set()))[0].add(group)
+        """Record a producer's heartbeat; a client id stays with the live connection of another owner that has it."""
+        members = self.producers.get(group)
+        if members is None:
+            members = self.producers[group] = {}
+            self._online(False, group, info)
+        members[connection] = info
+        if not self.taken_id(info.client_id, info.owner):
+            self._producer_ids[info.client_id] = (connection, info.owner)
+        self._joined(connection, 0, group, info)
 
     def register_consumer(
         self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool = True
@@ -121,17 +266,47 @@ class Clients:
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+            self._online(True, group.name, info)
         known = group.members.get(connection)
         if known is not None and known.client_id != info.client_id:
-            log.warning("client id changed group=%s from=%s to=%s", group.name, known.client_id, info.client_id)
-        info.subscriptions = {s.topic: (s.sub_string, s.expression_type) for s in data.subscription_data_set}
-        if known is None or known.subscriptions != info.subscriptions:
-            _warn_of_unequal_subscriptions(group, connection, info)
+            self._log_changed_id(group.name, known.client_id, info)
+        if known is None or known.client_id != info.client_id:
+            group.ids_body = None
+        info.subscriptions = {}
+        for s in data.subscription_data_set:
+            if (twice := info.subscriptions.get(s.topic)) is None or s.sub_version > twice.sub_version:
+                info.subscriptions[s.topic] = s
+        info.expressions = {topic: (s.sub_string, s.expression_type) for topic, s in info.subscriptions.items()}
+        info.units = units(info.subscriptions.values())
+        self._count_units(connection, info.owner[0], info.units - (known.units if known is not None else 0))
+        if known is None or known.expressions != info.expressions:
+            _warn_of_unequal_subscriptions(group, connection, info, self._log_limit)
         group.members[connection] = info
-        self._groups_of.setdefault(connection, (set(), set()))[1].add(group.name)
-        changed = group.update(data)
+        self._joined(connection, 1, group.name, info)
+        changed = group.update(data, connection, info.subscriptions)
         if (known is None or changed) and notify:
             self.changed.emit(group)
+
+    def _joined(self, connection: Connection, kind: int, name: str, info: ClientInfo) -> None:
+        """Record a membership. kind: 0 as a producer, 1 as a consumer."""
+        names = self._groups_of.setdefault(connection, (set(), set()))[kind]
+        if name not in names:
+            names.add(name)
+            self._memberships.add(info.owner[0], 1)
+
+    def _online(self, consumers: bool, name: str, info: ClientInfo) -> None:
+        self._creators[consumers, name] = info.owner[0]
+        self._created[consumers].add(info.owner[0], 1)
+
+    def _offline(self, consumers: bool, name: str) -> None:
+        self._created[consumers].add(self._creators.pop((consumers, name)), -1)
+
+    def _log_changed_id(self, group: str, before: str, info: ClientInfo) -> None:
+        suppressed = self._log_limit.suppressed(f"{info.owner[0]} id")
+        if suppressed is not None:
+            log.warning(
+                "client id changed group=%s from=%s to=%s suppressed=%s", group, before, info.client_id, suppressed
+            )
 
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
         """Remove a client from a producer and/or consumer group (HB-07)."""
@@ -144,44 +319,64 @@ class Clients:
             members = self.producers.get(producer_group)
             if members is not None:
                 info = members.pop(connection, None)
-                if info is not None and not as_producer and self._producer_ids.get(info.client_id) is connection:
+                if info is not None:
+                    self._memberships.add(info.owner[0], -1)
+                if info is not None and not as_producer and self.producer_of_id(info.client_id) is connection:
                     del self._producer_ids[info.client_id]
                 if not members:
                     del self.producers[producer_group]
+                    self._offline(False, producer_group)
         if consumer_group:
             group = self.consumers.get(consumer_group)
-            if group is not None and group.members.pop(connection, None) is not None:
-                self._left(group)
+            info = group.members.pop(connection, None) if group is not None else None
+            if group is not None and info is not None:
+                self._memberships.add(info.owner[0], -1)
+                self._count_units(connection, info.owner[0], -info.units)
+                group.ids_body = None
+                self._left(group, connection)
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the connection from all its groups (HB-06)."""
+        for _ in self.leaving(connection):
+            pass
+
+    def leaving(self, connection: Connection) -> Steps[None]:
+        """As `connection_closed`, in steps of one group.
+
+        A client that comes back meanwhile has another connection, so that its memberships and its client id stay.
+        """
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
         for name in list(as_producer):
             self.unregister(connection, name, None)
+            yield
         for name in list(as_consumer):
             self.unregister(connection, None, name)
+            yield
 
-    def expired(self, now_ms: int, expiry_ms: int) -> Iterable[Connection]:
-        """Remove clients without a heartbeat for more than expiry_ms; returns their connections."""
-        expired = {
-            connection
-            for members in (*self.producers.values(), *(group.members for group in self.consumers.values()))
-            for connection, info in members.items()
-            if now_ms - info.heartbeat_ms > expiry_ms
-        }
-        for connection in expired:
-            self.connection_closed(connection)
+    def expired(self, now_ms: int, expiry_ms: int) -> Steps[set[Connection]]:
+        """The connections of clients without a heartbeat for more than expiry_ms, found in steps of one client."""
+        expired = set()
+        for connection, (as_producer, as_consumer) in list(self._groups_of.items()):
+            infos = [self.producers[name][connection] for name in as_producer]
+            infos += [self.consumers[name].members[connection] for name in as_consumer]
+            if any(now_ms - info.heartbeat_ms > expiry_ms for info in infos):
+                expired.add(connection)
+            yield
         return expired
 
-    def _left(self, group: ConsumerGroup) -> None:
+    def _left(self, group: ConsumerGroup, connection: Connection) -> None:
         if not group.members:
             self.consumers.pop(group.name, None)
+            self._offline(True, group.name)
             self.offline.emit(group.name)
+        elif topics := group.left(connection):
+            self.resubscribed.emit((group, topics))
         self.changed.emit(group)
 
     def producer_of_id(self, client_id: str) -> Connection | None:
         """Connection of the producer with this client id (RR-03)."""
-        return self._producer_ids.get(client_id)
+        known = self._producer_ids.get(client_id)
+        return known[0] if known is not None else None
 
     def next_producer(self, group: str) -> Connection | None:
         """A live producer of a group, round robin (PR-36, TX-09)."""

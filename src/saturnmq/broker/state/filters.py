@@ -6,7 +6,7 @@ Requirements: FIL-01..FIL-06, BP-01, CF-03.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from saturnmq.filter import (
     TagMatcher,
     tag_matcher,
 )
+from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.message import decode_properties
 from saturnmq.store import StateFile
@@ -45,12 +46,13 @@ class Wanted(NamedTuple):
     """Predicates of a pull, applied in this order; None accepts everything.
 
     by_code: tags code of the queue unit. by_extension: store time (Unix ms) and bit map of the unit's extension, if it has one.
-    by_record: encoded properties of the message.
+    by_record: encoded properties of the message. codes: what by_code accepts, if it is a set.
     """
 
     by_code: ByCode | None = None
     by_extension: ByExtension | None = None
     by_record: ByRecord | None = None
+    codes: frozenset[int] | None = None
 
 
 EVERYTHING: Final = Wanted()
@@ -73,7 +75,7 @@ def _of_tags(matcher: TagMatcher) -> Wanted:
 
     Only delay queues hold larger codes (delivery times), and no client filters those by tag.
     """
-    return EVERYTHING if matcher.codes is None else Wanted(matcher.codes.__contains__)
+    return EVERYTHING if matcher.codes is None else Wanted(matcher.codes.__contains__, codes=matcher.codes)
 
 
 def wanted_by(matcher: Matcher) -> Wanted:
@@ -127,14 +129,22 @@ def _decoded(raw: bytes) -> dict[str, str]:
 class Filters:
     """Filter data of the groups that subscribe by expression, and its file."""
 
-    def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        file: StateFile,
+        clock_ms: Callable[[], int],
+        topic_exists: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         bloom = BloomFilter(settings.bloom_error_percent, settings.bloom_consumers)
-        self.groups = GroupFilters(bloom)
-        self.writer = StateWriter(file, self.groups.encode)
+        self.groups = GroupFilters(bloom, most=settings.consumer_filters_max, topic_exists=topic_exists)
+        self._enabled = settings.property_filter_enable
+        self.writer = StateWriter(file, self.groups.pieces)
         self._file = file
         self._clock_ms = clock_ms
         self._clean_span_ms = settings.filter_clean_span_ms
         self._dirty = False
+        self._log_limit = LogLimit()
 
     def load(self) -> None:
         """Load consumerFilter.json if it exists; every group in it counts as offline until its next heartbeat.
@@ -149,7 +159,22 @@ class Filters:
 
     def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> None:
         """Apply all subscriptions of a member's heartbeat to its group (FIL-04)."""
-        self._changed(self.groups.subscribe(group, subscriptions, now_ms))
+        for _ in self.subscribing(group, subscriptions, now_ms):
+            pass
+
+    def subscribing(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> Iterator[None]:
+        """As `subscribe`, in steps of at most one expression. Without enablePropertyFilter, nothing is compiled or kept."""
+        if not self._enabled:
+            return
+        for fact in self.groups.subscribing(group, subscriptions, now_ms):
+            if fact is not None:
+                self._changed([fact])
+            yield
+
+    def replace(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Replace filters that no member of the group subscribes any more by what its members subscribe."""
+        if self._enabled:
+            self._changed(self.groups.replace(group, subscriptions, self._clock_ms()))
 
     def group_offline(self, group: str) -> None:
         """Mark a group as offline: its last member has left."""
@@ -158,7 +183,7 @@ class Filters:
     def _changed(self, facts: list[Fact]) -> None:
         for fact in facts:
             self._dirty |= fact.change is not Change.IGNORED
-            _note(fact)
+            _note(fact, self._log_limit)
 
     # ---- pulls
 
@@ -195,11 +220,14 @@ class Filters:
         await self.writer.saved()
 
 
-def _note(fact: Fact) -> None:
+def _note(fact: Fact, limit: LogLimit | None = None) -> None:
+    """Log a fact. limit: of the facts that heartbeats cause, by group."""
     level = logging.INFO
     if fact.change is Change.REJECTED or (fact.change is Change.IGNORED and fact.detail):
         level = logging.WARNING
     elif fact.change in (Change.IGNORED, Change.CONFIRMED):
         level = logging.DEBUG
+    if level > logging.DEBUG and limit is not None and limit.suppressed(fact.group) is None:
+        return
     text = f" ({fact.detail})" if fact.detail else ""
     log.log(level, "filter %s topic=%r group=%s%s", fact.change.value, fact.topic, fact.group, text)

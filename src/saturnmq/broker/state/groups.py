@@ -6,7 +6,7 @@ Requirements: BP-10.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
@@ -39,7 +39,7 @@ class Groups:
         """quota: creation quota for groups that clients create (LIM-13)."""
         self._file = file
         self._quota = quota
-        self.writer = StateWriter(file, self.encode)
+        self.writer = StateWriter(file, self.pieces)
         self._clock_ms = clock_ms
         self._auto_create = auto_create
         self.table: dict[str, SubscriptionGroupConfig] = {
@@ -49,21 +49,28 @@ class Groups:
 
     def load(self) -> None:
         """Load the file over the defaults. Raises CorruptRecord, StoreError."""
-        found = self._file.read(SubscriptionGroupTable.decode)
+        found = self._file.read(SubscriptionGroupTable.decode_file)
         if found is not None:
             self.table.update(found.subscription_group_table)
             self.version = found.data_version
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group. An unknown one is created if auto-creation, its name and the quota allow it, else None."""
+    def find(self, group: str, peer: str = "") -> SubscriptionGroupConfig | None:
+        """Settings of a group. An unknown one is created if auto-creation, its name and the quota allow it, else None.
+
+        peer: `ip:port` of the client.
+        """
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
-            if self._quota is not None and self._quota.add(len(self.table), group) is not None:
+            if self._quota is not None and self._quota.add(self._present(), group, peer) is not None:
                 return None
             config = SubscriptionGroupConfig(group)
             self.set(config)
         return config
+
+    def _present(self) -> int:
+        """Number of groups that count towards subscriptionGroupsMax: all but those that every broker has."""
+        return len(self.table) - sum(name in self.table for name in _SYSTEM_GROUPS)
 
     def set(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group; `writer.saved` waits until it is durable."""
@@ -87,6 +94,6 @@ class Groups:
         self.writer.changed()
         return True
 
-    def encode(self) -> bytes:
-        """Encode as body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and content of the file."""
-        return SubscriptionGroupTable(self.table, self.version).encode()
+    def pieces(self) -> Iterator[bytes]:
+        """Body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and content of the file, as it is now, in pieces."""
+        return SubscriptionGroupTable(dict(self.table), self.version).pieces()

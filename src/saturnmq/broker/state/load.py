@@ -4,9 +4,12 @@ from __future__ import annotations
 
 
 class Load:
-    """sends: wait for durability or replication. replies: pushed to a requester that has not confirmed yet."""
+    """sends: wait for durability or replication; completed: how many of them no longer do, since the start.
 
-    __slots__ = ("replies", "sends")
+    replies: pushed to a requester that has not confirmed yet. wait_ms: estimated wait of a new send.
+    """
+
+    __slots__ = ("completed", "replies", "sends", "wait_ms")
 
     def __init__(self) -> None:
-        self.sends = self.replies = 0
+        self.sends = self.completed = self.replies = self.wait_ms = 0

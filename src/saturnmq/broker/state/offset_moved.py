@@ -17,16 +17,19 @@ from saturnmq.store import MessageStore, PutStatus
 log = logging.getLogger(__name__)
 
 PAUSE_MS: Final = 1000  # between two events of one group and queue; Apache RocketMQ writes one per pull
+EVENTS_MAX: Final = 100  # of all groups and queues within PAUSE_MS
 _REMEMBERED_MAX: Final = 10_000
 
 
 class OffsetMovedEvents:
-    """Writes the events, at most one per PAUSE_MS, group and queue, so that pulls cannot fill the disk."""
+    """Writes the events, at most one per PAUSE_MS, group and queue, and EVENTS_MAX in all, so that pulls cannot fill the disk."""
 
     def __init__(self, store: MessageStore, broker_name: str, clock_ms: Callable[[], int]) -> None:
         self._store = store
         self._broker_name = broker_name
         self._clock_ms = clock_ms
+        self._began_ms = 0
+        self._written = 0  # since then
         self._last_ms: dict[tuple[str, str, int], int] = {}
 
     def add(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
@@ -35,6 +38,11 @@ class OffsetMovedEvents:
         key = (group, topic, queue_id)
         if now - self._last_ms.get(key, now - PAUSE_MS) < PAUSE_MS:
             return
+        if not 0 <= now - self._began_ms < PAUSE_MS:
+            self._began_ms, self._written = now, 0
+        if self._written >= EVENTS_MAX:
+            return
+        self._written += 1
         if len(self._last_ms) >= _REMEMBERED_MAX:
             self._last_ms.clear()
         self._last_ms[key] = now

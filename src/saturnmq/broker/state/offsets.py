@@ -1,4 +1,4 @@
-"""Consumer offset table: (topic, group) -> next offset per queue, kept in consumerOffset.json.
+"""Consumer offset table: group -> topic -> next offset per queue, kept in consumerOffset.json.
 
 Requirements: OF-04, OF-05.
 """
@@ -6,99 +6,164 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Generator, Iterator
+from time import monotonic
+from typing import Final
 
+from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.bodies import ConsumerOffsetTable
 from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.json_dialect import dumps
+from saturnmq.store import wall_clock_ms
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
+
+_LOG_SECONDS: Final = 1.0
 
 
 class Offsets:
     """Offset table and its file, saved periodically and on stop, not on each change."""
 
-    def __init__(self, file: StateFile, *, most: int = 2**31, refusals: Refusals | None = None) -> None:
+    def __init__(
+        self,
+        file: StateFile,
+        *,
+        most: int = 2**31,
+        rejections: Rejections | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         """most: limit on (topic, group) pairs with offsets (LIM-13)."""
         self._file = file
-        self._most = most
-        self._refusals = refusals or Refusals()
-        self._writer = StateWriter(file, self.encode)
-        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._quota = CreationQuota(
+            "offsets", in_all=most, per_hour=most, clock_ms=clock_ms, rejections=rejections or Rejections()
+        )
+        self._writer = StateWriter(file, self.pieces)
+        self._table: dict[str, dict[str, dict[int, int]]] = {}
+        self._pairs = 0  # (topic, group) pairs in the table
         self.dirty = False
+        self._logged_at = -_LOG_SECONDS  # time of the last log line about a decrease
+        self._suppressed = 0  # decreases without a log line since then
 
     def load(self) -> None:
         """Load the file if it exists. Raises CorruptRecord, StoreError."""
-        found = self._file.read(ConsumerOffsetTable.decode)
+        found = self._file.read(ConsumerOffsetTable.decode_file)
         if found is not None:
             for name, queues in found.offset_table.items():
                 topic, _, group = name.partition("@")
-                self._table[(topic, group)] = dict(queues)
+                self._queues(topic, group).update(queues)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The stored offset, or None."""
-        queues = self._table.get((topic, group))
+        topics = self._table.get(group)
+        queues = topics.get(topic) if topics else None
         return queues.get(queue_id) if queues else None
 
-    def set(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Store an offset; a decrease is accepted and logged. Returns False if the table is full and the pair is new."""
-        queues = self._table.get((topic, group))
+    def _queues(self, topic: str, group: str) -> dict[int, int]:
+        """The offsets of a pair, which is added if it is new."""
+        topics = self._table.setdefault(group, {})
+        queues = topics.get(topic)
         if queues is None:
-            if len(self._table) >= self._most:
-                self._refusals.note("offsets", "", f"offset of {group!r} for {topic!r}, {self._most} are kept already")
+            queues = topics[topic] = {}
+            self._pairs += 1
+        return queues
+
+    def set(self, topic: str, group: str, queue_id: int, offset: int, peer: str = "") -> bool:
+        """Store an offset; a decrease is accepted and logged. Returns False if the pair is new and exceeds the quota.
+
+        peer: `ip:port` of the client; "" for the broker itself.
+        """
+        topics = self._table.get(group)
+        queues = topics.get(topic) if topics else None
+        if queues is None:
+            if self._quota.add(self._pairs, f"{topic}@{group}", peer) is not None:
                 return False
-            queues = self._table[(topic, group)] = {}
+            queues = self._queues(topic, group)
         before = queues.get(queue_id)
         if before is not None and offset < before:
-            log.warning(
-                "offset set backwards topic=%s group=%s queue=%s from=%s to=%s", topic, group, queue_id, before, offset
-            )
+            self._log_backwards(topic, group, queue_id, before, offset)
         if before != offset:
             queues[queue_id] = offset
             self.dirty = True
         return True
 
+    def _log_backwards(self, topic: str, group: str, queue_id: int, before: int, offset: int) -> None:
+        """Log a decrease, at most one per second: a client can cause thousands."""
+        now = monotonic()
+        if now - self._logged_at < _LOG_SECONDS:
+            self._suppressed += 1
+            return
+        log.warning(
+            "offset set backwards topic=%s group=%s queue=%s from=%s to=%s suppressed=%s",
+            topic, group, queue_id, before, offset, self._suppressed,
+        )  # fmt: skip
+        self._logged_at, self._suppressed = now, 0
+
     def of(self, topic: str, group: str) -> dict[int, int]:
         """A copy of a group's offsets for a topic, by queue."""
-        return dict(self._table.get((topic, group), {}))
+        return dict(self._table.get(group, {}).get(topic, {}))
 
     def take(self, table: dict[str, dict[int, int]], *, forward: bool = False) -> None:
         """Take over another broker's offsets, with `forward` only greater ones; entries it does not have are kept (DL-C07)."""
         for name, queues in table.items():
             topic, _, group = name.partition("@")
-            known = self._table.setdefault((topic, group), {})
+            known = self._queues(topic, group)
             for queue_id, offset in queues.items():
                 before = known.get(queue_id, -1)
                 if offset > before or (offset != before and not forward):
                     known[queue_id] = offset
                     self.dirty = True
 
+    def limit(self, end: Callable[[str, int], int]) -> Generator[None, None, int]:
+        """Lower offsets above end(topic, queue id), the next offset of the queue, in steps; the result is how many."""
+        count = 0
+        for topics in list(self._table.values()):
+            for topic, queues in list(topics.items()):
+                for queue_id, offset in queues.items():
+                    most = end(topic, queue_id)
+                    if offset > most:
+                        queues[queue_id] = most
+                        count += 1
+                yield
+        self.dirty |= count > 0
+        return count
+
     def topics_of(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""
-        return [topic for topic, name in self._table if name == group]
+        return list(self._table.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have offsets for the topic."""
-        return [group for name, group in self._table if name == topic]
+        return [group for group, topics in self._table.items() if topic in topics]
 
     def remove_group(self, group: str) -> None:
         """Delete all offsets of a group."""
-        for key in [key for key in self._table if key[1] == group]:
-            del self._table[key]
+        topics = self._table.pop(group, None)
+        if topics is not None:
+            self._pairs -= len(topics)
             self.dirty = True
 
     def remove_topic(self, topic: str) -> None:
         """Delete all offsets for a topic."""
-        for key in [key for key in self._table if key[0] == topic]:
-            del self._table[key]
+        for group in self.groups_of(topic):
+            del self._table[group][topic]
+            if not self._table[group]:
+                del self._table[group]
+            self._pairs -= 1
             self.dirty = True
 
+    def pieces(self) -> Iterator[bytes]:
+        """Body of GET_ALL_CONSUMER_OFFSET and content of the file, in pieces.
+
+        Pairs are those of the call. Offsets that change while it is read may be the new ones: the next save has all of them.
+        """
+        return _pieces([(group, topics) for group, topics in self._table.items()])
+
     def encode(self) -> bytes:
-        """Encode as body of GET_ALL_CONSUMER_OFFSET and content of the file."""
-        return ConsumerOffsetTable(
-            {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
-        ).encode()
+        """Body of GET_ALL_CONSUMER_OFFSET and content of the file."""
+        return b"".join(self.pieces())
 
     async def save(self) -> None:
         """Write changes in a worker thread and wait until they are durable. Raises StoreError; the next call retries."""
@@ -110,3 +175,17 @@ class Offsets:
         except StoreError:
             self.dirty = True
             raise
+
+
+def _pieces(groups: list[tuple[str, dict[str, dict[int, int]]]]) -> Iterator[bytes]:
+    mark = b'{"offsetTable":{'
+    for group, topics in groups:
+        for topic, queues in list(topics.items()):
+            yield (
+                mark
+                + dumps(f"{topic}@{group}")
+                + b":"
+                + dumps({str(queue): offset for queue, offset in queues.items()})
+            )
+            mark = b","
+    yield b"}}" if mark == b"," else b'{"offsetTable":{}}'

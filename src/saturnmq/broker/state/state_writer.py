@@ -1,6 +1,7 @@
 """Writes a changed table to its state file in a worker thread, one write for all changes made meanwhile.
 
-An fsync of a growing file takes milliseconds; on the event loop, 500 new topics would stall all other clients for seconds.
+An fsync of a growing file takes milliseconds; on the event loop, 500 new topics would stall all other clients for seconds. So
+would the encoding of a large table at once.
 
 Requirements: SND-06, BP-10.
 """
@@ -9,28 +10,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from saturnmq.protocol.errors import StoreError
+from saturnmq.slices import finish, joined
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
 
 class StateWriter:
-    """Writer of one state file. encode returns the content and runs on the event loop."""
+    """Writer of one state file. pieces returns the content in pieces, which are encoded on the event loop, in slices.
 
-    def __init__(self, file: StateFile, encode: Callable[[], bytes]) -> None:
+    The table may change between two pieces: pieces takes a copy of what must be consistent when it is called.
+    """
+
+    def __init__(self, file: StateFile, pieces: Callable[[], Iterator[bytes]]) -> None:
         self._file = file
-        self._encode = encode
+        self._pieces = pieces
         self._changes = 0
         self._saved = 0  # the change count that is durable
         self._writing: asyncio.Task[None] | None = None
 
     @property
-    def writing(self) -> bool:
-        """Whether a write is in progress."""
-        return self._writing is not None
+    def dirty(self) -> bool:
+        """Whether there are changes that are not durable yet."""
+        return self._saved != self._changes
+
+    @property
+    def changes(self) -> int:
+        """Number of changes so far."""
+        return self._changes
+
+    def durable(self, changes: int) -> bool:
+        """Whether the first `changes` changes are durable."""
+        return self._saved >= changes
 
     def changed(self) -> None:
         """Schedule a write of the changed table. Without a running loop it is written synchronously; raises StoreError then."""
@@ -38,7 +52,7 @@ class StateWriter:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self._file.write(self._encode())
+            self._file.write(b"".join(self._pieces()))
             self._saved = self._changes
             return
         self._begin()
@@ -64,7 +78,8 @@ class StateWriter:
         loop = asyncio.get_running_loop()
         try:
             while self._saved < self._changes:
-                changes, data = self._changes, self._encode()
+                changes = self._changes
+                data = await finish(joined(self._pieces()))
                 await loop.run_in_executor(None, self._file.write, data)
                 self._saved = changes
         finally:

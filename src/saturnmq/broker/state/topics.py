@@ -8,21 +8,24 @@ Requirements: SND-06, NS-34, NS-35, CF-05.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from saturnmq.broker.events import Event
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
-from saturnmq.net.refusals import Refusals
+from saturnmq.net.rejections import Rejections
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import Perm, ResponseCode
 from saturnmq.protocol.errors import response_error
-from saturnmq.protocol.names import topic_problem
+from saturnmq.protocol.names import LEGAL_NAME, topic_problem
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
+
+QUEUES_MAX: Final = 65_536
 
 
 class Topics:
@@ -33,19 +36,28 @@ class Topics:
         settings: BrokerSettings,
         file: StateFile,
         clock_ms: Callable[[], int],
-        refusals: Refusals | None = None,
+        rejections: Rejections | None = None,
     ) -> None:
         self._settings = settings
-        refusals = refusals or Refusals()
+        rejections = rejections or Rejections()
         in_all, per_hour = settings.topics_max, settings.topics_per_hour
-        self._by_sends = CreationQuota("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
+        self._by_sends = CreationQuota(
+            "topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, rejections=rejections
+        )
         self._by_groups = CreationQuota(  # one retry and one dead-letter topic per group
-            "group_topics", in_all=in_all, per_hour=2 * settings.groups_per_hour, clock_ms=clock_ms, refusals=refusals
+            "group_topics",
+            in_all=in_all,
+            per_hour=2 * settings.groups_per_hour,
+            clock_ms=clock_ms,
+            rejections=rejections,
         )
         self._file = file
-        self.writer = StateWriter(file, self.encode)
+        self.writer = StateWriter(file, self.pieces)
         self._clock_ms = clock_ms
         self.table: dict[str, TopicConfig] = {}
+        self._created_by: dict[
+            str, int
+        ] = {}  # topics that may not be durable yet: number of the change that created each
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
         self.changed: Event[list[TopicConfig]] = Event()
@@ -56,19 +68,37 @@ class Topics:
 
         Raises CorruptRecord, StoreError.
         """
-        found = self._file.read(TopicConfigTable.decode)
+        found = self._file.read(TopicConfigTable.decode_file)
         if found is not None:
-            for name, config in found.topic_config_table.items():
-                config.topic_name = config.topic_name or name
+            for name, config in self._legal(found).items():
                 self.table[name] = config
             self.version = found.data_version
+
+    def _legal(self, found: TopicConfigTable) -> dict[str, TopicConfig]:
+        """The topics of a table from a file or another broker; without impossible ones.
+
+        Left out are names that cannot be folders of a store, and numbers of queues outside 0..65,536.
+        """
+        legal = {}
+        for name, config in found.topic_config_table.items():
+            if not (0 <= config.read_queue_nums <= QUEUES_MAX and 0 <= config.write_queue_nums <= QUEUES_MAX):
+                continue
+            if name in self.system or LEGAL_NAME.fullmatch(name) is not None:
+                config.topic_name = name
+                legal[name] = config
+        if len(legal) < len(found.topic_config_table):
+            ignored = [name for name in found.topic_config_table if name not in legal]
+            log.warning(
+                "topics with illegal names or numbers of queues ignored count=%s first=%.200r", len(ignored), ignored[0]
+            )
+        return legal
 
     def _add_system_topics(self) -> None:
         s = self._settings
         widest = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
         self._system(codes.SELF_TEST_TOPIC, 1)
         if s.auto_create_topic:
-            self._system(codes.AUTO_CREATE_TOPIC, s.default_queues, widest)
+            self._add_auto_create_topic()
         self._system(codes.BENCHMARK_TOPIC, 1024)
         self._system(s.cluster_name, 16, widest if s.cluster_topic_enable else int(Perm.INHERIT))
         self._system(s.broker_name, 1, widest if s.broker_topic_enable else int(Perm.INHERIT))
@@ -80,13 +110,36 @@ class Topics:
         # created on first use
         self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC, codes.TIMER_TOPIC}
 
+    def _add_auto_create_topic(self) -> None:
+        widest = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
+        self._system(codes.AUTO_CREATE_TOPIC, self._settings.default_queues, widest)
+
     def _system(self, name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> None:
         self.table[name] = TopicConfig(name, queues, queues, perm)
         self.system.add(name)
 
+    def add_default_topic(self) -> None:
+        """Create the topic that new topics are derived from, if sends may create topics and it does not exist."""
+        if self._settings.auto_create_topic and codes.AUTO_CREATE_TOPIC not in self.table:
+            self._add_auto_create_topic()
+            self.changed.emit([self.table[codes.AUTO_CREATE_TOPIC]])
+
+    def next_version(self) -> None:
+        """Count a change that concerns all topics, so that NameServers take the next full registration."""
+        self.version = self.version.next(self._clock_ms())
+        self.writer.changed()
+
     def get(self, topic: str) -> TopicConfig | None:
         """Settings of a topic, or None."""
         return self.table.get(topic)
+
+    def durable(self, topic: str) -> bool:
+        """Whether the file has the topic, if it was created since the start."""
+        return not self.writer.dirty or self.writer.durable(self._created_by.get(topic, 0))
+
+    def exists(self, topic: str) -> bool:
+        """Whether the table has the topic."""
+        return topic in self.table
 
     def names(self) -> list[str]:
         """Names of all topics, including system topics."""
@@ -94,9 +147,13 @@ class Topics:
 
     def set(self, config: TopicConfig) -> None:
         """Create or change a topic; `writer.saved` waits until it is durable."""
+        if not self.writer.dirty:
+            self._created_by.clear()
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = self.version.next(self._clock_ms())
+        if before is None:
+            self._created_by[config.topic_name] = self.writer.changes + 1
         self.writer.changed()
         log.info("topic %s topic=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
                  config.write_queue_nums, config.perm)  # fmt: skip
@@ -105,10 +162,9 @@ class Topics:
     def take(self, found: TopicConfigTable) -> None:
         """Replace topics and version by those of another broker; system topics it does not have are kept (DL-C07)."""
         own = {name: config for name, config in self.table.items() if name in self.system}
-        for name, config in found.topic_config_table.items():
-            config.topic_name = config.topic_name or name
-        changed = [c for name, c in found.topic_config_table.items() if self.table.get(name) != c]
-        self.table = own | found.topic_config_table
+        legal = self._legal(found)
+        changed = [config for name, config in legal.items() if self.table.get(name) != config]
+        self.table = own | legal
         self.version = found.data_version
         self.writer.changed()
         if changed:
@@ -124,8 +180,12 @@ class Topics:
         self.changed.emit([config])
         return True
 
-    def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
+    def create_for_send(
+        self, topic: str, default_topic: str, queues: int, *, unit: bool = False, peer: str = ""
+    ) -> TopicConfig | None:
         """Return the topic of a send, created from default_topic if that one allows it; else None (SND-06).
+
+        peer: `ip:port` of the sender.
 
         Raises ResponseError 17 if the creation quota is used up, so that a producer tries another broker (LIM-13, PR-16).
         """
@@ -133,13 +193,13 @@ class Topics:
         if config is not None:
             return config
         if topic.startswith(codes.RETRY_PREFIX):
-            return self.ensure_for_group(topic, 1)
+            return self.ensure_for_group(topic, 1, peer)
         pattern = self.table.get(default_topic)
         if pattern is None or (default_topic == codes.AUTO_CREATE_TOPIC and not self._settings.auto_create_topic):
             return None
         if not pattern.perm & Perm.INHERIT:
             return None
-        problem = self._by_sends.add(self._present(), topic)
+        problem = self._by_sends.add(self._present(), topic, peer)
         if problem is not None:
             raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
         width = max(min(queues, pattern.write_queue_nums), 1)  # with 0 queues no message could ever be sent to it
@@ -166,10 +226,13 @@ class Topics:
             self.set(config)
         return config
 
-    def ensure_for_group(self, topic: str, queues: int) -> TopicConfig:
-        """As `ensure`, for a group's retry or dead-letter topic. Raises ResponseError also if the quota is used up (LIM-13)."""
+    def ensure_for_group(self, topic: str, queues: int, peer: str = "") -> TopicConfig:
+        """As `ensure`, for a group's retry or dead-letter topic. Raises ResponseError also if the quota is used up (LIM-13).
+
+        peer: `ip:port` of the client.
+        """
         if topic not in self.table:
-            problem = topic_problem(topic) or self._by_groups.add(self._present(), topic)
+            problem = topic_problem(topic) or self._by_groups.add(self._present(), topic, peer)
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
         return self.ensure(topic, queues)
@@ -190,9 +253,9 @@ class Topics:
         }  # fmt: skip
         return TopicConfigTable(limited, self.version)
 
-    def encode(self) -> bytes:
-        """Encode as body of GET_ALL_TOPIC_CONFIG and content of topics.json."""
-        return TopicConfigTable(self.table, self.version).encode()
+    def pieces(self) -> Iterator[bytes]:
+        """Body of GET_ALL_TOPIC_CONFIG and content of topics.json, as it is now, in pieces."""
+        return TopicConfigTable(dict(self.table), self.version).pieces()
 
     def set_order_topics(self, orders: dict[str, str]) -> None:
         """Mark the topics of the NameServers' ORDER_TOPIC_CONFIG as ordered and all others as unordered."""

@@ -1,0 +1,158 @@
+"""Access control of a broker: every request of both ports passes the validators before its handler.
+
+A body that is too long for its request code is refused first, because a signature takes time in proportion to the body. The
+caller's name is left in `connection.attributes[CALLER]` while the handler runs, for the audit log.
+
+Requirements: ACL-01, ACL-02, ACL-08, ACL-14, LIM-03.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from saturnmq.acl.accounts import PUB
+from saturnmq.acl.addresses import parse_list
+from saturnmq.acl.files import home_folder
+from saturnmq.acl.plain import ENTRY_POINTS, PLAIN, AccessValidator, PlainValidator
+from saturnmq.acl.rules import WHITE_LIST, Access
+from saturnmq.administration import Administration
+from saturnmq.broker.requests.rights import Rights
+from saturnmq.broker.requests.route import BODY_BYTES_MAX, CALLER
+from saturnmq.broker.requests.table import TABLE
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.config.settings import to_properties
+from saturnmq.net import Connection
+from saturnmq.net.connection import Handler
+from saturnmq.net.rejections import Rejections
+from saturnmq.net.requests import Reply
+from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import ConfigError, ResponseError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_HOST: Final = "acl_host"
+_SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+# A reply that is not stored may be as long as clients send, whatever maxMessageSize is.
+_REPLY_BYTES: Final = 4 * 1024 * 1024
+
+
+def _plain_validator(settings: BrokerSettings, root: Path, clock_ms: Callable[[], int]) -> PlainValidator:
+    """The validator for account files. root: the home folder without rocketmqHome and ROCKETMQ_HOME. Raises ConfigError."""
+    return PlainValidator(
+        home_folder(settings.acl_home, root),
+        settings.acl_file,
+        compat=settings.acl_compat,
+        plain_admin=parse_list(settings.acl_plain_admin_addresses),
+        trace_bytes_per_second=settings.acl_trace_bytes,
+        clock_ms=clock_ms,
+    )
+
+
+def _other_validator(name: str, settings: BrokerSettings) -> AccessValidator:
+    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not found:
+        known = sorted({PLAIN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+        raise ConfigError(f"aclValidators={name}: no such validator is installed, known are {', '.join(known)}")
+    validator: AccessValidator = found[0].load()(to_properties(settings))
+    return validator
+
+
+class AccessControl:
+    """The validators of one broker; none run unless aclEnable is set. root: the home folder without rocketmqHome.
+
+    Raises ConfigError when a validator cannot be created.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        rejections: Rejections,
+        administration: Administration,
+        clock_ms: Callable[[], int],
+        root: Path,
+    ) -> None:
+        self.enabled = settings.acl_enable
+        self.plain: PlainValidator | None = None
+        self._validators: list[AccessValidator] = []
+        self._store = store
+        self._rights = Rights(store, compat=settings.acl_compat)
+        self._rejections = rejections
+        self._administration = administration
+        if not self.enabled:
+            return
+        for name in settings.acl_validators.split(","):
+            if name.strip() == PLAIN:
+                self.plain = _plain_validator(settings, root, clock_ms)
+                self._validators.append(self.plain)
+            elif name.strip():
+                self._validators.append(_other_validator(name.strip(), settings))
+
+    async def load(self) -> None:
+        """Read the account files. Raises ConfigError with all problems."""
+        if self.plain is not None:
+            await self.plain.load()
+
+    async def reload(self) -> None:
+        """Read the account files that changed."""
+        if self.plain is not None:
+            await self.plain.reload()
+
+    def may_send(self, connection: Connection, topic: str) -> bool:
+        """Whether the account that used a connection last may send to a topic; True without account files."""
+        return self.plain is None or self.plain.may(str(connection.attributes.get(CALLER)), topic, PUB)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """The handler behind the validators."""
+
+        def checked(connection: Connection, request: Command) -> Reply:
+            connection.attributes[CALLER] = caller = self._check(connection, request)
+            if not connection.signed and caller != WHITE_LIST:
+                connection.mark_signed()
+            return handler(connection, request)
+
+        return checked
+
+    def _check(self, connection: Connection, request: Command) -> str:
+        """The name of the caller, as the first validator gives it. Raises ResponseError when the request is refused."""
+        host = connection.attributes.get(_HOST)
+        if host is None:
+            host = connection.attributes[_HOST] = host_of(connection.remote_address)
+        access = Access(request, str(host), connection.encrypted, self._rights.wanted)
+        try:
+            self._check_size(request)
+            callers = [validator.validate(access) for validator in self._validators]
+        except ResponseError as error:
+            route = TABLE.get(request.code)
+            if route is not None and route.administrative:
+                self._administration.refuse(connection.remote_address, request, error.remark)
+            self._rejections.note("acl", connection.remote_address, f"code={request.code} {error.remark!r:.300}")
+            raise
+        return callers[0]
+
+    def _check_size(self, request: Command) -> None:
+        """Raise ResponseError for a body that no handler would accept."""
+        size, code = len(request.body or b""), request.code
+        if size <= BODY_BYTES_MAX and code not in _SENDS:
+            return
+        most, refusal = self._body_max(code), ResponseCode.SYSTEM_ERROR
+        if code in _SENDS or code in _REPLIES:
+            refusal = ResponseCode.MESSAGE_ILLEGAL
+        if size > most:
+            raise response_error(refusal, f"a body of {size} bytes is too long for request code={code}, at most {most}")
+
+    def _body_max(self, code: int) -> int:
+        if code in _SENDS:
+            return self._store.settings.message_bytes_max
+        if code in _REPLIES:
+            return max(self._store.settings.message_bytes_max, _REPLY_BYTES)
+        route = TABLE.get(code)
+        return route.body_max if route is not None else BODY_BYTES_MAX

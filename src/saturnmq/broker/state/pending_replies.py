@@ -1,0 +1,46 @@
+"""Replies that were pushed to their requesters and are not confirmed yet (RR-03).
+
+A requester that confirms nothing holds each for 10 s. One connection may hold a tenth of the limit, and an address what it
+leaves to others.
+
+Requirements: LIM-13, REM-14.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from saturnmq.broker.state.shares import Shares
+from saturnmq.net import Connection
+from saturnmq.protocol.addresses import host_of
+
+CONNECTION_SHARE: Final = 10
+
+
+class PendingReplies:
+    """Counts them by connection and by network of the requester."""
+
+    def __init__(self, most: int) -> None:
+        """most: limit on the pending replies of all requesters."""
+        self._most = most
+        self._of: Counter[Connection] = Counter()
+        self._shares = Shares(most)
+
+    def begin(self, requester: Connection) -> str | None:
+        """Count one more reply for a requester; returns None, or why it is not pushed."""
+        own = self._of[requester]
+        if own >= max(self._most // CONNECTION_SHARE, 1):
+            return f"{own} replies wait for its confirmation"
+        if (exceeded := self._shares.exceeded(host_of(requester.remote_address), 1)) is not None:
+            return f"of the replies that wait for confirmations, {exceeded}"
+        self._of[requester] = own + 1
+        self._shares.add(host_of(requester.remote_address), 1)
+        return None
+
+    def end(self, requester: Connection) -> None:
+        """Do not count a reply any more: it is confirmed, or its requester did not answer in time."""
+        self._of[requester] -= 1
+        if not self._of[requester]:
+            del self._of[requester]
+        self._shares.add(host_of(requester.remote_address), -1)

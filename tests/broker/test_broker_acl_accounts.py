@@ -1,0 +1,298 @@
+"""Accounts of a running broker: changed by requests 50 to 54 and by editing the files, with secrets that never leave it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from brokergroup import ledger_group
+from protected import ACCOUNTS, ADMIN, USER, protected, refused, topics, v1, write_accounts
+from wire import Clock, Wire, run, wire
+
+from saturnmq.acl.accounts import PUB
+from saturnmq.acl.plain import RELOAD_SECONDS
+from saturnmq.protocol.bodies import AclConfig
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
+from waiting import until
+
+UPDATE = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+DELETE = RequestCode.DELETE_ACL_CONFIG
+INFO = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
+WHITE = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
+CONFIG = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+SEPARATORS = "\x00\n\r\x0b\x0c\x1c\x85\u2028\u2029"
+NEW = ("newaccount", "newsecret1")
+
+
+async def update(w: Wire, account: tuple[str, str] = NEW, **fields: Any) -> Command:
+    """Send request 50 as the administrator; then requests are signed as before."""
+    before, w.sign = w.sign, v1(ADMIN)
+    answer = await w.call(
+        UPDATE, accessKey=account[0], secretKey=account[1], admin=fields.pop("admin", False), **fields
+    )
+    w.sign = before
+    return answer
+
+
+@pytest.mark.spec("ACL-15", "ACL-16")
+def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "conf/plain_acl.yml"
+
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            await topics(w, "T", "U")
+            assert (await update(w, topicPerms="T=PUB|SUB", groupPerms="g=SUB")).code == 0
+            w.sign = v1(NEW)
+            assert (await w.send("T")).code == 0 and (await w.pull("T", group="g")).code == 0
+            assert refused(await w.send("U")) and refused(await w.pull("T", group="h"))
+            assert (await update(w, defaultTopicPerm="PUB", whiteRemoteAddress="127.0.0.*")).code == 0
+            assert (await w.send("U")).code == 0 and (await w.pull("T", group="g")).code == 0, "fields not given stay"
+            other = (NEW[0], "other secret")
+            assert (await update(w, other)).code == 0
+            assert refused(await w.send("T")) == "Check signature failed for accessKey=newaccount"
+            w.sign = v1(other)
+            assert (await w.send("T")).code == 0
+            entry = yaml.safe_load(path.read_text())["accounts"][-1]
+            assert entry == {
+                "accessKey": "newaccount", "secretKey": "other secret", "admin": False, "topicPerms": ["T=PUB|SUB"],
+                "groupPerms": ["g=SUB"], "defaultTopicPerm": "PUB", "whiteRemoteAddress": "127.0.0.*",
+            }  # fmt: skip
+            w.sign = v1(ADMIN)
+            assert (await w.call(DELETE, accessKey="newaccount")).code == 0
+            answer = await w.call(DELETE, accessKey="newaccount")
+            text = "The accesskey[newaccount] corresponding to accessConfig has been deleted failed."
+            assert (answer.code, answer.remark) == (210, text)
+            w.sign = v1(other)
+            assert refused(await w.send("T")) == "No acl config for newaccount"
+            assert "newaccount" not in path.read_text()
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-16")
+@pytest.mark.parametrize(
+    ("account", "fields", "reason"),
+    [
+        (
+            ("short6", "12345678"),
+            {},
+            "The accessKey=short6 and secretKey=****** cannot be null and length should longer than 6",
+        ),
+        (("newaccount", "123456"), {}, "cannot be null and length should longer than 6"),
+        (NEW, {"topicPerms": "T=PUB,U"}, "Parse Resource format error for U."),
+        (NEW, {"groupPerms": "g=READ"}, "Parse resource permission error for g=READ."),
+        (NEW, {"whiteRemoteAddress": "somewhere"}, "Netaddress examine Exception netaddress is somewhere"),
+        ((NEW[0], "${file:/etc/hostname}"), {}, "must not refer to an environment variable or a file"),
+        *(((NEW[0], f"1234567{char}8"), {}, "secretKey must not contain control characters") for char in SEPARATORS),
+        *(((f"new{char}account", NEW[1]), {}, "accessKey must not contain control characters") for char in SEPARATORS),
+        (NEW, {"topicPerms": "T\x85=PUB"}, "topicPerms must not contain control characters"),
+        (NEW, {"groupPerms": "g\u2028=SUB"}, "groupPerms must not contain control characters"),
+        (NEW, {"whiteRemoteAddress": "\x85"}, "whiteRemoteAddress must not contain control characters"),
+        (NEW, {"defaultTopicPerm": "PUB\0"}, "defaultTopicPerm must not contain control characters"),
+    ],
+)
+def test_a_malformed_account_is_refused_with_the_reason(
+    tmp_path: Path, account: tuple[str, str], fields: dict[str, Any], reason: str
+) -> None:
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            answer = await update(w, account, **fields)
+            assert answer.code == 209 and reason in (answer.remark or "")
+            assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-15")
+def test_versions_and_accounts_are_reported(tmp_path: Path) -> None:
+    clock = Clock()
+    path = str((tmp_path / "conf/plain_acl.yml").resolve())
+
+    async def work() -> None:
+        async with protected(tmp_path, clock=clock) as w:
+            before = (await w.call(INFO)).ext
+            assert json.loads(before["version"]) == {"counter": 0, "timestamp": 0}
+            clock.ms += 5
+            assert (await update(w)).code == 0
+            after = (await w.call(INFO)).ext
+            version = {"counter": 1, "timestamp": clock.ms}
+            assert json.loads(after["version"]) == version and json.loads(after["allAclFileVersion"]) == {path: version}
+            assert (after["brokerName"], after["clusterName"], after["brokerAddr"]) == (
+                "broker-a", "DefaultCluster", w.server.broker_address,
+            )  # fmt: skip
+            config = AclConfig.decode((await w.call(CONFIG)).body)
+            accounts = {found.access_key: found for found in config.plain_access_configs}
+            assert list(accounts) == ["RocketMQ", "rocketmq2", "limitedAdmin", "newaccount"]
+            user = accounts["RocketMQ"]
+            assert user.topic_perms == ["Both=PUB|SUB", "Read=SUB", "Write=PUB", "Never=DENY"]
+            assert (user.admin, user.default_topic_perm, user.default_group_perm) == (False, "DENY", "SUB")
+            assert accounts["rocketmq2"].admin
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-17")
+def test_the_global_white_list_of_an_account_file_is_replaced(tmp_path: Path) -> None:
+    more = write_accounts(tmp_path, "accounts: []", "conf/acl/more.yml")
+    outside = write_accounts(tmp_path, "x: y", "elsewhere.yml")
+
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+
+            async def white(addresses: str, path: str = "") -> Command:
+                before, w.sign = w.sign, v1(ADMIN)
+                where = {"aclFileFullPath": path} if path else {}  # mqadmin sends none for the default file
+                answer = await w.call(WHITE, globalWhiteAddrs=addresses, **where)
+                w.sign = before
+                return answer
+
+            w.sign = None
+            assert refused(await w.call(21))
+            assert (await white("127.0.0.1,10.0.0.*")).code == 0
+            assert (await w.call(21)).code == 0
+            found = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())
+            assert found["globalWhiteRemoteAddresses"] == ["127.0.0.1", "10.0.0.*"]
+            assert (await white("")).code == 0 and refused(await w.call(21))
+            assert (await white("127.0.0.1", str(more))).code == 0
+            assert yaml.safe_load(more.read_text())["globalWhiteRemoteAddresses"] == ["127.0.0.1"]
+            assert (await w.call(21)).code == 0
+            for path in (
+                str(tmp_path / "missing.yml"),
+                str(outside),
+                str(tmp_path),
+                "/etc/passwd",
+                "conf/../../x",
+                "\0",
+                "x" * 5000,
+                "a\0b",
+                f"{more}\0",
+            ):
+                answer = await white("127.0.0.1", path)
+                text = "The globalWhiteAddresses[127.0.0.1] has been updated failed."
+                assert (answer.code, answer.remark) == (211, text)
+            for addresses in ("127.0.0.1,\x85", "127.0.0.1\0"):
+                answer = await white(addresses)
+                text = "globalWhiteRemoteAddresses must not contain control characters or line separators"
+                assert (answer.code, answer.remark) == (211, text)
+            answer = await white("127.0.0.1,host")
+            assert (answer.code, answer.remark) == (211, "Netaddress examine Exception netaddress is host")
+            assert outside.read_text() == "x: y"
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-14")
+def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            await topics(w, "T")
+            w.sign = v1(USER)
+            assert refused(await w.send("T"))
+            path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
+            os.utime(path, (1, 1))
+            plain = w.broker._access.plain
+            assert plain is not None
+            await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
+            assert (await w.send("T")).code == 0
+            path = write_accounts(tmp_path, "accounts: [")
+            os.utime(path, (2, 2))
+            await w.broker._access.reload()
+            assert (await w.send("T")).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-15")
+def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            calls = [w.call(UPDATE, accessKey=f"account{n:02}", secretKey="12345678", admin=False) for n in range(20)]
+            answers = await asyncio.gather(w.broker._access.reload(), *calls, w.broker._access.reload())
+            assert {answer.code for answer in answers if answer is not None} == {0}
+            entries = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())["accounts"]
+            assert {f"account{n:02}" for n in range(20)} <= {entry["accessKey"] for entry in entries}
+            w.sign = v1(("account19", "12345678"))
+            assert (await w.call(28)).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("SEC-13")
+def test_a_secret_that_is_kept_elsewhere_stays_there(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("kept elsewhere\n")
+    reference = f"${{file:{tmp_path}/secret}}"
+    account = ("elsewhere", "kept elsewhere")
+    text = ACCOUNTS + f"  - accessKey: elsewhere\n    secretKey: {reference}\n    defaultTopicPerm: PUB\n"
+
+    async def work() -> None:
+        async with protected(tmp_path, text) as w:
+            await topics(w, "T")
+            w.sign = v1(account)
+            assert (await w.send("T")).code == 0
+            assert (await update(w, account, defaultTopicPerm="SUB")).code == 0
+            assert refused(await w.send("T")) == "No default permission for topic:T"
+            found = (tmp_path / "conf/plain_acl.yml").read_text()
+            assert reference in found and "kept elsewhere" not in found
+
+    run(work)
+
+
+@pytest.mark.spec("SEC-13")
+def test_no_answer_and_no_log_line_holds_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    planted = "PLANTED-SECRET"
+    text = ACCOUNTS.replace("87654321", planted)
+    caplog.set_level(logging.DEBUG)
+
+    async def work() -> None:
+        async with protected(tmp_path, text) as w:
+            answers = [await update(w, ("newaccount", planted + "2")), await update(w, ("x", planted))]
+            for sign in (v1(ADMIN), v1((USER[0], planted)), v1((USER[0], planted + "3")), None):
+                w.sign = sign
+                for code in RequestCode:
+                    answers.append(await w.call(code, b"{}", topic="T", consumerGroup="g", timeout_ms=5000))
+            for answer in answers:
+                assert planted not in str(answer.ext) + str(answer.remark) and planted.encode() not in (
+                    answer.body or b""
+                )
+            assert planted not in repr(w.broker._access.plain.rules)  # type: ignore[union-attr]
+
+    run(work)
+    assert planted not in caplog.text
+
+
+def test_a_broker_without_access_control_has_no_accounts_to_change() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for code, expected in {UPDATE: 209, DELETE: 210, WHITE: 211, INFO: 1, CONFIG: 1}.items():
+                answer = await w.call(code, accessKey="a", globalWhiteAddrs="", aclFileFullPath="")
+                assert answer.code == expected and "aclEnable=false" in (answer.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C10", "ACL-21")
+def test_followers_copy_state_from_a_protected_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        write_accounts(tmp_path)
+        async with ledger_group(tmp_path / "group", acl_enable=True, acl_home=str(tmp_path)) as group:
+            master = await group.master()
+            follower = group.followers()[0]
+            assert follower.dledger is not None
+            copy = follower.dledger.copy
+            await group.until(lambda: copy.count, "no copy")
+            # Over the broker's port, as members of Apache RocketMQ copy, only from the white list.
+            for code in (21, 43, 45, 201):
+                assert refused(await group.call(master, code)) == "No accessKey is configured"
+            os.utime(write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]")), (1, 1))
+            await master._access.reload()
+            for code in (21, 43, 45, 201):
+                assert (await group.call(master, code)).code == 0
+
+    run(work)

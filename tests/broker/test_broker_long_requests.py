@@ -1,0 +1,182 @@
+"""Requests over many queues, groups or offsets, and the encoding of large tables: other clients are served in between.
+
+Each request took 0.3 to 6 s of the event loop. Here every step of it is measured, with honest sends beside it.
+
+Requirements: LIM-09, LIM-10, BP-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from wire import Wire, run, wire
+
+from loopsteps import STEP_MAX, loop_steps
+from saturnmq.protocol.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import RequestCode as Code
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ResponseError
+from saturnmq.protocol.frames.command import Command
+from saturnmq.slices import SLICE_SECONDS, Slices, Steps
+
+pytestmark = pytest.mark.realtime  # measures steps of the event loop
+
+WIDTH = 65_536
+
+
+async def beside_sends(w: Wire, ask: Callable[[], Awaitable[Command]]) -> Command:
+    """The response, with sends answered meanwhile and no long step."""
+    await w.send()
+    with loop_steps() as steps:
+        asked = asyncio.ensure_future(ask())
+        sent = 0
+        while not asked.done():
+            assert (await w.send()).code == 0
+            sent += 1
+        answer = await asked
+    assert sent > 5
+    assert steps.longest < STEP_MAX
+    return answer
+
+
+REQUESTS: dict[int, tuple[dict[str, Any], Callable[[bytes], int]]] = {
+    Code.GET_TOPIC_STATS_INFO: (
+        {"topic": "wide"},
+        lambda body: len(TopicStatsTable.decode(body).offset_table),
+    ),
+    Code.GET_CONSUME_STATS: (
+        {"consumerGroup": "G", "topic": "wide"},
+        lambda body: len(ConsumeStats.decode(body).offset_table),
+    ),
+    Code.QUERY_CONSUME_TIME_SPAN: (
+        {"group": "G", "topic": "wide"},
+        lambda body: len(ConsumeTimeSpans.decode(body).consume_time_span_set),
+    ),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: (
+        {"group": "G", "topic": "wide", "timestamp": -1, "isForce": True},
+        lambda body: WIDTH,
+    ),
+}
+
+
+@pytest.mark.parametrize("code", REQUESTS)
+def test_request_over_65536_queues_does_not_hold_the_event_loop(code: int) -> None:
+    ext, entries = REQUESTS[code]
+
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            w.broker.topics.set(TopicConfig("wide", WIDTH, WIDTH, 6))
+            w.broker.offsets.set("wide", "G", 0, 1)
+            answer = await beside_sends(w, lambda: w.call(code, timeout_ms=25_000, **ext))
+            if code == Code.INVOKE_BROKER_TO_RESET_OFFSET:
+                assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+            else:
+                assert answer.code == 0
+            assert entries(answer.body or b"") == WIDTH
+
+    run(work)
+
+
+def test_statistics_of_all_groups_do_not_hold_the_event_loop() -> None:
+    """1,000 groups and 100,000 (topic, group) pairs: each group searched all pairs, 6 s in all."""
+
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            for n in range(1000):
+                w.broker.groups.table[f"g{n}"] = SubscriptionGroupConfig(f"g{n}")
+            for n in range(100):
+                w.broker.topics.table[f"t{n}"] = TopicConfig(f"t{n}", 1, 1, 6)
+            for n in range(100_000):
+                w.broker.offsets.set(f"t{n % 100}" if n < 30_000 else f"deleted{n % 100}", f"g{n // 100}", 0, 1)
+            ask = {"isOrder": False}
+            answer = await beside_sends(w, lambda: w.call(Code.GET_BROKER_CONSUME_STATS, timeout_ms=25_000, **ask))
+            stats = ConsumeStatsList.decode(answer.body)
+            assert sum(len(found) for group in stats.consume_stats_list for found in group.values()) == 30_000
+            assert (stats.broker_addr, stats.total_diff) == (w.broker.advertised_address, -30_000)
+            w.broker.topics.table["t0"] = TopicConfig("t0", WIDTH, WIDTH, 6)  # 300 groups: 20 million queues
+            refused = await w.call(Code.GET_BROKER_CONSUME_STATS, timeout_ms=25_000, **ask)
+            assert refused.code == 1 and "more than 80000 queues" in (refused.remark or "")
+
+    run(work)
+
+
+def test_large_tables_are_encoded_and_saved_in_slices() -> None:
+    """The encoding of 100,000 topics and of the offsets of as many groups took 310 ms each time one of them changed."""
+
+    async def work() -> None:
+        async with wire(
+            fast_failure=False
+        ) as w:  # steps are measured in processor time, lateness depends on the machine
+            await w.send()
+            for n in range(99_000):
+                w.broker.topics.table[f"t{n}"] = TopicConfig(f"t{n}", 1, 1, 6)
+                w.broker.offsets.set("T", f"g{n}", 0, n)
+            for code in (Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_CONSUMER_OFFSET):
+                answer = await beside_sends(w, lambda code=code: w.call(code, timeout_ms=25_000))  # type: ignore[misc]
+                assert answer.code == 0 and len(answer.body or b"") > 2_000_000
+
+            async def save() -> Command:
+                await w.broker.offsets.save()
+                w.broker.topics.writer.changed()
+                await w.broker.topics.writer.saved()
+                return Command(0)
+
+            await beside_sends(w, save)
+            w.broker.topics.table.clear()
+            w.broker.topics.load()
+            assert len(w.broker.topics.table) > 99_000
+
+    run(work)
+
+
+def test_long_requests_of_many_peers_run_one_at_a_time() -> None:
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            w.broker.topics.set(TopicConfig("wide", WIDTH, WIDTH, 6))
+            asked = [
+                asyncio.ensure_future(w.call(Code.GET_TOPIC_STATS_INFO, topic="wide", timeout_ms=25_000))
+                for _ in range(4)
+            ]
+            assert (await w.call(Code.GET_TOPIC_STATS_INFO, topic="TBW102")).code == 0  # short ones do not wait
+            assert not any(each.done() for each in asked)
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    run(work)
+
+
+def test_slices_reject_what_exceeds_the_limit_of_waiting_work() -> None:
+    def endless() -> Steps[None]:
+        while True:
+            yield
+
+    def short() -> Steps[int]:
+        yield
+        return 1
+
+    async def work() -> None:
+        slices = Slices(first_seconds=SLICE_SECONDS / 10, waiting_max=2)
+        assert slices.run(short()) == 1
+        running = [asyncio.ensure_future(slices.result(endless())) for _ in range(2)]
+        while slices._waiting < 2:
+            await asyncio.sleep(0)
+        with pytest.raises(ResponseError, match="OVERLOAD"):
+            slices.run(endless())
+        assert await slices.result(short()) == 1
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert slices._waiting == 0
+
+    run(work)

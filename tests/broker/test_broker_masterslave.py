@@ -1,0 +1,380 @@
+"""A master and its slave as brokers: roles, registration, reads from the slave, metadata, and sends that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import virtualtime
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.namesrv import NameServer
+from saturnmq.namesrv.settings import NameServerSettings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.message import Message, decode_records
+from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.store import FlushDiskType, StoreProfile, StoreSettings
+from waiting import until
+
+SYNC_FLUSH = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run on virtual time, at most 300 s of it."""
+
+    async def bounded() -> Any:
+        async with asyncio.timeout(300):
+            return await work()
+
+    return virtualtime.run(bounded())
+
+
+class Pair:
+    """A NameServer, a master and its slave, and requests to them."""
+
+    def __init__(self, root: Path, store: dict[str, Any], **settings: Any) -> None:
+        self._root = root
+        self._store = store
+        self._settings = {"register_period_ms": 10_000, "listen_port": 0} | settings
+        folder = root / "namesrv"
+        self._names = NameServer(
+            NameServerSettings(
+                listen_port=0, kv_config_path=str(folder / "kv.json"), config_store_path=str(folder / "conf")
+            ),
+            NetSettings(),
+        )
+        self._address = ""
+        self._client = RemotingClient(settings=NetSettings())
+        self.master: Broker
+        self.slave: Broker
+        self.running: list[Broker] = []
+
+    async def start(self) -> None:
+        host, port = await self._names.start("127.0.0.1", 0)
+        self._address = f"{host}:{port}"
+        await self.start_master()
+        await self.start_slave()
+
+    async def start_master(self, role: str | None = None, **ha: Any) -> None:
+        chosen = {"broker_role": role} if role is not None else {}
+        self.master = await self._broker("master", HaSettings(**ha), **chosen)
+
+    async def start_slave(self) -> None:
+        self.slave = await self._broker("slave", HaSettings(), broker_role="SLAVE", broker_id=1)
+
+    async def _broker(self, folder: str, ha: HaSettings, **more: Any) -> Broker:
+        settings = BrokerSettings(namesrv_addr=self._address, **(self._settings | more))
+        store = StoreSettings(str(self._root / folder), profile=StoreProfile.SMALL, **self._store)
+        broker = Broker(settings, store, NetSettings(), ha=ha)
+        await broker.start()
+        self.running.append(broker)
+        return broker
+
+    async def stop_one(self, broker: Broker) -> None:
+        self.running.remove(broker)
+        await broker.stop()
+
+    async def stop(self) -> None:
+        await self._client.close()
+        for broker in list(self.running):
+            await self.stop_one(broker)
+        await self._names.stop()
+
+    async def call(self, broker: Broker, code: int, body: bytes | None = None, **ext: object) -> Command:
+        command = Command(code, ext={name: str(value) for name, value in ext.items()}, body=body)
+        return await self._client.invoke(broker.address, command, 10_000)
+
+    async def send(self, broker: Broker, body: bytes = b"x", wait: str = "true") -> Command:
+        return await self.call(
+            broker, RequestCode.SEND_MESSAGE_V2, body, a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1234, h=0,
+            i=f"WAIT\x01{wait}", j=0, k="false", m="false",
+        )  # fmt: skip
+
+    async def pull(self, broker: Broker, offset: int = 0, **more: object) -> Command:
+        fields: dict[str, object] = {
+            "consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
+            "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+        }  # fmt: skip
+        return await self.call(broker, RequestCode.PULL_MESSAGE, **(fields | more))
+
+    async def messages(self, broker: Broker) -> list[Message]:
+        answer = await self.pull(broker)
+        return decode_records(answer.body or b"") if answer.code == 0 else []
+
+    async def replicated(self) -> None:
+        """Wait until the slave has the master's messages and tables."""
+        await until(lambda: self.slave.store.dispatched == self.master.store.dispatched > 0)
+        await until(lambda: "T" in self.slave.topics.table)
+
+
+@asynccontextmanager
+async def pair(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Pair]:
+    made = Pair(root, store or {}, **settings)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.stop()
+
+
+def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messages(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            for number in range(10):
+                assert (await both.send(both.master, b"%d" % number)).code == 0
+            await both.replicated()
+            found = await both.messages(both.slave)
+            assert [message.body for message in found] == [b"%d" % number for number in range(10)]
+            assert both.slave.registrar.master_address == both.master.advertised_address
+            host, port = both.master.ha_master.address  # type: ignore[union-attr]
+            assert both.slave.registrar.ha_server_address == f"{host}:{port}"
+            assert both.master.unauthenticated["ha"] == f"{host}:{port}"
+
+    run(work)
+
+
+@pytest.mark.spec("ADM-08")
+def test_a_slave_refuses_sends_and_changes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.replicated()
+            end = both.slave.store.log.end
+            answer = await both.send(both.slave)
+            assert (answer.code, "messages are put to the slave" in (answer.remark or "")) == (14, True)
+            fields: dict[int, dict[str, object]] = {
+                17: {"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                     "topicFilterType": "SINGLE_TAG", "order": "false"},
+                215: {"topic": "T"},
+                200: {},
+                207: {"groupName": "G"},
+            }  # fmt: skip
+            for code, ext in fields.items():
+                answer = await both.call(both.slave, code, b"{}", **ext)
+                assert answer.code == 1
+                assert "Can't modify topic or subscription group from slave broker" in (answer.remark or "")
+            assert both.slave.store.log.end == end
+            assert "new" not in both.slave.topics.table
+
+    run(work)
+
+
+def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            answer = await both.call(
+                both.master, RequestCode.SEND_MESSAGE_V2, b"late", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0,
+                i="DELAY\x011", j=0, k="false", m="false",
+            )  # fmt: skip
+            assert answer.code == 0
+            await until(lambda: both.master.store.max_offset("T", 0) == 1)
+            await both.replicated()
+            await asyncio.sleep(20)  # poll
+            assert both.slave.store.max_offset("T", 0) == 1
+            assert both.slave.store.log.end == both.master.store.log.end
+
+    run(work)
+
+
+@pytest.mark.spec("RW-07")
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_slave_answers_found_pulls_and_sends_lag_free_consumers_back(tmp_path: Path, enabled: bool) -> None:
+    async def work() -> None:
+        async with pair(tmp_path, slave_read_enable=enabled) as both:
+            await both.send(both.master)
+            await both.replicated()
+            answer = await both.pull(both.slave)
+            assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (0, "0")
+
+    run(work)
+
+
+@pytest.mark.spec("RW-08")
+def test_a_slave_corrects_no_offset_by_default(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.replicated()
+            for offset in (500, -5):
+                answer = await both.pull(both.slave, offset)
+                assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
+            await both.stop_one(both.slave)
+            both._settings["offset_check_in_slave"] = True
+            await both.start_slave()
+            assert (await both.pull(both.slave, 500)).code == 21
+
+    run(work)
+
+
+def test_a_pull_parked_at_the_slave_is_woken_by_a_replicated_message(tmp_path: Path) -> None:
+    """Apache RocketMQ looks every 5 s (defect 16)."""
+
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.replicated()
+            parked = asyncio.create_task(both.pull(both.slave, 1, sysFlag=6, suspendTimeoutMillis=15_000))
+            await asyncio.sleep(0.5)  # poll
+            began = asyncio.get_running_loop().time()
+            await both.send(both.master, b"news")
+            answer = await parked
+            assert answer.code == 0
+            assert asyncio.get_running_loop().time() - began < 3
+
+    run(work)
+
+
+def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.call(
+                both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
+                writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
+            )  # fmt: skip
+            await both.call(
+                both.master, 200, b'{"groupName":"slow","whichBrokerWhenConsumeSlowly":1,"retryQueueNums":2}'
+            )
+            offsets = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=1)
+            slave = both.slave
+            await until(lambda: "made" in slave.topics.table and "slow" in slave.groups.table)
+            await until(lambda: slave.offsets.get("T", "G", 0) == 1)
+            assert slave.topics.table["made"].read_queue_nums == 3
+            assert slave.groups.table["slow"].retry_queue_nums == 2
+            assert slave.topics.version == both.master.topics.version
+            # what a client commits at the slave stays until the master has something new, in either direction
+            await both.call(slave, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=7)
+            count = both.master.topics.version.counter
+            await both.call(both.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="made")
+            await until(lambda: "made" not in slave.topics.table)
+            assert both.master.topics.version.counter > count
+            await asyncio.sleep(11)  # poll
+            assert slave.offsets.get("T", "G", 0) == 7
+            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=0)
+            await until(lambda: slave.offsets.get("T", "G", 0) == 0)
+
+    run(work)
+
+
+def test_tables_of_another_broker_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            both.slave.ha_slave.copy._broker_name = "broker-b"  # type: ignore[union-attr]
+            await both.send(both.master)
+            await until(lambda: "are not of a broker broker-b" in caplog.text)
+            assert "T" not in both.slave.topics.table
+            await until(lambda: both.slave.groups.version == both.master.groups.version)  # each failure is isolated
+
+    run(work)
+
+
+def test_a_slave_serves_while_its_master_is_down_and_goes_on_when_it_returns(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master, b"1")
+            await both.replicated()
+            await both.stop_one(both.master)
+            assert [message.body for message in await both.messages(both.slave)] == [b"1"]
+            await both.start_master()
+            await both.send(both.master, b"2")
+            await both.replicated()
+            assert [message.body for message in await both.messages(both.slave)] == [b"1", b"2"]
+
+    run(work)
+
+
+def test_a_slave_becomes_master_by_its_configuration(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master, b"1")
+            await both.replicated()
+            await both.stop_one(both.master)
+            await both.stop_one(both.slave)
+            promoted = await both._broker("slave", HaSettings())
+            assert (await both.send(promoted, b"2")).code == 0
+            assert [message.body for message in await both.messages(promoted)] == [b"1", b"2"]
+
+    run(work)
+
+
+# ---- SYNC_MASTER
+
+
+@pytest.mark.spec("SW-03")
+@pytest.mark.parametrize("store", [{}, SYNC_FLUSH])
+def test_a_sync_master_acknowledges_what_a_slave_has(tmp_path: Path, store: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with pair(tmp_path, store, broker_role="SYNC_MASTER") as both:
+            await until(lambda: both.master.ha_master.acks.slaves)  # type: ignore[union-attr]
+            for number in range(5):
+                answer = await both.send(both.master, b"%d" % number)
+                assert answer.code == 0
+                assert both.slave.store.log.end == both.master.store.log.end
+                if store:
+                    assert both.slave.store.flushed_offset == both.master.store.log.end
+
+    run(work)
+
+
+@pytest.mark.spec("SW-03")
+def test_sends_that_wait_without_a_slave_are_answered_11_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path, broker_role="SYNC_MASTER") as both:
+            await both.stop_one(both.slave)
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            answer = await both.send(both.master, b"1")
+            assert answer.code == 11
+            assert clock() - began < 1
+            assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "0")
+            assert len(answer.ext["msgId"]) == 32
+            assert (await both.send(both.master, b"2", wait="false")).code == 0
+            assert [message.body for message in await both.messages(both.master)] == [b"1", b"2"]
+            # a lag of the limit counts as no slave; ASYNC_MASTER never waits
+            await both.stop_one(both.master)
+            await both.start_master(fall_behind_max=1)
+            await both.start_slave()
+            await until(lambda: both.master.ha_master.acks.slaves)  # type: ignore[union-attr]
+            assert (await both.send(both.master)).code == 11
+            await both.stop_one(both.slave)
+            await both.stop_one(both.master)
+            await both.start_master("ASYNC_MASTER")
+            assert (await both.send(both.master)).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("SW-01", "SW-04", "SW-05")
+@pytest.mark.parametrize("store", [{}, SYNC_FLUSH])
+def test_a_slave_that_does_not_answer_makes_sends_end_with_12(tmp_path: Path, store: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with pair(tmp_path, store, broker_role="SYNC_MASTER") as both:
+            acks = both.master.ha_master.acks  # type: ignore[union-attr]
+            await until(lambda: acks.slaves)
+            await both.send(both.master, b"0")
+            await both.slave.ha_slave.stop()  # type: ignore[union-attr]
+            await until(lambda: not acks.slaves)
+            _, writer = await asyncio.open_connection(*both.master.ha_master.address)  # type: ignore[union-attr]
+            writer.write(both.master.store.log.end.to_bytes(8, "big"))
+            await until(lambda: acks.slaves)
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            waiting = asyncio.create_task(both.send(both.master, b"1"))
+            await asyncio.sleep(0.5)  # poll
+            assert [message.body for message in await both.messages(both.master)] == [b"0", b"1"]  # others are served
+            assert not waiting.done()
+            answer = await waiting
+            assert answer.code == 12
+            assert 3 <= clock() - began < 4
+            assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "1")
+            assert len(answer.ext["msgId"]) == 32
+            writer.close()
+
+    run(work)

@@ -1,0 +1,178 @@
+"""UPDATE_BROKER_CONFIG: each key that may change takes effect in the running broker, and is kept in its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+from wire import Wire, run, wire
+
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
+from saturnmq.store import StoreProfile, StoreSettings
+
+UPDATE = RequestCode.UPDATE_BROKER_CONFIG
+
+
+async def change(w: Wire, text: str) -> None:
+    answer = await w.call(UPDATE, text.encode())
+    assert answer.code == 0, answer.remark
+    name, _, value = text.partition("=")
+    shown = (await w.call(RequestCode.GET_BROKER_CONFIG)).body or b""
+    assert f"{name}={value}\n".encode() in shown
+
+
+@pytest.mark.spec("OPS-02", "NS-35")
+def test_broker_permission_reaches_the_route_and_the_next_pull() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send("T")
+            await w.broker.registrar.wait_registered()
+            for permission in (4, 2, 6):
+                await change(w, f"brokerPermission={permission}")
+                while w.server.namesrv.routes.topics["T"]["broker-a"].perm != permission:
+                    await w.call(RequestCode.GET_BROKER_CONFIG)
+                assert (await w.pull("T")).code == (16 if permission == 2 else 0)
+
+    run(work)
+
+
+def test_auto_creation_of_topics_is_switched() -> None:
+    async def work() -> None:
+        async with wire(auto_create_topic=False) as w:
+            assert (await w.send("A")).code == 17
+            await change(w, "autoCreateTopicEnable=true")
+            assert (await w.send("A")).code == 0
+            await change(w, "autoCreateTopicEnable=false")
+            assert (await w.send("B")).code == 17 and (await w.send("A")).code == 0
+
+    run(work)
+
+
+def test_transactions_messages_and_sends_are_limited_at_once() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            half = {"TRAN_MSG": "true", "PGROUP": "producers"}
+            assert (await w.send("T", properties=half)).code == 0
+            await change(w, "rejectTransactionMessage=true")
+            assert (await w.send("T", properties=half)).code == 16
+            assert (await w.send("T", b"x" * 2000)).code == 0
+            await change(w, "maxMessageSize=1000")
+            assert (await w.send("T", b"x" * 2000)).code == 13 and (await w.send("T")).code == 0
+            await change(w, "startAcceptSendRequestTimeStamp=9999999999999")
+            assert (await w.send("T")).code != 0
+            await change(w, "startAcceptSendRequestTimeStamp=0")
+            assert (await w.send("T")).code == 0
+
+    run(work)
+
+
+def test_pulls_and_connections_follow_the_change() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(3):
+                await w.send("T", queue=0)
+            await w.heartbeat("G", "T")
+            assert len(await w.messages("T")) == 3
+            await change(w, "maxTransferCountOnMessageInMemory=1")
+            assert len(await w.messages("T")) == 1
+            await change(w, "longPollingEnable=false")
+            answer = await w.pull("T", offset=3, suspend_ms=15_000, group="G")
+            assert answer.code == 19, "answered after shortPollingTimeMills, not after 15 s"
+
+    async def expiry() -> None:
+        now = [1_700_000_000_000]
+        async with wire(clock_ms=lambda: now[0]) as w:
+            await w.heartbeat("G", "T")
+            now[0] += 200_000
+            await w.heartbeat("G", "T")
+            now[0] += 100_000
+            w.broker.expire_clients()
+            assert w.broker.clients.consumers["G"].members
+            assert (await w.call(UPDATE, b"channelExpiredTimeout=10s")).code == 0
+            w.broker.expire_clients()
+            assert "G" not in w.broker.clients.consumers or not w.broker.clients.consumers["G"].members
+
+    run(work)
+    run(expiry)
+
+
+def test_retention_follows_the_change(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for name, value in (
+                ("fileReservedTime", "5"), ("deleteWhen", "02;14"), ("diskMaxUsedSpaceRatio", "50"),
+                ("cleanFileForciblyEnable", "false"),
+            ):  # fmt: skip
+                await change(w, f"{name}={value}")
+            policy = w.broker.store._maintenance._policy
+            assert (policy.reserved_ms, policy.delete_hours) == (5 * 3_600_000, {2, 14})
+            assert (policy.used_percent_max, policy.forcible) == (50, False)
+
+    run(work)
+
+
+def test_flush_becomes_synchronous_but_not_asynchronous() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send("T")).code == 0
+            assert (await w.call(UPDATE, b"syncFlushTimeout=20s")).code == 0
+            await change(w, "flushDiskType=SYNC_FLUSH")
+            assert (await w.send("T")).code == 0
+            assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
+            assert len(await w.messages("T")) == 2
+            refused = await w.call(UPDATE, b"flushDiskType=ASYNC_FLUSH")
+            assert refused.code == 1 and "can only become SYNC_FLUSH" in (refused.remark or "")
+
+    run(work)
+
+
+def test_log_level_follows_the_change() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            try:
+                await change(w, "logLevel=ERROR")
+                assert not logging.getLogger("saturnmq.broker").isEnabledFor(logging.WARNING)
+                assert logging.getLogger("saturnmq.audit").isEnabledFor(logging.INFO), "the audit log goes on"
+            finally:
+                assert (await w.call(UPDATE, b"logLevel=")).code == 0
+            assert logging.getLogger("saturnmq").level == logging.NOTSET
+
+    run(work)
+
+
+@pytest.mark.spec("SEC-07", "SEC-03", "OPS-03")
+def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("# mine\nbrokerName=broker-a\nbrokerPermission=6\n")
+
+    async def work() -> None:
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        settings = BrokerSettings(listen_port=0)
+        shared = dataclasses.replace(settings)
+        broker = Broker(settings, store, NetSettings(), config_file=path)
+        await broker.start()
+        client = RemotingClient(settings=NetSettings())
+        try:
+            for text, code in (
+                (b"brokerPermission=4", 0),
+                (b"brokerPermission=2\nstorePathRootDir=/tmp/evil", 16),
+                (b"filterServerNums=1;touch /tmp/evil", 16),
+                (b"brokerPermission=77", 1),
+            ):
+                answer = await client.invoke(broker.address, Command(UPDATE, body=text), 5000)
+                assert answer.code == code, answer.remark
+            assert broker.settings.broker_permission == 4
+            assert settings == shared, "the settings of the caller are its own"
+        finally:
+            await client.close()
+            await broker.stop()
+
+    run(work)
+    assert path.read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=4\n"
+    results = [r.getMessage().split(" result=")[1] for r in caplog.records if r.name == "saturnmq.audit"]
+    assert [result[:7] for result in results] == ["ok supp", '"code 1', '"code 1', '"code 1']
