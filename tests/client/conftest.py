@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness import virtualtime
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -296,14 +297,19 @@ def cluster() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def run() -> Callable[..., Any]:
-    """Run a coroutine function to completion, at most 60 s."""
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Run a coroutine function to completion, at most 60 s.
+
+    Waits are skipped (harness.virtualtime) unless a broker runs in another thread or the test is marked `realtime`.
+    """
+    other_thread = any(name.startswith("saturn_") for name in request.fixturenames)
+    real = other_thread or request.node.get_closest_marker("realtime") is not None
 
     def runner(work: Callable[[], Awaitable[Any]]) -> Any:
         async def bounded() -> Any:
             async with asyncio.timeout(60):
                 return await work()
 
-        return asyncio.run(bounded())
+        return asyncio.run(bounded()) if real else virtualtime.run(bounded())
 
     return runner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError
+from saturnmq.protocol.signatures import WINDOW_MS, is_v2, verify
 
 Run = Callable[[Callable[[], Any]], Any]
 CONTENT = "# a comment\nAccessKey = file-key \nSecretKey:s3cret\\\n  continued\nSecurityToken=t0ken\nOther=1\n"
@@ -90,5 +92,27 @@ def test_key_file_without_credentials_fails_the_start(
         path.write_text(CONTENT)
         await client.start()
         await client.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("SEC-10")
+def test_client_signs_every_attempt_with_version_2(run: Run, cluster: Any) -> None:
+    """Every request is signed: routes, heartbeats, sends; an attempt that is repeated has another nonce and time."""
+
+    async def work() -> None:
+        async with cluster() as c:
+            url = f"rmq://mine:s3cret-key@{c.name_servers}?signature=v2"
+            async with Client.from_url(url) as client, client.producer("g") as out:
+                c.broker.script[310] = [lambda command: command.reply(1, "busy")]
+                await out.send("T", b"x")
+            requests = [*c.ns[0].requests, *c.broker.requests]
+            assert {105, 310, 34} <= {command.code for command in requests}
+            for command in requests:
+                assert is_v2(command) and verify(command, b"s3cret-key"), command.code
+                assert not verify(command, b"s3cret-kez")
+                assert abs(int(command.ext["SignatureTime"]) - time.time() * 1000) < WINDOW_MS
+            first, second = c.broker.of(310)
+            assert first.ext["SignatureNonce"] != second.ext["SignatureNonce"]
 
     run(work)

@@ -178,6 +178,72 @@ def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, mon
     run(work)
 
 
+@pytest.mark.spec("HB-01", "TX-09", "DL-C05")
+@pytest.mark.parametrize("meanwhile", ["no master", "slave"])
+def test_broker_that_becomes_master_again_gets_a_heartbeat(run: Run, cluster: Any, meanwhile: str) -> None:
+    """It may have restarted, without our groups, and a producer that sends nothing has no failed call that would show it."""
+
+    async def work() -> None:
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS, heartbeat_ms=100_000) as client,
+        ):
+            one, other = c.brokers.values()
+            c.add("T", led_by(one.address))
+            async with client.producer("p"):
+                await client._core.write_route("T")
+                before = len(await one.wait_for(RequestCode.HEART_BEAT))
+                route = led_by(other.address)
+                addresses = {1: one.address, 0: other.address} if meanwhile == "slave" else {1: other.address}
+                route.broker_datas = [BrokerData("c", "g", addresses)]
+                c.add("T", route)
+                await client._core.routes.refresh("T")
+                if meanwhile == "slave":
+                    await other.wait_for(RequestCode.HEART_BEAT)
+                assert len(one.of(RequestCode.HEART_BEAT)) == before
+                c.add("T", led_by(one.address))
+                await client._core.routes.refresh("T")
+                beats = await one.wait_for(RequestCode.HEART_BEAT, before + 1)
+            groups = {data.group_name for data in HeartbeatData.decode(beats[-1].body).producer_data_set}
+            assert "p" in groups
+
+    run(work)
+
+
+@pytest.mark.spec("HB-01", "TX-09")
+def test_heartbeat_to_a_new_broker_is_repeated_until_answered(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(core, "HEARTBEAT_RETRY_SECONDS", 0.01)
+    caplog.set_level("INFO", core.__name__)
+
+    async def work() -> None:
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS, heartbeat_ms=100_000) as client,
+        ):
+            old, new = c.brokers.values()
+            c.add("T", led_by(old.address))
+            port = int(new.address.rpartition(":")[2])
+            await new.stop()
+            async with client.producer("p"):
+                await client._core.write_route("T")
+                await old.wait_for(RequestCode.HEART_BEAT)
+                c.add("T", led_by(new.address))
+                await client._core.routes.refresh("T")
+                async with asyncio.timeout(30):
+                    while f"heartbeat not delivered broker={new.address}" not in caplog.text:
+                        await asyncio.sleep(0.01)  # poll
+                again = type(new)(new.name)
+                await again.start(port)
+                try:
+                    assert await again.wait_for(RequestCode.HEART_BEAT)
+                finally:
+                    await again.stop()
+
+    run(work)
+
+
 @pytest.mark.spec("PR-11", "API-25", "DL-C05")
 def test_pending_call_fails_once_its_unresponsive_broker_has_a_successor(run: Run, cluster: Any) -> None:
     """A frozen master accepts connections and answers nothing: one timed-out call detects it, other pending calls are failed."""

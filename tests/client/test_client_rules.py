@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
 from saturnmq.client.compression import ZLIB_FLAGS, compress, decompress
-from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.routes import build_route, substitute_route
 from saturnmq.client.consumer.process_queue import ProcessQueue
@@ -35,11 +34,12 @@ from saturnmq.client.producer.send_request import (
 )
 from saturnmq.client.receipt import SendStatus
 from saturnmq.client.selection import FaultTable, RoundRobin, avoid_ms, key_hash, shard
+from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.message import BatchItem, decode_batch, decode_properties
+from saturnmq.protocol.message import BATCH_MESSAGES_MAX, BatchItem, decode_batch, decode_properties
 
 A = [MessageQueue("T", "a", n) for n in range(4)]
 B = [MessageQueue("T", "b", n) for n in range(4)]
@@ -347,6 +347,14 @@ def test_batch_request_has_code_320_m_true_and_only_wait() -> None:
 def test_batches_are_split_by_topic_wait_and_size_in_order() -> None:
     messages = [item(), item("U"), item(), item(), item(wait_stored=False), item("U")]
     assert split_batches(messages, item().encoded_bytes * 2) == [[0, 2], [1, 5], [3], [4]]
+
+
+@pytest.mark.spec("API-11")
+def test_batches_are_split_at_the_number_that_brokers_accept() -> None:
+    messages = [item()] * (BATCH_MESSAGES_MAX + 1)
+    assert [len(batch) for batch in split_batches(messages, 2**30)] == [BATCH_MESSAGES_MAX, 1]
+    with pytest.raises(MessageRefused, match=str(BATCH_MESSAGES_MAX)):
+        prepare_batch(messages, 2**30)
 
 
 @pytest.mark.spec("API-11", "BAT-02")

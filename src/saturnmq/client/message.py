@@ -20,6 +20,7 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, SysFlag
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Message as Record
+from saturnmq.protocol.offsets import QueueOffset
 
 T = TypeVar("T")
 _UNSET: Final = object()
@@ -168,7 +169,7 @@ class Message(Generic[T]):
         return MappingProxyType(self._record.properties)
 
     @property
-    def offset(self) -> int:
+    def offset(self) -> QueueOffset:
         """The queue offset: the position in the queue, a count of messages."""
         return self._record.queue_offset
 

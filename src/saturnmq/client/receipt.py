@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode, SysFlag
+from saturnmq.protocol.offsets import QueueOffset
 
 
 class SendStatus(Enum):
@@ -52,7 +53,7 @@ class Receipt(NamedTuple):
     message_id: str
     offset_message_id: str
     queue: MessageQueue
-    offset: int
+    offset: QueueOffset
     durable: bool | None = None
     region: str = "DefaultRegion"
     trace_on: bool = True

@@ -14,6 +14,7 @@ from typing import Final
 
 from saturnmq.client.connection.url import parse_addresses
 from saturnmq.client.errors import NoNameServer
+from saturnmq.config.settings import without_credentials
 from saturnmq.protocol.errors import ConfigError
 
 ANSWER_BYTES_MAX: Final = 65_536
@@ -24,12 +25,12 @@ REFRESH_MS: Final = 120_000
 
 def _get(url: str) -> str:
     if not url.startswith(("http://", "https://")):
-        raise NoNameServer(f"address server {url} must be an http:// or https:// URL")
+        raise NoNameServer(f"address server {without_credentials(url)} must be an http:// or https:// URL")
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the scheme is checked above
             return str(answer.read(ANSWER_BYTES_MAX).decode("utf-8", "replace"))
     except (OSError, ValueError, urllib.error.URLError) as error:
-        raise NoNameServer(f"address server {url} does not answer: {error}") from error
+        raise NoNameServer(f"address server {without_credentials(url)} does not answer: {error}") from error
 
 
 async def fetch_addresses(url: str, unit: str | None) -> tuple[str, ...]:
@@ -41,7 +42,7 @@ async def fetch_addresses(url: str, unit: str | None) -> tuple[str, ...]:
     try:
         addresses = parse_addresses(text.strip().partition("\n")[0])
     except ConfigError as error:
-        raise NoNameServer(f"address server {url} gives no NameServer list: {error}") from error
+        raise NoNameServer(f"address server {without_credentials(url)} gives no NameServer list: {error}") from error
     if not addresses:
-        raise NoNameServer(f"address server {url} gives an empty NameServer list")
+        raise NoNameServer(f"address server {without_credentials(url)} gives an empty NameServer list")
     return addresses

@@ -48,6 +48,7 @@ from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.tasks import cancel, one_round
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ FIRST_HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
 OFFSET_FIRST_MS: Final = 10_000
 VIP_PORT_STEP: Final = 2
+PORT_DIGITS_MAX: Final = 5
 
 
 class State(Enum):
@@ -90,15 +92,19 @@ def check_state(what: str, state: State) -> None:
 
 
 def vip_address(address: str) -> str:
-    """The address of a broker's VIP channel: its port minus 2 (PR-31)."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) - VIP_PORT_STEP}"
+    """The address of a broker's VIP channel: its port minus 2 (PR-31). An address without port is returned as it is."""
+    return _other_port(address, -VIP_PORT_STEP)
 
 
 def plain_address(address: str) -> str:
     """The address in the route, given that of the VIP channel; the inverse of `vip_address`."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + VIP_PORT_STEP}"
+    return _other_port(address, VIP_PORT_STEP)
+
+
+def _other_port(address: str, step: int) -> str:
+    host, colon, port = address.rpartition(":")
+    known = port.isdecimal() and len(port) <= PORT_DIGITS_MAX
+    return f"{host}:{int(port) + step}" if colon and known else address  # the call to it names the address as invalid
 
 
 class Core:
@@ -134,6 +140,7 @@ class Core:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._heartbeat_wanted = False
+        self._repeating: set[str] = set()  # addresses whose heartbeat is repeated until they respond
         self._stopping: asyncio.Task[None] | None = None
 
     # lifecycle
@@ -197,11 +204,8 @@ class Core:
         for watcher in self.route_watchers:
             watcher.set()
         self.replies.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(*self._tasks)
         finally:
             await self.routes.close()
             await self.remote.close()
@@ -244,10 +248,7 @@ class Core:
         async def run() -> None:
             await asyncio.sleep(first_ms / 1000)
             while True:
-                try:
-                    await work()
-                except SaturnError as error:
-                    logger.warning("timer failed name=%r error=%s", name, error)
+                await one_round(name, work)
                 await asyncio.sleep(period_ms / 1000)
 
         self.spawn(name, run())
@@ -284,7 +285,9 @@ class Core:
             return
         self._suspicion.report(address, unresponsive=unresponsive)
         self.timer_limits.forget(address)
-        if self.broker_versions.pop(address, None) is not None:
+        self.broker_versions.pop(address, None)
+        if address not in self._repeating and address in self._heartbeat_addresses():
+            self._repeating.add(address)
             self.spawn(f"heartbeat to {address}", self._repeat_heartbeat(address))
         if self.settings.vip_channel:
             self._suspicion.report(plain_address(address))
@@ -299,8 +302,10 @@ class Core:
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:
             watcher.set()
+        addresses = set(self._heartbeat_addresses())
+        self._forget_brokers(addresses)  # one that returns may have restarted, without our groups
         # A new broker must have our consumers before they pull from it, and our producers before it checks transactions.
-        if self.consumers or set(self._heartbeat_addresses()) - self.broker_versions.keys():
+        if self.consumers or addresses - self.broker_versions.keys():
             self.heartbeat_soon()
         for consumer in self.consumers.values():
             consumer.wake_rebalance()
@@ -436,10 +441,7 @@ class Core:
     async def _wanted_heartbeats(self) -> None:
         while self._heartbeat_wanted:
             self._heartbeat_wanted = False
-            try:
-                await self.heartbeat()
-            except SaturnError as error:
-                logger.warning("heartbeat failed client=%s error=%s", self.client_id, error)
+            await one_round(f"heartbeat of {self.client_id}", self.heartbeat)
 
     def _heartbeat_addresses(self) -> list[str]:
         brokers = self.routes.brokers()
@@ -448,18 +450,20 @@ class Core:
     async def heartbeat(self) -> None:
         """Send heartbeats to the brokers of the cached routes concurrently, and store their versions (HB-01..HB-03).
 
-        Before that, forgets brokers that no cached route names any more (PR-35).
+        Before that, forgets the other brokers (PR-35).
         """
-        brokers = self.routes.brokers()
-        known = {address for ids in brokers.values() for address in ids.values()}
-        for address in [address for address in self.broker_versions if address not in known]:
-            del self.broker_versions[address]
-            self.timer_limits.forget(address)
         addresses = self._heartbeat_addresses()
+        self._forget_brokers(set(addresses))
         if not addresses:
             return
         body = self._heartbeat_body()
         await asyncio.gather(*(self._send_heartbeat(address, body) for address in addresses))
+
+    def _forget_brokers(self, wanted: set[str]) -> None:
+        """Forget the version and the limits of every broker that is not wanted."""
+        for address in self.broker_versions.keys() - wanted:
+            del self.broker_versions[address]
+            self.timer_limits.forget(address)
 
     def _heartbeat_body(self) -> bytes:
         consumers = [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None]
@@ -467,9 +471,14 @@ class Core:
 
     async def _repeat_heartbeat(self, address: str) -> None:
         """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
-        while address not in self.broker_versions and address in self._heartbeat_addresses():
-            await asyncio.sleep(HEARTBEAT_RETRY_SECONDS)
-            await self._send_heartbeat(address, self._heartbeat_body())
+        try:
+            while address not in self.broker_versions and address in self._heartbeat_addresses():
+                await asyncio.sleep(HEARTBEAT_RETRY_SECONDS)
+                await one_round(
+                    f"heartbeat to {address}", lambda: self._send_heartbeat(address, self._heartbeat_body())
+                )
+        finally:
+            self._repeating.discard(address)
 
     async def _send_heartbeat(self, address: str, body: bytes) -> None:
         try:
@@ -492,7 +501,7 @@ class Core:
 
     async def _persist_offsets(self) -> None:
         for consumer in list(self.consumers.values()):
-            await consumer.persist_offsets()
+            await one_round(f"offsets of {consumer.group}", consumer.persist_offsets)
 
     async def _rebalance(self) -> None:
         for consumer in self.consumers.values():

@@ -1,14 +1,11 @@
-"""Credentials for brokers with access control: the key file of Java clients, and the signature of requests.
+"""Credentials for brokers with access control: the key file of Java clients.
 
-Requirements: ACL-18, ACL-19.
+Requirements: ACL-18.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,34 +13,9 @@ from typing import Any, Final
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.config.settings import parse_properties
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.frames.command import Command
 
 # The properties of a key file: AccessKey, SecretKey, SecurityToken.
 _NAMES: Final = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
-
-
-class Signer:
-    """Adds AccessKey and Signature to requests, and SecurityToken if there is one."""
-
-    __slots__ = ("_access_key", "_secret", "_token")
-
-    def __init__(self, access_key: str, secret_key: str, token: str = "") -> None:
-        self._access_key = access_key
-        self._secret = secret_key.encode()
-        self._token = token
-
-    def __repr__(self) -> str:
-        return "<Signer>"
-
-    def sign(self, command: Command) -> None:
-        """Sign a request in place: HMAC-SHA1 over the extFields values in the order of their names, then the body (ACL-19)."""
-        ext = command.ext
-        ext.pop("Signature", None)
-        ext["AccessKey"] = self._access_key
-        if self._token:
-            ext["SecurityToken"] = self._token
-        data = "".join(ext[name] for name in sorted(ext)).encode() + (command.body or b"")
-        ext["Signature"] = base64.b64encode(hmac.new(self._secret, data, hashlib.sha1).digest()).decode()
 
 
 async def with_key_file(settings: ClientSettings) -> ClientSettings:

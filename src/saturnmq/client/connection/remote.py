@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Final
 
 from saturnmq.client.connection import forks
-from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.route_suspicion import is_no_master
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings
 from saturnmq.net import errors as net_errors
 from saturnmq.net.connection import Handler
+from saturnmq.net.signer import Signer
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.frames.command import Command
+
+SHORT_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # of answers without messages; parsed JSON takes many times its size
+_CODES_OF_MESSAGES: Final = frozenset(
+    {RequestCode.PULL_MESSAGE, RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
+)
 
 
 class Remote:
@@ -32,8 +40,10 @@ class Remote:
         handler: Handler,
         on_failure: Callable[[str, bool], None] = lambda address, unresponsive: None,
     ) -> None:
-        token = settings.security_token or ""
-        self._signer = Signer(settings.access_key, settings.secret_key or "", token) if settings.access_key else None
+        self._signer: Signer | None = None
+        if settings.access_key:
+            token = settings.security_token or ""
+            self._signer = Signer(settings.access_key, settings.secret_key or "", token, settings.signature)
         tls = TlsSettings(
             enable=settings.tls,
             client_auth_server=settings.tls_verify,
@@ -41,7 +51,7 @@ class Remote:
             client_cert_path=settings.tls_cert or "",
             client_key_path=settings.tls_key or "",
         )
-        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, check_host=settings.tls_verify)
+        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
         self._on_failure = on_failure
         self.generation = forks.watch(self)
 
@@ -55,7 +65,7 @@ class Remote:
         return self.generation == forks.generation and self._client.is_connected(address)
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The response, whatever its code. Raises ConnectFailed or CallTimeout."""
+        """The response, whatever its code. Raises ConnectFailed, CallTimeout, or BodyError for a body beyond all need."""
         if self._signer is not None:
             self._signer.sign(command)
         try:
@@ -68,6 +78,12 @@ class Remote:
             raise _failed(address, error) from error
         if is_no_master(command, answer):
             self._on_failure(address, False)
+        body = answer.body
+        if body is not None and len(body) > SHORT_BODY_BYTES_MAX and command.code not in _CODES_OF_MESSAGES:
+            raise BodyError(
+                f"the answer of {address} to request {command.code} has {len(body)} bytes, at most "
+                f"{SHORT_BODY_BYTES_MAX} are allowed"
+            )
         return answer
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:

@@ -75,4 +75,4 @@ class Replies:
 
 def _host(text: str) -> Host:
     ip, _, port = text.removeprefix("/").rpartition(":")
-    return Host(ip, int(port)) if ip and port.isdecimal() else NO_HOST
+    return Host(ip, int(port)) if ip and port.isdecimal() and len(port) < 6 else NO_HOST

@@ -80,8 +80,9 @@ class RouteSuspicion:
             for topic in topics:
                 try:
                     await self._routes.refresh(topic)
-                except SaturnError as error:
-                    logger.info("suspected route not refreshed topic=%s error=%s", topic, error)
+                except Exception as error:
+                    unexpected = not isinstance(error, SaturnError)
+                    logger.info("suspected route not refreshed topic=%s error=%s", topic, error, exc_info=unexpected)
             self._check_unresponsive(clock())
             await asyncio.sleep(max(self._pause_seconds, PAUSE_FACTOR * (clock() - began)))
 

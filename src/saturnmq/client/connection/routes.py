@@ -9,13 +9,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from saturnmq.client.errors import NoNameServer
 from saturnmq.protocol.bodies import MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, Perm
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.tasks import cancel
 
 logger = logging.getLogger(__name__)
+
+QUEUES_MAX: Final = 65_536  # of a topic, over all its brokers; each costs about 200 bytes here
+ADDRESSES_MAX: Final = 4096  # of the brokers of a topic: a client with a consumer connects to each of them
+_QUEUE_COUNTS: Final = ("read_queue_nums", "write_queue_nums")
+_COUNT_DIGITS_MAX: Final = 9
 
 Fetch = Callable[[str, int], Awaitable[TopicRouteData | None]]
 
@@ -39,7 +46,11 @@ class Route:
 
 
 def build_route(topic: str, data: TopicRouteData) -> Route:
-    """Queues ordered by broker name, then id. An order configuration (orderTopicConf) replaces the write queues (PR-12)."""
+    """Queues ordered by broker name, then id. An order configuration (orderTopicConf) replaces the write queues (PR-12).
+
+    Raises BodyError if the answer claims more than QUEUES_MAX queues, before any of them is created.
+    """
+    _check_queues(topic, data)
     addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     write: list[MessageQueue] = []
     read: list[MessageQueue] = []
@@ -54,13 +65,42 @@ def build_route(topic: str, data: TopicRouteData) -> Route:
     return Route(topic, tuple(write), tuple(read), addresses)
 
 
+def _check_queues(topic: str, data: TopicRouteData) -> None:
+    """Check the number of queues per broker and of the whole topic, and of broker addresses. Raises BodyError."""
+    addresses = sum(len(broker.broker_addrs) for broker in data.broker_datas)
+    if addresses > ADDRESSES_MAX:
+        raise BodyError(
+            f"route of topic {topic:.255}: {addresses} broker addresses, at most {ADDRESSES_MAX} are allowed"
+        )
+    for item in data.queue_datas:
+        for kind, count in (("read", item.read_queue_nums), ("write", item.write_queue_nums)):
+            if not 0 <= count <= QUEUES_MAX:
+                raise BodyError(
+                    f"route of topic {topic:.255}: broker {item.broker_name:.255} has {count} {kind} queues, "
+                    f"allowed are 0..{QUEUES_MAX}"
+                )
+    reads, writes = (sum(getattr(item, name) for item in data.queue_datas) for name in _QUEUE_COUNTS)
+    if max(reads, writes) > QUEUES_MAX:
+        raise BodyError(
+            f"route of topic {topic:.255}: {max(reads, writes)} queues on {len(data.queue_datas)} brokers, at most "
+            f"{QUEUES_MAX} are allowed"
+        )
+
+
 def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
-    """Queues of `brokerA:4;brokerB:4`; parts that do not parse are skipped."""
+    """Queues of `brokerA:4;brokerB:4`; parts that do not parse are skipped. Raises BodyError for too many queues."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
-        name, _, count = part.strip().rpartition(":")
-        if name and count.isdecimal():
-            queues += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(int(count)))
+        name, _, digits = part.strip().rpartition(":")
+        if not name or not digits.isdecimal():
+            continue
+        count = int(digits) if len(digits) <= _COUNT_DIGITS_MAX else QUEUES_MAX + 1
+        if len(queues) + count > QUEUES_MAX:
+            raise BodyError(
+                f"order configuration of topic {topic:.255}: broker {name:.255} has {digits:.20} queues, the topic "
+                f"may have {QUEUES_MAX} in all"
+            )
+        queues += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(count))
     return queues
 
 
@@ -220,7 +260,4 @@ class RouteCache:
 
     async def close(self) -> None:
         """Cancel pending requests and await them."""
-        tasks = list(self._pending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._pending.values())

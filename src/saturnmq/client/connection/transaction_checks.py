@@ -23,17 +23,25 @@ from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction, decode_header
 from saturnmq.protocol.message import decode_record
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
 logger = logging.getLogger(__name__)
 
 CHECKS_MAX: Final = 2000  # pending checks; further ones are dropped, and the broker repeats them
+CHECK_BYTES_MAX: Final = 64 * 1024 * 1024  # their bodies
 CHECKS_AT_ONCE: Final = 20
 
 Check: TypeAlias = Callable[[Message[Any]], TransactionState | Awaitable[TransactionState]]
 
 
 def end_command(
-    group: str, half_offset: int, physical: int, state: TransactionState, message_id: str, *, asked: bool
+    group: str,
+    half_offset: QueueOffset,
+    physical: PhysicalOffset,
+    state: TransactionState,
+    message_id: str,
+    *,
+    asked: bool,
 ) -> Command:
     """END_TRANSACTION (37). physical: commit log offset of the half message; asked: in response to a check by the broker."""
     header = EndTransaction(
@@ -95,6 +103,7 @@ class Checks:
         self._checkers: dict[str, Checker] = {}
         self._limit = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._waiting = 0
+        self._waiting_bytes = 0
 
     def add(self, group: str, checker: Checker) -> None:
         self._checkers[group] = checker
@@ -112,7 +121,8 @@ class Checks:
             return
         group = record.properties.get(PropertyKey.PGROUP, "")
         checker = self._checkers.get(group)
-        if checker is None or self._waiting >= CHECKS_MAX:
+        full = self._waiting >= CHECKS_MAX or self._waiting_bytes + len(record.body) > CHECK_BYTES_MAX
+        if checker is None or full:
             reason = "no such producer" if checker is None else f"{self._waiting} pending"
             logger.warning("transaction check ignored group=%s reason=%r", group, reason)
             return
@@ -120,6 +130,7 @@ class Checks:
         queue = MessageQueue(namespaces.strip(namespace, record.topic), header.broker_name or "", record.queue_id)
         message = Message(record, queue, checker.codec, None, namespace)
         self._waiting += 1
+        self._waiting_bytes += len(record.body)
         self._spawn(f"check {group}", self._answer(connection, group, checker, header, message))
 
     async def _answer(
@@ -129,9 +140,9 @@ class Checks:
             async with self._limit:
                 state, remark = await checker.state_of(message)
             key = header.transaction_id or header.msg_id or message.message_id
-            command = end_command(
-                group, header.tran_state_table_offset, header.commit_log_offset, state, key, asked=True
-            )
+            half_offset = QueueOffset(header.tran_state_table_offset)
+            physical = PhysicalOffset(header.commit_log_offset)
+            command = end_command(group, half_offset, physical, state, key, asked=True)
             command.remark = remark
             context = EndContext(
                 group,
@@ -148,3 +159,4 @@ class Checks:
             logger.warning("transaction check not answered id=%s error=%s", message.message_id, error)
         finally:
             self._waiting -= 1
+            self._waiting_bytes -= len(message.record.body)

@@ -21,7 +21,9 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from saturnmq.client.tracing import trace_topic_problem
+from saturnmq.config.settings import without_credentials
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.signatures import SIGNATURES
 
 DEFAULT_PORT: Final = 9876
 SCHEMES: Final = ("rmq", "rmqs", "rocketmq")
@@ -31,6 +33,7 @@ _ENV_KEYS: Final = {
     "SATURNMQ_ACCESS_KEY": "access_key",
     "SATURNMQ_SECRET_KEY": "secret_key",
     "SATURNMQ_KEY_FILE": "key_file",
+    "SATURNMQ_SIGNATURE": "signature",
     "SATURNMQ_NAMESPACE": "namespace",
     "SATURNMQ_TIMEOUT": "timeout",
 }
@@ -51,6 +54,7 @@ class ClientSettings:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
+    signature: str = "v1"  # SEC-10: "v2" only for SaturnMQ servers; Apache's and accounts of version 1 take "v1"
     key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
     namespace: str | None = None  # PR-32
     tls: bool = False
@@ -85,7 +89,8 @@ class ClientSettings:
         if not self.name_servers and not self.address_server:
             problems.append("name_servers is empty, must name at least one host:port")
         if self.address_server and not re.match(r"https?://[^\s/]+", self.address_server):
-            problems.append(f"address_server is {self.address_server!r:.100}, must be an http:// or https:// URL")
+            shown = without_credentials(self.address_server)
+            problems.append(f"address_server is {shown!r:.100}, must be an http:// or https:// URL")
         for address in self.name_servers:
             try:
                 parse_address(address)
@@ -99,6 +104,8 @@ class ClientSettings:
             problems.append("access_key and secret_key belong together, one of them is missing")
         if self.security_token and not self.access_key:
             problems.append("security_token is of no use without access_key and secret_key")
+        if self.signature not in SIGNATURES:
+            problems.append(f"signature is {self.signature!r:.40}, must be {' or '.join(SIGNATURES)}")
         if self.tls_key and not self.tls_cert:
             problems.append("tls_key is of no use without tls_cert")
         for name in ("namespace", "instance", "unit"):
@@ -141,12 +148,17 @@ def parse_address(text: str) -> str:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:\s/@]+)(?::(\d{1,5}))?", text)
     port = int(match.group(2)) if match and match.group(2) else DEFAULT_PORT
     if not match or not 1 <= port <= 65_535:
-        raise ConfigError(f"NameServer address {text!r:.80} must be host:port, port 1..65535")
+        raise ConfigError(f"NameServer address {without_credentials(text)!r:.80} must be host:port, port 1..65535")
     return f"{match.group(1)}:{port}"
 
 
 def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
     """Addresses of a list, or of text separated by `;` or `,`; without duplicates, in order. Raises ConfigError."""
+    if isinstance(text, str) and ("@" in text or "://" in text):  # not split: a part of a secret would be shown
+        raise ConfigError(
+            f"NameServer addresses are host:port;host:port, not a URL ({without_credentials(text):.80}); "
+            f"a URL, which may hold credentials, is for {ENV_URL} and Client.from_url"
+        )
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
     problems: list[str] = []
     addresses: dict[str, None] = {}
@@ -171,6 +183,8 @@ def parse_url(url: str) -> dict[str, Any]:
             f"schemes: {', '.join(SCHEMES)}"
         )
     credentials, at, hosts = match["rest"].rpartition("@")
+    if not at and "@" in url:
+        raise ConfigError("the URL has its @ after a slash or question mark: percent-encode /, ? and # in credentials")
     settings: dict[str, Any] = {"name_servers": parse_addresses(hosts)}
     problems = [] if settings["name_servers"] else ["the URL names no NameServer"]
     if match["scheme"].lower() == "rmqs":

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from saturnmq.client import namespaces
@@ -29,8 +30,9 @@ from saturnmq.client.message import Ack, Message
 from saturnmq.client.puller.puller import PullResult, PullStatus, pull_command, pull_result
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
-from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.message import decode_records
+from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.message import iter_records
+from saturnmq.protocol.offsets import QueueOffset
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ class Generation:
 
     __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "repeated", "verdicts")
 
-    def __init__(self, assignment: Assignment, start_offset: int) -> None:
+    def __init__(self, assignment: Assignment, start_offset: QueueOffset) -> None:
         self.assignment = assignment
         self.process_queue = ProcessQueue(start_offset)
         self.delivered: dict[int, tuple[float, Message[Any]]] = {}
@@ -206,7 +208,7 @@ class Generation:
         self.report(message, Ack.RETRY, TIMED_OUT, timed_out=True)
         self.close(message.offset)
 
-    def close(self, offset: int) -> None:
+    def close(self, offset: QueueOffset) -> None:
         """Close a finished offset: advance the commit offset and resume pulling if it waits."""
         self.delivered.pop(offset, None)
         self.repeated.pop(offset, None)
@@ -230,7 +232,7 @@ class Generation:
         return late
 
     @property
-    def position(self) -> int | None:
+    def position(self) -> QueueOffset | None:
         """The first open offset that no reader has taken; None if readers have taken all open ones."""
         taken, verdicts = self.delivered, self.verdicts
         return next((offset for offset in self.process_queue if offset not in taken and offset not in verdicts), None)
@@ -247,7 +249,7 @@ class Assignment:
 
     span_limited = True
 
-    def __init__(self, host: Host, queue: MessageQueue, start_offset: int) -> None:
+    def __init__(self, host: Host, queue: MessageQueue, start_offset: QueueOffset) -> None:
         self.host = host
         self.queue = queue
         self.user_queue = namespaces.strip_queue(host.core.settings.namespace, queue)
@@ -260,7 +262,7 @@ class Assignment:
         self._task: asyncio.Task[Any] | None = None
         self._waits = 0
 
-    def _new_generation(self, start_offset: int) -> Generation:
+    def _new_generation(self, start_offset: QueueOffset) -> Generation:
         return Generation(self, start_offset)
 
     # lifecycle
@@ -281,7 +283,7 @@ class Assignment:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: QueueOffset) -> None:
         """Discard all open messages and continue at offset.
 
         Used for resets, and when the broker does not have the requested offset (PL-08, OF-06).
@@ -293,7 +295,7 @@ class Assignment:
         self._capacity.set()
         self.host.room_made()
 
-    def reset(self, offset: int) -> None:
+    def reset(self, offset: QueueOffset) -> None:
         """Continue at offset at once, cancelling a pull in progress: a seek, or an operator's reset (OF-06)."""
         self.restart_at(offset)
         if self._task is not None:
@@ -321,14 +323,14 @@ class Assignment:
         return not self.paused
 
     @property
-    def position(self) -> int:
+    def position(self) -> QueueOffset:
         """The offset of the next message that a reader gets."""
         position = self.generation.position
         return self.next_offset if position is None else position
 
     # flow control
 
-    def committed(self, offset: int) -> None:
+    def committed(self, offset: QueueOffset) -> None:
         """Record that all messages before offset are settled."""
         host = self.host
         host.offsets.update(self.queue, offset)
@@ -375,12 +377,12 @@ class Assignment:
             generation, begin = self.generation, time.monotonic()
             try:
                 result = await self._pull()
+                self.pulled_ms = now_ms()
+                if generation is self.generation:  # otherwise it was reset during the pull
+                    self._take(generation, result)
             except SaturnError as error:
                 await self._after_error(error)
                 continue
-            self.pulled_ms = now_ms()
-            if generation is self.generation:  # otherwise it was reset during the pull
-                self._take(generation, result)
             if result.status in _IDLE and time.monotonic() - begin < IDLE_DELAY_S:
                 await asyncio.sleep(IDLE_DELAY_S)  # avoids a tight loop on a broker without long polling
 
@@ -445,13 +447,17 @@ class Assignment:
         if result.status is PullStatus.FOUND:
             wanted = host.wanted_tags(self.queue.topic)
             namespace, codec, queue = host.core.settings.namespace, host.codec, self.user_queue
+            most = max(host.pull_batch, 1)
+            records = list(islice(iter_records(result.body), most + 1))
+            if len(records) > most:
+                raise BodyError(f"pull answer of {queue.broker_name} has more than the {most} messages asked for")
             messages = [
                 Message(record, queue, codec, generation, namespace)
-                for record in decode_records(result.body)
+                for record in records
                 if (not wanted or record.tags in wanted) and record.queue_offset > process_queue.max_offset
             ]
             process_queue.put((message.offset, len(message.record.body)) for message in messages)
-        self.next_offset = max(result.next_offset, process_queue.max_offset + 1)
+        self.next_offset = max(result.next_offset, QueueOffset(process_queue.max_offset + 1))
         process_queue.skip_to(self.next_offset)
         if not len(process_queue):
             host.offsets.update(self.queue, process_queue.commit_offset)

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -36,6 +37,8 @@ from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.tasks import one_round
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +185,7 @@ class Consumer(Positioned, Generic[T]):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._inbox.close(lambda: self._stopped(error))
 
-    def _new_assignment(self, queue: MessageQueue, offset: int) -> Assignment:
+    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> Assignment:
         if self.settings.ordered:
             return OrderedAssignment(self, queue, offset, self._locks, self.settings.suspend)
         return Assignment(self, queue, offset)
@@ -283,6 +286,10 @@ class Consumer(Positioned, Generic[T]):
         """Queue messages ahead of all others, in order."""
         self._inbox.put_back(messages)
 
+    def withdraw(self, message: Message[Any]) -> None:
+        """Take back a message that no reader has taken yet."""
+        self._inbox.remove(message)
+
     def redeliver_later(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
         """Deliver a message again from this process after `after` seconds, because it cannot be sent back (CC-04).
 
@@ -329,12 +336,15 @@ class Consumer(Positioned, Generic[T]):
         while True:
             await asyncio.sleep(max(timeout_s / 15, 0.01))
             before = time.monotonic() - timeout_s
-            for assignment in list(self._assigned.values()):
-                for generation, message in assignment.expired(before):
-                    try:
-                        await generation.expire(message)
-                    except SaturnError as error:
-                        logger.warning("expired message kept group=%s message=%r error=%s", self.group, message, error)
+            await one_round(f"ack timeout of {self.group}", partial(self._expire, before))
+
+    async def _expire(self, before: float) -> None:
+        for assignment in list(self._assigned.values()):
+            for generation, message in assignment.expired(before):
+                try:
+                    await generation.expire(message)
+                except SaturnError as error:
+                    logger.warning("expired message kept group=%s message=%r error=%s", self.group, message, error)
 
     # requests from brokers
 

@@ -6,6 +6,7 @@ Requirements: API-15, API-24.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -38,6 +39,11 @@ class Inbox(Generic[T]):
         """Insert items at the front, keeping their order."""
         self._items.extendleft(reversed(items))
         self._wake(len(items))
+
+    def remove(self, item: T) -> None:
+        """Discard an item if it is still here."""
+        with contextlib.suppress(ValueError):
+            self._items.remove(item)
 
     def clear(self) -> None:
         """Discard all items."""

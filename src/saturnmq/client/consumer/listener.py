@@ -28,6 +28,7 @@ from saturnmq.client.message import Ack, Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.requests import wants_reply
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -174,9 +175,7 @@ class Feeder:
                     task.cancel()
             if drain_timeout > 0:
                 await asyncio.wait(self._workers, timeout=drain_timeout)
-            for task in self._workers:
-                task.cancel()
-            await asyncio.gather(*self._workers, return_exceptions=True)
+            await cancel(*self._workers)
         await self.consumer.stop()
 
     async def _work(self) -> None:

@@ -40,6 +40,9 @@ from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, ConsumerI
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int64_or
+from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.tasks import one_round
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,7 @@ class Member(ABC):
         self._only_member = settings.model == "cluster"
         self._compared = -math.inf
         self._announcing: asyncio.Task[Any] | None = None
+        self._resetting: asyncio.Task[Any] | None = None
         if settings.model == "cluster":
             self._set_subscription(self._retry_topic, Filter(ALL))
 
@@ -91,6 +95,8 @@ class Member(ABC):
     def deliver(self, messages: list[Message[Any]]) -> None: ...
     @abstractmethod
     def deliver_first(self, messages: list[Message[Any]]) -> None: ...
+    @abstractmethod
+    def withdraw(self, message: Message[Any]) -> None: ...
 
     # membership mode
 
@@ -332,7 +338,7 @@ class Member(ABC):
             self._rebalance_wanted.clear()
             self._round_done.clear()
             if not self._suspended:  # CA-08
-                await self._rebalance()
+                await one_round(f"rebalance of {self.group}", self._rebalance)
             self._rounds += 1
             self._round_done.set()
 
@@ -343,8 +349,11 @@ class Member(ABC):
         for topic in self._topics():
             try:
                 changed |= await self._rebalance_topic(topic)
-            except SaturnError as error:  # one topic does not stop the others (RB-01)
-                logger.warning("rebalance failed group=%s topic=%s error=%s", self.group, topic, error)
+            except Exception as error:  # one topic does not stop the others (RB-01)
+                unexpected = not isinstance(error, SaturnError)
+                logger.warning(
+                    "rebalance failed group=%s topic=%s error=%s", self.group, topic, error, exc_info=unexpected
+                )
         self._compare_soon()
         if changed:
             try:
@@ -486,11 +495,11 @@ class Member(ABC):
         return True
 
     @abstractmethod
-    def _new_assignment(self, queue: MessageQueue, offset: int) -> Assignment: ...
+    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> Assignment: ...
 
     # start offset
 
-    async def _start_offset(self, queue: MessageQueue) -> int:
+    async def _start_offset(self, queue: MessageQueue) -> QueueOffset:
         """The stored offset, else as `start` says (RB-05).
 
         The retry topic starts at its beginning; if `start` is a time, at its end.
@@ -501,9 +510,9 @@ class Member(ABC):
         is_retry = queue.topic == self._retry_topic
         start = self.settings.start
         if start == "first":
-            return 0
+            return QueueOffset(0)
         if start == "last":
-            return 0 if is_retry else await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+            return QueueOffset(0) if is_retry else await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
         assert not isinstance(start, str)
         if is_retry:
             return await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
@@ -511,12 +520,12 @@ class Member(ABC):
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(int(start.timestamp() * 1000))
         )
 
-    async def _query_offset(self, code: RequestCode, queue: MessageQueue, **ext: str) -> int:
+    async def _query_offset(self, code: RequestCode, queue: MessageQueue, **ext: str) -> QueueOffset:
         address = await self.core.master_address(queue.topic, queue.broker_name)
         fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **ext}
         command = Command(code, ext=fields)
         answer = await self.core.call_broker(address, command, self.core.settings.api_timeout_ms, topic=queue.topic)
-        return int(answer.ext.get("offset") or 0)
+        return QueueOffset(int64_or(answer.ext, "offset", 0))
 
     # locks of ordered consumers
 
@@ -524,7 +533,7 @@ class Member(ABC):
         """Renew the locks every 20 s, or every 3 s while one is missing (OR-05, OR-06)."""
         await asyncio.sleep(FIRST_RENEW_S)
         while True:
-            await self._renew_locks()
+            await one_round("queue locks", self._renew_locks)
             whole = all(item.locked for item in self._assigned.values() if isinstance(item, OrderedAssignment))
             await asyncio.sleep(RENEW_S if whole else RELOCK_S)
 

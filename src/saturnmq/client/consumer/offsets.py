@@ -13,10 +13,13 @@ from typing import Final, Protocol
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.errors import ClientError
+from saturnmq.durable import sync_path
 from saturnmq.protocol.bodies import MessageQueue, ResetOffsetBody
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import BodyError, SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int64_or
+from saturnmq.protocol.offsets import QueueOffset
 
 logger = logging.getLogger(__name__)
 
@@ -27,32 +30,32 @@ class Offsets(Protocol):
     """Offset store of a consumer. Queues carry namespaced topic names."""
 
     async def load(self) -> None: ...
-    def get(self, queue: MessageQueue) -> int | None: ...
-    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None: ...
+    def get(self, queue: MessageQueue) -> QueueOffset | None: ...
+    def update(self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = True) -> None: ...
     def forget(self, queue: MessageQueue) -> None: ...
-    async def read(self, queue: MessageQueue) -> int | None: ...
+    async def read(self, queue: MessageQueue) -> QueueOffset | None: ...
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None: ...
     async def persist_all(self) -> None: ...
-    def snapshot(self) -> dict[MessageQueue, int]: ...
+    def snapshot(self) -> dict[MessageQueue, QueueOffset]: ...
 
 
 class _Cached:
     """The offsets in memory."""
 
     def __init__(self) -> None:
-        self._offsets: dict[MessageQueue, int] = {}
+        self._offsets: dict[MessageQueue, QueueOffset] = {}
 
-    def get(self, queue: MessageQueue) -> int | None:
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
         """The offset in memory."""
         return self._offsets.get(queue)
 
-    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+    def update(self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = True) -> None:
         """Set the offset in memory; unless `increase_only` is False, a lower offset is ignored."""
         if increase_only and offset <= self._offsets.get(queue, -1):
             return
         self._offsets[queue] = offset
 
-    def snapshot(self) -> dict[MessageQueue, int]:
+    def snapshot(self) -> dict[MessageQueue, QueueOffset]:
         """A copy of what is in memory."""
         return dict(self._offsets)
 
@@ -64,7 +67,7 @@ class ClusterOffsets(_Cached):
         super().__init__()
         self._core = core
         self._group = group
-        self._persisted: dict[MessageQueue, int] = {}
+        self._persisted: dict[MessageQueue, QueueOffset] = {}
 
     async def load(self) -> None:
         """Do nothing: the brokers hold the offsets."""
@@ -74,7 +77,7 @@ class ClusterOffsets(_Cached):
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> QueueOffset | None:
         """Query the stored offset; None if the broker has none. Raises if the query fails (OF-03: Java returns -1 and -2)."""
         core = self._core
         address = await core.master_address(queue.topic, queue.broker_name)
@@ -84,8 +87,8 @@ class ClusterOffsets(_Cached):
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise core.answer_error(answer, address, topic=queue.topic, group=self._group)
-        offset = int(answer.ext.get("offset") or -1)
-        return offset if offset >= 0 else None
+        offset = int64_or(answer.ext, "offset", -1)
+        return QueueOffset(offset) if offset >= 0 else None
 
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
         """Store the offset of one queue if it has changed; one-way unless `confirmed`.
@@ -132,7 +135,7 @@ class LocalOffsets(_Cached):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._written: dict[MessageQueue, int] = {}
+        self._written: dict[MessageQueue, QueueOffset] = {}
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
@@ -143,7 +146,7 @@ class LocalOffsets(_Cached):
     def forget(self, queue: MessageQueue) -> None:
         """Do nothing: the queue may be assigned again."""
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> QueueOffset | None:
         """The offset loaded from the file or set since."""
         return self._offsets.get(queue)
 
@@ -164,7 +167,7 @@ class LocalOffsets(_Cached):
             self._written = offsets
 
 
-def _read_offsets(path: Path) -> dict[MessageQueue, int]:
+def _read_offsets(path: Path) -> dict[MessageQueue, QueueOffset]:
     problems = []
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
@@ -194,8 +197,4 @@ def _write_offsets(path: Path, data: bytes) -> None:
     if path.exists():
         path.replace(path.with_name(path.name + ".bak"))
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_path(path.parent)

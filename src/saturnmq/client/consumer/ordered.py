@@ -19,6 +19,7 @@ from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.client.message import Ack, Message, next_attempt
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.offsets import QueueOffset
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class OrderedGeneration(Generation):
 
     assignment: OrderedAssignment
 
-    def __init__(self, assignment: OrderedAssignment, start_offset: int) -> None:
+    def __init__(self, assignment: OrderedAssignment, start_offset: QueueOffset) -> None:
         super().__init__(assignment, start_offset)
         self.waiting: deque[Message[Any]] = deque()
         self.done: dict[tuple[int, int], Ack] = {}
@@ -123,7 +124,7 @@ class OrderedAssignment(Assignment):
     span_limited = False  # OR-04
 
     def __init__(
-        self, host: Host, queue: MessageQueue, start_offset: int, locks: QueueLocks | None, suspend_s: float
+        self, host: Host, queue: MessageQueue, start_offset: QueueOffset, locks: QueueLocks | None, suspend_s: float
     ) -> None:
         self.head: Message[Any] | None = None
         self.handed: Message[Any] | None = None
@@ -134,7 +135,7 @@ class OrderedAssignment(Assignment):
         self._suspend_s = suspend_s
         super().__init__(host, queue, start_offset)
 
-    def _new_generation(self, start_offset: int) -> Generation:
+    def _new_generation(self, start_offset: QueueOffset) -> Generation:
         self.head = None
         return OrderedGeneration(self, start_offset)
 
@@ -153,7 +154,7 @@ class OrderedAssignment(Assignment):
         return not self.paused and not self.leaving and self.locked
 
     @property
-    def position(self) -> int:
+    def position(self) -> QueueOffset:
         """The offset of the next message that a reader gets."""
         generation = self._now
         if self.head is not None and self.head is not self.handed:

@@ -19,6 +19,7 @@ from saturnmq.client.errors import ClientError, OffsetOutOfRange
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.offsets import QueueOffset
 
 logger = logging.getLogger(__name__)
 
@@ -77,12 +78,12 @@ class Positioned(Member):
 
     # inspection
 
-    def position(self, where: Where = None) -> dict[MessageQueue, int]:
+    def position(self, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Return, by queue, the offset of the next message that a reader gets."""
         self._check()
         return {item.user_queue: item.position for item in self._chosen(where)}
 
-    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
+    def committed(self, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Return, by queue, the offset that would be committed now: the first one that is not settled.
 
         where: a queue, several queues, a topic, or None for all. Queues without a known offset are omitted.
@@ -118,7 +119,7 @@ class Positioned(Member):
 
     # seek, pause, reset
 
-    async def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
+    async def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Continue at "first", "last", an offset, or the first message stored at or after an aware datetime.
 
         where: a queue, several queues, a topic, or None for all. Returns the new offsets by queue; they are stored. Messages
@@ -135,7 +136,7 @@ class Positioned(Member):
             raise ConfigError("cannot seek a datetime without time zone")
         items = self._chosen(where)
         offsets = await asyncio.gather(*(self._place_offset(place, item.queue) for item in items))
-        moved: dict[MessageQueue, int] = {}
+        moved: dict[MessageQueue, QueueOffset] = {}
         for item, offset in zip(items, offsets, strict=True):
             if self._assigned.get(item.queue) is item:  # still assigned to this consumer
                 item.reset(offset)
@@ -143,10 +144,11 @@ class Positioned(Member):
         await self.offsets.persist_all()
         return moved
 
-    async def _place_offset(self, place: Place, queue: MessageQueue) -> int:
+    async def _place_offset(self, place: Place, queue: MessageQueue) -> QueueOffset:
         if isinstance(place, datetime):
             stamp = str(int(place.timestamp() * 1000))
-            return max(await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp), 0)
+            found = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp)
+            return max(found, QueueOffset(0))
         if place == "first":
             return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
         if place == "last":
@@ -158,7 +160,7 @@ class Positioned(Member):
             raise OffsetOutOfRange(
                 f"offset {place} is outside of {low}..{high} of queue {queue.broker_name}/{queue.queue_id} of {queue.topic}"
             )
-        return place
+        return QueueOffset(place)
 
     def pause(self, where: Where = None) -> None:
         """Stop pulling and handing out messages of these queues until `resume`. Without `where`, also suspend rebalancing."""
@@ -188,11 +190,12 @@ class Positioned(Member):
         """The queues that `pause` has stopped."""
         return [queue for queue in self.assigned if self._chosen(queue)[0].paused]
 
-    def reset_offsets(self, table: dict[MessageQueue, int]) -> None:
+    def reset_offsets(self, table: dict[MessageQueue, QueueOffset]) -> None:
         """Continue at these offsets at once: an operator has reset the group (OF-06). Queues carry namespaced topic names."""
         for queue, offset in table.items():
             assignment = self._assigned.get(queue)
             if assignment is not None:
                 logger.info("offset reset group=%s queue=%s offset=%d", self.group, queue, offset)
                 assignment.reset(offset)
-        self.core.spawn(f"reset {self.group}", self.offsets.persist_all(), vital=False)
+        if self._resetting is None or self._resetting.done():  # otherwise the timer stores what came meanwhile
+            self._resetting = self.core.spawn(f"reset {self.group}", self.offsets.persist_all(), vital=False)

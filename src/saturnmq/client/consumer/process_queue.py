@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from saturnmq.protocol.offsets import QueueOffset
+
 
 class ProcessQueue:
     """The offsets of a queue in order, and which of them are still open. Only the contiguous settled head may be committed.
@@ -18,21 +20,21 @@ class ProcessQueue:
 
     __slots__ = ("_bytes", "_next", "_open", "_order", "dropped", "max_offset")
 
-    def __init__(self, start_offset: int) -> None:
-        self._open: dict[int, int] = {}
-        self._order: deque[int] = deque()
+    def __init__(self, start_offset: QueueOffset) -> None:
+        self._open: dict[QueueOffset, int] = {}
+        self._order: deque[QueueOffset] = deque()
         self._next = start_offset
         self._bytes = 0
-        self.max_offset = start_offset - 1
+        self.max_offset = QueueOffset(start_offset - 1)
         self.dropped = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[QueueOffset]:
         return iter(self._open)
 
-    def is_open(self, offset: int) -> bool:
+    def is_open(self, offset: QueueOffset) -> bool:
         """Whether the offset is not settled yet."""
         return offset in self._open
 
@@ -42,7 +44,7 @@ class ProcessQueue:
         return self._bytes
 
     @property
-    def commit_offset(self) -> int:
+    def commit_offset(self) -> QueueOffset:
         """The smallest offset that is not settled, where a restart must begin."""
         return self._order[0] if self._order else self._next
 
@@ -51,7 +53,7 @@ class ProcessQueue:
         """Distance from the first open offset to the last one added."""
         return self.max_offset - self._order[0] if self._order else 0
 
-    def put(self, messages: Iterable[tuple[int, int]]) -> int:
+    def put(self, messages: Iterable[tuple[QueueOffset, int]]) -> int:
         """Add (offset, body bytes) pairs in rising offset order; offsets already seen are skipped. Returns how many were added."""
         added = 0
         for offset, body_bytes in messages:
@@ -63,10 +65,10 @@ class ProcessQueue:
             self.max_offset = offset
             added += 1
         if self.max_offset >= self._next:
-            self._next = self.max_offset + 1
+            self._next = QueueOffset(self.max_offset + 1)
         return added
 
-    def skip_to(self, next_offset: int) -> None:
+    def skip_to(self, next_offset: QueueOffset) -> None:
         """Record that no other message below next_offset will be delivered.
 
         With nothing open, the commit offset advances to next_offset (PL-07).
@@ -74,7 +76,7 @@ class ProcessQueue:
         if next_offset > self._next:
             self._next = next_offset
 
-    def settle(self, offset: int) -> int | None:
+    def settle(self, offset: QueueOffset) -> QueueOffset | None:
         """Close one offset. Returns the offset to commit, None if the offset was not open (already settled, or never added)."""
         body_bytes = self._open.pop(offset, None)
         if body_bytes is None:

@@ -156,7 +156,8 @@ async def _consume_directly(consumer: Positioned, command: Command) -> Command:
     direct = _Direct()
     begin = time.monotonic()
     result = ConsumeMessageDirectlyResult(order=consumer.settings.ordered, auto_commit=True)
-    consumer.deliver_first([Message(record, queue, consumer.codec, direct, namespace)])
+    message = Message(record, queue, consumer.codec, direct, namespace)
+    consumer.deliver_first([message])
     try:
         async with asyncio.timeout(DIRECT_TIMEOUT_S):
             verdict, reason = await direct.verdict
@@ -166,6 +167,7 @@ async def _consume_directly(consumer: Positioned, command: Command) -> Command:
             if reason.startswith(FAILED_PREFIX):
                 result.consume_result = "CR_THROW_EXCEPTION"
     except TimeoutError:
+        consumer.withdraw(message)
         result.consume_result, result.remark = "CR_RETURN_NULL", f"not settled within {DIRECT_TIMEOUT_S} s"
     result.spent_time_mills = int((time.monotonic() - begin) * 1000)
     return command.reply(body=result.encode())

@@ -263,10 +263,10 @@ class Producer(Attempts, Generic[T]):
     ) -> list[Receipt]:
         """Send many messages in few requests; returns one receipt per message, in order.
 
-        Messages are batched by topic and wait_stored, each batch up to the client's body_bytes_max (4 MiB by default); a batch
-        is stored completely or not at all. An `Outgoing` has a topic, tag, keys and properties of its own. shard_by and queue
-        are as in `send`. timeout applies to each request. Raises MessageRefused and EncodeError before any I/O, PartialSend if
-        only some messages were stored, and what `send` raises if none was.
+        Messages are batched by topic and wait_stored, each batch up to the client's body_bytes_max (4 MiB by default) and
+        32,768 messages; a batch is stored completely or not at all. An `Outgoing` has a topic, tag, keys and properties of its
+        own. shard_by and queue are as in `send`. timeout applies to each request. Raises MessageRefused and EncodeError before
+        any I/O, PartialSend if only some messages were stored, and what `send` raises if none was.
 
         Example:
             await out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])

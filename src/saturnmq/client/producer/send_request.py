@@ -15,8 +15,10 @@ from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, PropertyKey, RequestCode, SysFlag
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int32_or, int64_or
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
-from saturnmq.protocol.message import BATCH_FIXED_BYTES, BatchItem, encode_batch
+from saturnmq.protocol.message import BATCH_FIXED_BYTES, BATCH_MESSAGES_MAX, BatchItem, encode_batch
+from saturnmq.protocol.offsets import QueueOffset
 
 _TRUE: Final = "true"
 _NAME, _PAIR = "\x01", "\x02"
@@ -137,10 +139,10 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
     ext = answer.ext
     status = STATUS_BY_CODE[answer.code]
     durable = None if status is SendStatus.SEND_OK else False
-    first = int(ext.get("queueOffset") or 0)
-    queue_id = ext.get("queueId")
-    if queue_id is not None and int(queue_id) != queue.queue_id:  # the broker chose, as for a queue id below 0
-        queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=int(queue_id))
+    first = int64_or(ext, "queueOffset", 0)
+    queue_id = int32_or(ext, "queueId", queue.queue_id)
+    if queue_id != queue.queue_id:  # the broker chose, as for a queue id below 0
+        queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
     region = ext.get("MSG_REGION") or "DefaultRegion"
     trace_on = ext.get("TRACE_ON") != "false"
     transaction_id = ext.get("transactionId") or None
@@ -148,7 +150,9 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
     if len(offset_ids) < len(prepared.ids):
         offset_ids += [""] * (len(prepared.ids) - len(offset_ids))
     return [
-        Receipt(status, unique_id, offset_ids[n], queue, first + n, durable, region, trace_on, transaction_id)
+        Receipt(
+            status, unique_id, offset_ids[n], queue, QueueOffset(first + n), durable, region, trace_on, transaction_id
+        )
         for n, unique_id in enumerate(prepared.ids)
     ]
 
@@ -182,6 +186,8 @@ def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
             raise MessageRefused("The topic of the messages in one batch should be the same")
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("The waitStoreMsgOK of the messages in one batch should be the same")
+    if len(messages) > BATCH_MESSAGES_MAX:
+        raise MessageRefused(f"the batch has {len(messages)} messages, at most {BATCH_MESSAGES_MAX} are allowed")
     body = encode_batch(message.item for message in messages)
     if len(body) > bytes_max:
         raise MessageRefused(f"the batch has {len(body)} bytes, more than body_bytes_max {bytes_max}")
@@ -190,7 +196,7 @@ def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
 
 
 def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list[int]]:
-    """Indexes of the messages of each batch: grouped by topic and wait_stored, in order, at most bytes_max each (API-11).
+    """Indexes of the messages of each batch: by topic and wait_stored, in order, within bytes_max and BATCH_MESSAGES_MAX (API-11).
 
     A single message over the limit gets a batch of its own, which prepare_batch refuses.
     """
@@ -199,7 +205,7 @@ def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list
     for index, message in enumerate(messages):
         key = (message.topic, message.wait_stored)
         batch, used = open_batches.get(key, ([], 0))
-        if batch and used + message.encoded_bytes > bytes_max:
+        if batch and (used + message.encoded_bytes > bytes_max or len(batch) >= BATCH_MESSAGES_MAX):
             batch, used = [], 0
         if not batch:
             batches.append(batch)

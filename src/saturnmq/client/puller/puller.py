@@ -27,7 +27,9 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from saturnmq.protocol.errors import HeaderError, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.numbers import int64, int64_or
 from saturnmq.protocol.message import iter_records
+from saturnmq.protocol.offsets import QueueOffset
 
 PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # brokers always create groups with this prefix on demand (BP-10)
 BROKER_SUSPEND_MS: Final = 15_000
@@ -80,9 +82,9 @@ class PullResult:
     """
 
     status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     body: bytes = field(default=b"", repr=False)
     queue: MessageQueue | None = None
     suggested_broker_id: int = 0
@@ -147,9 +149,10 @@ def pull_result(
         return None
     ext = answer.ext
     try:
-        next_offset, low, high = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
-        suggested = int(ext.get("suggestWhichBrokerId") or 0)
-    except (KeyError, ValueError) as error:
+        names = ("nextBeginOffset", "minOffset", "maxOffset")
+        next_offset, low, high = (QueueOffset(int64(ext, name)) for name in names)
+        suggested = int64_or(ext, "suggestWhichBrokerId", 0)
+    except (KeyError, HeaderError) as error:
         raise HeaderError(f"pull answer of {queue.broker_name} has no usable {error}") from error
     body = answer.body or b"" if status is PullStatus.FOUND else b""
     return PullResult(status, next_offset, low, high, body, queue, suggested, tags, namespace)
@@ -222,15 +225,17 @@ class Puller:
         finally:
             self._core.route_watchers.discard(changed)
 
-    async def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+    async def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> QueueOffset:
         """Return the first offset that is still stored."""
         return await self._offset(RequestCode.GET_MIN_OFFSET, queue, {}, timeout)
 
-    async def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+    async def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message will get."""
         return await self._offset(RequestCode.GET_MAX_OFFSET, queue, {}, timeout)
 
-    async def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
+    async def offset_by_time(
+        self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None
+    ) -> QueueOffset:
         """Return the first offset stored at or after `when`: Unix ms or an aware datetime."""
         stamp = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(stamp)}, timeout)
@@ -324,8 +329,10 @@ class Puller:
         ext = {"topic": wire.topic, "queueId": str(wire.queue_id), "bname": wire.broker_name, **ext}
         return Command(code, ext=ext)
 
-    async def _offset(self, code: RequestCode, queue: MessageQueue, ext: dict[str, str], timeout: float | None) -> int:
-        return _number(await self._call(queue, self._queue_command(code, queue, ext), timeout), "offset")
+    async def _offset(
+        self, code: RequestCode, queue: MessageQueue, ext: dict[str, str], timeout: float | None
+    ) -> QueueOffset:
+        return QueueOffset(_number(await self._call(queue, self._queue_command(code, queue, ext), timeout), "offset"))
 
     async def _call(self, queue: MessageQueue, command: Command, timeout: float | None) -> Command:
         self._core.check_running("puller")
@@ -402,6 +409,6 @@ class Puller:
 def _number(answer: Command, name: str) -> int:
     """An integer field of an answer. Raises HeaderError if it is missing or malformed."""
     try:
-        return int(answer.ext[name])
-    except (KeyError, ValueError) as error:
+        return int64(answer.ext, name)
+    except (KeyError, HeaderError) as error:
         raise HeaderError(f"the answer has no usable field {name}") from error

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from saturnmq.client.connection import forks
 from saturnmq.client.errors import WrongLoop
 from saturnmq.client.sync.loop_thread import LoopThread
+from saturnmq.tasks import cancel
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -117,10 +118,7 @@ class Portal:
     async def _end(self, clients: list[Flushable]) -> None:
         """Flush the registered clients, then cancel all remaining tasks."""
         await asyncio.gather(*(one.last_words() for one in clients), return_exceptions=True)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
 class Startable(Protocol):

@@ -204,11 +204,12 @@ def decode_records(text: str) -> Iterator[TraceRecord]:
     """
     for part in text.split(RECORD_END):
         fields = part.split(FIELD_END)
-        while fields[0] == "SubAfter" and len(fields) > CLOUD_FIELDS and not fields[CLOUD_FIELDS].isdecimal():
-            yield _decoded(fields[:CLOUD_FIELDS])
-            fields = fields[CLOUD_FIELDS:]
-        if fields[0] in _DECODERS:
-            yield _decoded(fields)
+        at, count = 0, len(fields)
+        while fields[at] == "SubAfter" and count - at > CLOUD_FIELDS and not fields[at + CLOUD_FIELDS].isdecimal():
+            yield _decoded(fields[at : at + CLOUD_FIELDS])
+            at += CLOUD_FIELDS
+        if fields[at] in _DECODERS:
+            yield _decoded(fields[at:])
 
 
 def _decoded(fields: list[str]) -> TraceRecord:

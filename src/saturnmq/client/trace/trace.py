@@ -204,8 +204,14 @@ class Tracer:
                     came, record = self._records[0]
                     topic = self._topic_of(record)
                     batch.topic = batch.topic or topic
-                    if topic != batch.topic or not batch.add(record, cloud=self._cloud):
-                        return batch
+                    try:
+                        if topic != batch.topic or not batch.add(record, cloud=self._cloud):
+                            return batch
+                    except Exception as error:
+                        logger.exception("trace record not encoded group=%s error=%r", self.group, error)
+                        self.stats.failed += 1
+                        self._records.popleft()
+                        continue
                     self._records.popleft()
                     first = first or came
                     continue
