@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import queue
 import resource
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forkedcommand import run_command
 
 READY_SECONDS_MAX = 30
 
@@ -109,17 +111,40 @@ def standalone(serve: Callable[..., Server], tmp_path: Path) -> Callable[..., Se
     return start
 
 
-def run_cli(*args: str, env: dict[str, str] | None = None, seconds_max: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run one command to completion."""
-    return subprocess.run(
-        [sys.executable, "-m", "saturnmq.cli", *args],
-        capture_output=True,
-        text=True,
-        timeout=seconds_max,
-        env=os.environ | (env or {}),
-    )
+Completed = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def started_cli() -> Callable[..., Completed]:
+    """Runs one command to completion, as `python -m saturnmq.cli`."""
+
+    def run(*args: str, seconds_max: float = 60) -> Completed:
+        command = [sys.executable, "-m", "saturnmq.cli", *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds_max)
+
+    return run
 
 
 @pytest.fixture
-def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    return run_cli
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Completed]:
+    """Runs one command to completion in a process of its own, forked from one that has imported the modules of the commands.
+
+    The imports of `python -m saturnmq.cli` take most of a second of processor time; tests of them use `started_cli`.
+    """
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([f"saturnmq.cli.{name}" for name in ("run", "servers", "store", "admin")])
+
+    def run(*args: str, env: dict[str, str] | None = None) -> Completed:
+        out, err = (tmp_path_factory.mktemp("cli") / name for name in ("out", "err"))
+        process = processes.Process(target=run_command, args=(args, os.environ | (env or {}), str(out), str(err)))
+        process.start()
+        try:
+            process.join(60)
+            assert process.exitcode is not None, f"{args} did not end"
+            return subprocess.CompletedProcess(args, process.exitcode, out.read_text(), err.read_text())
+        finally:
+            process.kill()
+            process.join()
+            process.close()
+
+    return run

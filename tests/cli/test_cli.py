@@ -24,12 +24,15 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
 
 
-@pytest.mark.spec("CLI-09", "DG-09", "DUR-02")
+@pytest.mark.spec("CLI-09", "DG-09", "DUR-02", "SEC-16")
 def test_standalone_prints_ready_line_and_exits_0_on_sigterm(standalone: Start) -> None:
     server = standalone()
     facts = server.facts
     assert {"namesrv", "broker", "advertised", "store", "durability", "twin", "loop"} <= set(facts)
     assert facts["durability"] == "ASYNC_FLUSH"
+    open_ports = [port.partition(":") for port in facts["unauthenticated"].split(",")]
+    assert [name for name, _, _ in open_ports] == ["namesrv", "broker", "fast"]
+    assert [address for _, _, address in open_ports][:2] == [facts["namesrv"], facts["broker"]]
     for name in ("namesrv", "broker"):
         host, port = facts[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -68,12 +71,12 @@ def test_json_output_is_one_document_on_stdout(standalone: Start) -> None:
 
 
 @pytest.mark.spec("CLI-09", "UX-09", "UX-05")
-def test_port_in_use_error_names_port_and_next_step(cli: Cli) -> None:
+def test_port_in_use_error_names_port_and_next_step(started_cli: Cli) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        done = cli("namesrv", "--port", str(port))
+        done = started_cli("namesrv", "--port", str(port))
     assert done.returncode == 1
     assert str(port) in done.stderr
     assert "next:" in done.stderr
@@ -150,15 +153,25 @@ def test_usual_broker_conf_keys_take_effect(serve: Start, cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.spec("CLI-10", "CLI-02")
-def test_print_config_json_shows_value_and_origin(cli: Cli) -> None:
+def test_print_config_json_shows_value_and_origin(cli: Cli, tmp_path: Path) -> None:
     done = cli("broker", "--print-config", "--json", "--set", "brokerName=b9")
     rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["brokerName"] == {"key": "brokerName", "value": "b9", "origin": "--set"}
     assert rows["brokerClusterName"]["origin"] == "default"
+    file = tmp_path / "secret.conf"
+    file.write_text("tls.server.keyPassword=hunter22\n")
     for form in ((), ("--json",)):
-        masked = cli("broker", "--print-config", *form, "--set", "tls.server.keyPassword=hunter22")
+        masked = cli("broker", "--print-config", *form, "-c", str(file))
         assert masked.returncode == 0 and "tls.server.keyPassword" in masked.stdout
         assert "hunter22" not in masked.stdout + masked.stderr
+
+
+@pytest.mark.spec("SEC-13")
+@pytest.mark.parametrize("key", ["tls.server.keyPassword", "dledger.clusterSecret"])
+def test_secret_as_an_argument_is_refused(cli: Cli, key: str) -> None:
+    refused = cli("broker", "--print-config", "--set", f"{key}=hunter22-hunter22")
+    assert refused.returncode == 2 and f"--set {key}: other users" in refused.stderr
+    assert "hunter22" not in refused.stdout + refused.stderr
 
 
 @pytest.mark.spec("DUR-02")
@@ -204,8 +217,8 @@ def test_invalid_values_are_all_reported_with_allowed_range(cli: Cli) -> None:
 
 
 @pytest.mark.spec("CLI-03")
-def test_json_error_has_code_message_and_hint(cli: Cli) -> None:
-    done = cli("broker", "--json", "--set", "listenPort=99999")
+def test_json_error_has_code_message_and_hint(started_cli: Cli) -> None:
+    done = started_cli("broker", "--json", "--set", "listenPort=99999")
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])
     assert set(error) == {"code", "message", "hint"}
@@ -215,8 +228,8 @@ def test_json_error_has_code_message_and_hint(cli: Cli) -> None:
 
 @pytest.mark.spec("CLI-04")
 @pytest.mark.parametrize("args", [(), ("nonsense",), ("standalone",), ("broker", "--set", "novalue")])
-def test_invalid_options_exit_with_2(cli: Cli, args: tuple[str, ...]) -> None:
-    done = cli(*args)
+def test_invalid_options_exit_with_2(started_cli: Cli, args: tuple[str, ...]) -> None:
+    done = started_cli(*args)
     assert done.returncode == 2
     assert done.stdout == ""
 
@@ -234,8 +247,8 @@ def test_closed_output_pipe_ends_quietly() -> None:
 
 
 @pytest.mark.spec("CLI-11", "PKG-02")
-def test_version_line_lists_build_and_runtime(cli: Cli) -> None:
-    line = cli("--version").stdout
+def test_version_line_lists_build_and_runtime(started_cli: Cli) -> None:
+    line = started_cli("--version").stdout
     words = dict(word.split("=", 1) for word in line.split()[2:])
     assert words["protocol"] == "407"
     assert words["twin"] == "python"

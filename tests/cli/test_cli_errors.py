@@ -128,8 +128,8 @@ def test_broker_accepts_address_port_and_folder_options(cli: Cli, tmp_path: Path
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_check_reports_versions_and_worker(cli: Cli) -> None:
-    done = cli("spark", "--check", "--json", seconds_max=280)
+def test_spark_check_reports_versions_and_worker(started_cli: Cli) -> None:
+    done = started_cli("spark", "--check", "--json", seconds_max=280)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["worker"] == "works"

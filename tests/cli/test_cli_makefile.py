@@ -57,3 +57,15 @@ def test_make_with_old_python_fails_with_message(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "older than 3.11" in done.stderr.splitlines()[0]
     assert not (tmp_path / ".venv").exists()
+
+
+def test_make_lets_python_cache_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "[$PYTHONDONTWRITEBYTECODE]"\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv" / ".ready").touch()
+    os.utime(tmp_path / ".venv" / ".ready", (2**32, 2**32))  # newer than the copy of pyproject.toml
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = make(tmp_path, OLD_PYTHON, "test")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[]"

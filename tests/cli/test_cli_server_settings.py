@@ -44,7 +44,7 @@ def test_file_tls_keys_apply_to_all_servers_and_their_clients(standalone: Start,
     server = standalone("-c", str(file))
 
     async def ask(address: str, code: int, tls: bool) -> Command:
-        client = RemotingClient(settings=NetSettings(), tls=TlsSettings(enable=tls))
+        client = RemotingClient(settings=NetSettings(), tls=TlsSettings(enable=tls, client_trust_path=str(certificate)))
         try:
             return await client.invoke(address, Command(code, ext={"topic": "BenchmarkTest"}), 5000)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,8 +166,8 @@ def test_store_dump_shows_fields_properties_and_body(cli: Cli, tmp_path: Path, o
     binary = cli(*by_queue)
     assert "00000010  10 11 12 13" in binary.stdout
     raw = subprocess.run(
-        [*binary.args[:3], *by_queue, "--raw"], capture_output=True, timeout=60, check=True
-    )  # fmt: skip - bytes, not text
+        [sys.executable, "-m", "saturnmq.cli", *by_queue, "--raw"], capture_output=True, timeout=60, check=True
+    )  # bytes, not text
     assert raw.stdout == bytes(range(200))
     row = json.loads(cli(*by_queue, "--json").stdout)["rows"][0]
     assert row["body_hex"] == bytes(range(200)).hex() and row["body_text"] is None

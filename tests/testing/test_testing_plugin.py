@@ -28,6 +28,12 @@ pytest_plugins = ["pytester"]
 HOUR = timedelta(hours=1)
 
 
+@pytest.fixture(autouse=True)
+def _inner_runs_without_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest inside pytest does not load Hypothesis, which no inner test uses: it takes a second of each."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
         async with asyncio.timeout(30):

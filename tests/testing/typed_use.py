@@ -117,7 +117,7 @@ async def producers(client: Client) -> None:
     await typed.send("t", b"bytes")  # type: ignore[arg-type]
     receipt = await typed.send("t", Order(1, 1.0))
     assert_type(receipt.durable, bool | None)
-    receipt.offset = 1  # type: ignore[misc]
+    receipt.message_id = "x"  # type: ignore[misc]
 
 
 async def consumers(client: Client) -> None:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.admin.access import AdminAccess
+from saturnmq.client.connection.url import parse_addresses
+from saturnmq.net import RemotingClient
 from saturnmq.protocol.bodies import ClusterInfo, KVTable
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import Code
@@ -48,9 +50,9 @@ class GroupStatus:
         return len(leaders) == 1 and all(row["role"] is not None and not row["failed"] for row in self.rows)
 
 
-async def group_status(name_servers: str, group: str) -> GroupStatus:
+async def group_status(name_servers: str, group: str, access: AdminAccess | None = None) -> GroupStatus:
     """Request the runtime information (code 28) of each broker of a group. Raises ConfigError, ConnectionError."""
-    client = RemotingClient(settings=NetSettings())
+    client = (access or AdminAccess()).client()
     try:
         addresses = await _brokers(client, name_servers, group)
         return GroupStatus(await asyncio.gather(*(_broker_status(client, address) for address in addresses)))
@@ -60,11 +62,14 @@ async def group_status(name_servers: str, group: str) -> GroupStatus:
 
 async def _brokers(client: RemotingClient, name_servers: str, group: str) -> list[str]:
     problems = []
-    for address in filter(None, name_servers.replace(",", ";").split(";")):
+    for address in parse_addresses(name_servers):
         try:
             answer = await client.invoke(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), REQUEST_TIMEOUT_MS)
         except SaturnError as error:
             problems.append(error.message)
+            continue
+        if answer.code != ResponseCode.SUCCESS:
+            problems.append(f"{address} refused: {answer.remark or answer.code}")
             continue
         known = ClusterInfo.decode(answer.body or b"{}").broker_addr_table
         if group not in known:
@@ -80,6 +85,8 @@ async def _broker_status(client: RemotingClient, address: str) -> dict[str, Any]
         answer = await client.invoke(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), REQUEST_TIMEOUT_MS)
     except SaturnError as error:
         return row | {"failed": f"no response: {error.message}"}
+    if answer.code != ResponseCode.SUCCESS:
+        return row | {"failed": f"refused: {answer.remark or answer.code}"}
     table = KVTable.decode(answer.body or b"{}").table
     if _FIELDS["role"] not in table:
         return row | {"failed": "reports no group: not a member of one, or an Apache broker"}
@@ -88,15 +95,19 @@ async def _broker_status(client: RemotingClient, address: str) -> dict[str, Any]
     return row | {name: table.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
 
 
-async def transfer_leadership(group: str, peers: str, to: str) -> Code:
-    """Ask the leader of a group to hand over to a member; return its response code. Raises ConfigError."""
+async def transfer_leadership(group: str, peers: str, to: str, access: AdminAccess | None = None) -> Code:
+    """Ask the leader of a group to hand over to a member; return its response code. Raises ConfigError, SaturnError.
+
+    A group with `dledger.requireClusterSecret=true` needs `access.cluster_secret`.
+    """
     try:
         members = parse_peers(peers)
     except ValueError as error:
         raise ConfigError(f"--peers: {error}") from error
     if to not in members:
         raise ConfigError(f"--to {to} is not a member; the peers are {', '.join(members)}")
-    tool = GroupTool(group, members)
+    access = access or AdminAccess()
+    tool = GroupTool(group, members, tls=access.tls, secret=access.cluster_secret)
     try:
         return await tool.transfer(to)
     finally:

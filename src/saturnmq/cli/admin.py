@@ -2,7 +2,7 @@
 
 stdout carries results, stderr everything else. Exit code 3: the check found a problem.
 
-Requirements: DL-M09, DL-L01, DL-Q06, CLI-01..CLI-08.
+Requirements: DL-M09, DL-L01, DL-Q06, CLI-01..CLI-08, ACL-20.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import asyncio
 import dataclasses
 
 from saturnmq.admin import ledger
+from saturnmq.admin.access import AdminAccess, read_access
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
 from saturnmq.raft.core.messages import Code
 
 
+def access_of(args: argparse.Namespace) -> AdminAccess:
+    """Credentials and certificates, as the options name them."""
+    return read_access(
+        tools=getattr(args, "tools_yml", None), config=args.config, signature=getattr(args, "signature", "v1")
+    )
+
+
 def run_status(args: argparse.Namespace) -> int:
     """Print the state of each broker of a group; exit code 3 unless the group is healthy."""
-    status = asyncio.run(ledger.group_status(args.name_servers, args.group))
+    status = asyncio.run(ledger.group_status(args.name_servers, args.group, access_of(args)))
     if args.json:
         emit(args.command.name, status.rows, well=status.healthy)
     else:
@@ -28,7 +36,7 @@ def run_status(args: argparse.Namespace) -> int:
 
 def run_transfer(args: argparse.Namespace) -> int:
     """Transfer the leadership of a group."""
-    code = asyncio.run(ledger.transfer_leadership(args.group, args.peers, args.to))
+    code = asyncio.run(ledger.transfer_leadership(args.group, args.peers, args.to, access_of(args)))
     if args.json:
         emit(args.command.name, [{"to": args.to, "code": code.value, "name": code.name}])
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.cli.table import Command, Parser, flag, option, parser_of, port_number
+from saturnmq.protocol.signatures import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
 
 DESCRIPTION: Final = "A message broker compatible with Apache RocketMQ 4.9.7, in Python."
@@ -34,9 +35,15 @@ SERVER: Final = (
 HOST: Final = option("--host", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
 BROKER_PORT: Final = option("--port", type=port_number, metavar="PORT", help="broker port (default 10911)")
 FOLDER: Final = "folder of messages and state (storePathRootDir)"
+PROFILE: Final = option(
+    "--profile", choices=("production",), help="production: do not start without access control, TLS and the like"
+)
 DATA: Final = option("--data", type=Path, metavar="DIR", help=FOLDER)
 DATA_REQUIRED: Final = option("--data", type=Path, metavar="DIR", required=True, help=FOLDER)
 GROUP: Final = option("-g", "--group", required=True, metavar="NAME", help="the group: brokerName, dLegerGroup")
+NODE_FILE: Final = option(
+    "-c", "--config", type=Path, metavar="FILE", help="a node's configuration file: its tls.* keys apply"
+)
 LEDGERS: Final = option("folders", nargs="+", type=Path, metavar="FOLDER", help="folder dledger-ID of a member's store")
 STORE: Final = (DATA, *SETTINGS)
 
@@ -59,7 +66,7 @@ SERVERS: Final = (
         "saturnmq namesrv --port 9876",
         "saturnmq.cli.servers:run_namesrv",
         (
-            *SERVER, HOST,
+            *SERVER, HOST, PROFILE,
             option("--port", type=port_number, metavar="PORT", help="port to listen on (default 9876)"),
             option(
                 "-n", "--name-servers", dest="ignored", metavar="HOST:PORT",
@@ -73,7 +80,7 @@ SERVERS: Final = (
         "saturnmq broker -c broker.conf -n 127.0.0.1:9876",
         "saturnmq.cli.servers:run_broker",
         (
-            *SERVER, DATA, HOST, BROKER_PORT,
+            *SERVER, DATA, HOST, BROKER_PORT, PROFILE,
             option("-n", "--name-servers", metavar="HOST:PORT;...", help="NameServers to register with"),
         ),
     ),
@@ -143,7 +150,12 @@ ADMIN: Final = (
                 "-n", "--name-servers", required=True, metavar="HOST:PORT;...",
                 help="NameServers at which the group is registered",
             ),
-            GROUP,
+            GROUP, NODE_FILE,
+            option(
+                "--tools-yml", type=Path, metavar="FILE",
+                help="accessKey and secretKey, the file of the Java tools (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)",
+            ),
+            option("--signature", choices=SIGNATURES, default="v1", help="how requests are signed; v2: SaturnMQ only (default v1)"),
         ),
     ),
     Command(
@@ -153,6 +165,11 @@ ADMIN: Final = (
         "saturnmq.cli.admin:run_transfer",
         (
             GROUP,
+            option(
+                "-c", "--config", type=Path, metavar="FILE",
+                help="a node's configuration file: its tls.* keys apply, and dledger.clusterSecret signs "
+                "(otherwise that in SATURNMQ_CLUSTER_SECRET)",
+            ),
             option("-p", "--peers", required=True, metavar="ID-HOST:PORT;...", help="dLegerPeers"),
             option("-t", "--to", required=True, metavar="ID", help="the new leader"),
         ),

@@ -37,11 +37,15 @@ def print_version(as_json: bool) -> int:
 
 
 def set_up_logging(*, debug: bool, quiet: bool) -> None:
-    """Log to stderr."""
+    """Log to stderr, one line per event."""
     import logging
 
+    from saturnmq.escaping import OneLine
+
     level = logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

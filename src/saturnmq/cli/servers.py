@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
+import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
+from saturnmq.cli.production import require_production
 from saturnmq.cli.runtime import implementation, loop_factory, loop_name
-from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config
+from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config, standalone_tls
 from saturnmq.descriptors import raise_descriptor_limit
 from saturnmq.namesrv import NameServer
 from saturnmq.namesrv.settings import NameServerSettings, stored_in
@@ -33,6 +36,8 @@ def serve(main: Callable[[asyncio.Event], Any]) -> int:
     """Run a server until SIGTERM or SIGINT, then let it stop; its stop steps bound the time that takes."""
 
     raise_descriptor_limit()
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be no file
+        faulthandler.enable()  # a fatal signal, for instance of a mapped file that was truncated, is reported with its stack
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -47,9 +52,9 @@ def serve(main: Callable[[asyncio.Event], Any]) -> int:
     return EXIT_DONE
 
 
-def warn_if_public(host: str) -> None:
+def warn_if_public(host: str, *, protected: bool = False) -> None:
     """Warn about a non-loopback address without access control (UX-12)."""
-    if not host.startswith("127.") and host not in ("localhost", "::1"):
+    if not protected and not host.startswith("127.") and host not in ("localhost", "::1"):
         warn(f"warning: listening on {host} without access control; any client that reaches it can read and write")
 
 
@@ -62,7 +67,9 @@ def run_namesrv(args: argparse.Namespace) -> int:
     if args.print_config:
         return print_config(configured, args.json)
     settings: NameServerSettings = configured.part("namesrv")
-    warn_if_public(settings.bind_address)
+    if args.profile:
+        require_production(configured, args.config)
+    warn_if_public(settings.bind_address, protected=settings.namesrv_access == "signed")
 
     async def main(stop: asyncio.Event) -> None:
         server: NameServer = NameServer(
@@ -72,7 +79,8 @@ def run_namesrv(args: argparse.Namespace) -> int:
         try:
             if not args.json:
                 write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
-            ready("namesrv", {"namesrv": f"{host}:{port}", "twin": implementation(), "loop": loop_name()}, args)
+            facts = {"namesrv": f"{host}:{port}", "twin": implementation(), "loop": loop_name()}
+            ready("namesrv", facts | {"unauthenticated": listed(server.unauthenticated)}, args)
             await stop.wait()
         finally:
             await server.stop()
@@ -92,6 +100,11 @@ async def wait_for_stop_or_failure(stop: asyncio.Event, broker: Broker) -> None:
         raise broker.failure
 
 
+def listed(ports: Mapping[str, str]) -> str:
+    """Ports that anybody who reaches them may use, for the ready line (SEC-16)."""
+    return ",".join(f"{name}:{address}" for name, address in ports.items()) or "none"
+
+
 def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
     """What the ready line says about a broker."""
     return {
@@ -99,6 +112,7 @@ def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
         "advertised": broker.advertised_address,
         "store": store.store_path_root_dir,
         "durability": store.flush_disk_type.name,
+        "unauthenticated": listed(broker.unauthenticated),
         "twin": implementation(),
         "loop": loop_name(),
     }
@@ -135,7 +149,9 @@ def run_broker(args: argparse.Namespace) -> int:
     configured = configure(broker_classes(), args, {})
     if args.print_config:
         return print_config(configured, args.json)
-    warn_if_public(configured.part("broker").bind_address)
+    if args.profile:
+        require_production(configured, args.config)
+    warn_if_public(configured.part("broker").bind_address, protected=configured.part("broker").acl_enable)
 
     async def main(stop: asyncio.Event) -> None:
         broker: Broker = Broker(
@@ -144,6 +160,8 @@ def run_broker(args: argparse.Namespace) -> int:
             configured.part("net"),
             tls=broker_tls(configured),
             raft=configured.part("raft"),
+            ha=configured.part("ha"),
+            config_file=args.config,
         )
         if not await started_before_stop(broker.start(), stop):
             return
@@ -160,8 +178,9 @@ def run_broker(args: argparse.Namespace) -> int:
     return serve(main)
 
 
-# A development profile: small files, and SQL filters enabled, which both Apache's broker and SaturnMQ disable by default.
-STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true"}
+# A development profile: small files, no port for slaves, and SQL filters enabled, which both Apache's broker and SaturnMQ disable
+# by default.
+STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true", "haPortEnable": "false"}
 
 
 def run_standalone(args: argparse.Namespace) -> int:
@@ -174,12 +193,16 @@ def run_standalone(args: argparse.Namespace) -> int:
         return print_config(configured, args.json)
     settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
     warn_if_public(settings.bind_address)
+    folder = Path(store.store_path_root_dir) / "namesrv"
     namesrv_settings = NameServerSettings(
-        listen_port=args.namesrv_port, kv_config_path=str(Path(store.store_path_root_dir) / "namesrv" / "kvConfig.json")
+        listen_port=args.namesrv_port,
+        kv_config_path=str(folder / "kvConfig.json"),
+        config_store_path=str(folder / "namesrv.properties"),
+        admin_addresses=settings.admin_addresses,
     )
 
     async def main(stop: asyncio.Event) -> None:
-        tls = broker_tls(configured)
+        tls = standalone_tls(configured)
         server: NameServer = NameServer(namesrv_settings, net, tls=tls)
         host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
         try:
@@ -191,6 +214,8 @@ def run_standalone(args: argparse.Namespace) -> int:
                 net,
                 tls=tls,
                 raft=configured.part("raft"),
+                ha=configured.part("ha"),
+                config_file=args.config,
             )
             if not await started_before_stop(broker.start(), stop):
                 return
@@ -198,6 +223,7 @@ def run_standalone(args: argparse.Namespace) -> int:
                 if not args.json:
                     write(boot_line(broker, name_servers))
                 facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
+                facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
                 facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
                 ready("standalone", facts, args)
                 await wait_for_stop_or_failure(stop, broker)

@@ -38,12 +38,13 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     if args.config:
         sources.append((str(args.config), read_properties(args.config)))
     sources.append(("option", given_options(args)))
-    sources.append(("--set", dict(parse_pair(text) for text in args.set)))
+    pairs = dict(parse_pair(text) for text in args.set)
+    sources.append(("--set", pairs))
     group_values = [source["enableDLegerCommitLog"] for _, source in sources if "enableDLegerCommitLog" in source]
     if "store" in classes and group_values and group_values[-1].strip().lower() == "true":
         preset_of_member = {"flushDiskType": "SYNC_FLUSH", "storeFailureAction": "exit"}
         sources[0] = ("default of a group's member", preset_of_member | preset)
-    problems: list[str] = []
+    problems = _secrets_in_arguments(classes, pairs)
     parts: dict[str, Loaded[Any]] = {}
     known: dict[str, str] = {}
     for name, cls in classes.items():
@@ -61,6 +62,16 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     for hint in hints:
         warn(f"warning: {hint}; it is ignored")
     return Configured(parts, unknown)
+
+
+def _secrets_in_arguments(classes: dict[str, type[Any]], pairs: dict[str, str]) -> list[str]:
+    """Problems of secrets given as arguments of the process, which every user of the machine can read (SEC-13)."""
+    return [
+        f"--set {name}: other users of this machine can read the arguments of a process; write it into the file of -c"
+        for cls in classes.values()
+        for name, (_, meta) in keys_of(cls).items()
+        if meta.secret and name in pairs
+    ]
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -86,7 +97,6 @@ def given_options(args: argparse.Namespace) -> dict[str, str]:
         "data": "storePathRootDir",
         "port": "listenPort",
         "host": "bindAddress",
-        "profile": "storeProfile",
     }
     return {java: str(value) for name, java in table.items() if (value := getattr(args, name, None)) is not None}
 
@@ -111,22 +121,35 @@ def broker_classes() -> dict[str, type[Any]]:
     from saturnmq.broker.settings import BrokerSettings
     from saturnmq.net import NetSettings, TlsSettings
     from saturnmq.raft.settings import RaftSettings
+    from saturnmq.replication.masterslave.settings import HaSettings
     from saturnmq.store.settings import StoreSettings
 
     return {
         "broker": BrokerSettings,
         "store": StoreSettings,
         "raft": RaftSettings,
+        "ha": HaSettings,
         "net": NetSettings,
         "tls": TlsSettings,
     }
 
 
 def broker_tls(configured: Configured) -> Any:
-    """The `tls.*` keys; by default a broker that enforces TLS also uses it towards its NameServers (REM-29)."""
+    """The `tls.*` keys; by default a broker that enforces TLS also uses it towards NameServers and its group (REM-29)."""
     from saturnmq.net import TlsMode
 
     loaded = configured.parts["tls"]
     if "tls.enable" not in loaded.origins and loaded.settings.server_mode is TlsMode.ENFORCING:
         return dataclasses.replace(loaded.settings, enable=True)
     return loaded.settings
+
+
+def standalone_tls(configured: Configured) -> Any:
+    """As `broker_tls`; the broker trusts the certificate of the NameServer in its own process, whatever host it names.
+
+    `tls.client.trustCertPath` overrides this.
+    """
+    tls = broker_tls(configured)
+    if tls.client_trust_path or not tls.server_cert_path:
+        return tls
+    return dataclasses.replace(tls, client_trust_path=tls.server_cert_path, client_check_host=False)

@@ -19,6 +19,7 @@ from typing import Self
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
+from saturnmq.protocol.addresses import port_of
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing.disk_faults import DiskFaults
 from saturnmq.testing.loop_thread import LoopThread
@@ -110,8 +111,13 @@ class EmbeddedBroker:
         if self.data is None:
             self.data = Path(tempfile.mkdtemp(prefix="saturnmq-"))
         try:
-            kv = str(self.data / "namesrv" / "kvConfig.json")
-            self._namesrv = NameServer(NameServerSettings(kv_config_path=kv), self._net, clock_ms=self._clock_ms)
+            folder = self.data / "namesrv"
+            settings = NameServerSettings(
+                kv_config_path=str(folder / "kvConfig.json"),
+                config_store_path=str(folder / "namesrv.properties"),
+                admin_addresses=self._settings.admin_addresses,
+            )
+            self._namesrv = NameServer(settings, self._net, clock_ms=self._clock_ms)
             host, port = await self._namesrv.start(HOST, 0)
             self.name_servers = f"{host}:{port}"
             await self.start_broker()
@@ -139,7 +145,7 @@ class EmbeddedBroker:
         await broker.start()
         self._disk = DiskFaults(broker.store)
         self._broker = broker
-        self._port = int(broker.address.rpartition(":")[2])
+        self._port = port_of(broker.address)
 
     async def stop_broker(self) -> None:
         """Stop the broker cleanly; its port and store are kept for `start_broker`."""

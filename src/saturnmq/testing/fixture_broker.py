@@ -16,6 +16,7 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.client.client import Client
 from saturnmq.client.message import Message
 from saturnmq.net import Connection
+from saturnmq.protocol.addresses import port_of
 from saturnmq.protocol.codes import DLQ_PREFIX
 from saturnmq.store import StoreSettings
 from saturnmq.testing.embedded import START_SECONDS_MAX, EmbeddedBroker
@@ -115,7 +116,7 @@ class BrokerFixture:
         return self._thread.call(self._ports())
 
     async def _ports(self) -> set[int]:
-        found = {int(address.rpartition(":")[2]) for address in self._own_addresses()}
+        found = {port_of(address) for address in self._own_addresses()}
         return found | self._server.ports if self._server is not None else found
 
     def _own_addresses(self) -> set[str]:

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 GRACE_SECONDS: Final = 1.0  # lets threads and sockets that are closing finish
 POLL_SECONDS: Final = 0.01
-KIT_THREADS: Final = ("saturnmq-fixture", "saturnmq-sync", "asyncio_")  # asyncio_: executors, joined by their loop
+# asyncio_: executors, joined by their loop; saturnmq-disk: the stores', which the shared broker starts at any time.
+KIT_THREADS: Final = ("saturnmq-fixture", "saturnmq-sync", "saturnmq-disk", "asyncio_")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _HOOK: Final = "_cancel_all_tasks"  # called by asyncio.Runner before it closes a loop; present in 3.11 to 3.14
 

@@ -15,7 +15,7 @@ from saturnmq.broker.requests.route import Answer
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.net import Connection
 from saturnmq.net.connection import Handler
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, request_name
 from saturnmq.protocol.frames.command import Command
 
 REQUESTS_MAX: Final = 10_000
@@ -54,14 +54,6 @@ class _Wrong:
     times: int
 
 
-def name_of(code: int) -> str:
-    """The name of a request code, or its decimal number if it is unknown."""
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return str(code)
-
-
 class RequestTap:
     """Records and intercepts requests. Use it on the broker's event loop only, except for reading `requests`."""
 
@@ -83,7 +75,7 @@ class RequestTap:
         self._count += 1
         code = command.code
         self.requests.append(
-            Request(self._count, code, name_of(code), dict(command.ext), command.body, connection.remote_address,
+            Request(self._count, code, request_name(code), dict(command.ext), command.body, connection.remote_address,
                     command.is_oneway)
         )  # fmt: skip
         stalled = self._stalled.get(connection)

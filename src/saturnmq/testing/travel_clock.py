@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Final
 from saturnmq.broker import Broker
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import wait_confirmed, wall_clock_ms
-from saturnmq.store.maintenance.retention import delete_hours
+from saturnmq.store.settings import delete_hours
 
 if TYPE_CHECKING:
     from saturnmq.testing.embedded import EmbeddedBroker
@@ -180,7 +181,7 @@ class Traveller:
         if asked:
             await self._server.tap.wait_for(answered, ANSWER_SECONDS_MAX)
 
-    async def _producer_of(self, physical: int) -> None:
+    async def _producer_of(self, physical: PhysicalOffset) -> None:
         """Wait until the producer group of a half message is known: a new producer registers with its first heartbeat."""
         group = self._broker.master.transactions.producer_group(physical)
         await self._server.tap.wait_for(lambda: bool(self._broker.clients.producers.get(group)), HEARTBEAT_SECONDS_MAX)
@@ -227,7 +228,7 @@ class Traveller:
         store = self._broker.store
         if len(store.log.files) > 1 and store.failure is None:
             try:
-                await store.clean()
+                await store.clean(trust_clock=True)  # a test has set the clock
             except (OSError, SaturnError) as error:
                 raise RuntimeError(f"the store cannot be cleaned: {error}") from error
 
