@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.gate import workers
 from harness.gate.peers import missing
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -48,6 +49,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked spark without Java, with the reason, before any of their fixtures runs."""
     if item.get_closest_marker("spark") and (reason := why_not()):
         missing(reason)
+    if (
+        "spark" in getattr(item, "fixturenames", ())
+        and workers.scope(item.nodeid, item.config.rootpath) != workers.SHARED
+    ):
+        pytest.fail("each worker may start a session for this file; write the parameter as `spark: Any`", pytrace=False)
 
 
 @pytest.fixture(scope="session")

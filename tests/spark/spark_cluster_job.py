@@ -16,6 +16,7 @@ from saturnmq.spark.options import DEFAULT_COLUMNS
 from saturnmq.spark.source import struct_type
 
 BROKER = "broker-a"
+PROBES = [f"spark_cluster_probe:{name}" for name in ("read", "write", "twice", "halves")]
 
 
 class Job:
@@ -24,7 +25,7 @@ class Job:
     def __init__(self, name_servers: str, folder: str, conf: dict[str, str]) -> None:
         self.name_servers = name_servers
         self.folder = Path(folder)
-        self.spark: Any = session("saturnmq-cluster-tests", **conf)
+        self.spark: Any = session("saturnmq-cluster-tests", mappers=PROBES, **conf)
 
     def batch(self, probe: str, **options: str) -> Any:
         """Return a batch read in small batches through a function of the probe."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,10 @@ def fill(server: SyncEmbeddedBroker, topic: str, count: int = COUNT) -> None:
 @pytest.fixture(scope="module")
 def keyed(server: SyncEmbeddedBroker) -> SyncEmbeddedBroker:
     fill(server, "keyed")
+    until = time.monotonic() + 30
+    while read(server, "keyed", ds.EqualTo(("keys",), f"k{COUNT - 1}"))[1] != 1:  # the index follows in steps
+        assert time.monotonic() < until
+        time.sleep(0.05)  # poll
     return server
 
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from recorded import SPEC
 from saturnmq import Outgoing
-from saturnmq.client.connection.credentials import Signer
 from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.url import ClientSettings
+from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError
@@ -212,3 +212,25 @@ def test_properties_decode_equally_on_both_paths(host: Host) -> None:
     assert dict(batch.column(1)[0].as_py()) == dict(batch.column(2)[0].as_py()) == expected
     empty = decode_block(encode_record(Message(topic="T", body=b"", properties_raw=b"")), columns, "b", Selection())
     assert empty.column(0).to_pylist() == ["{}"] and empty.column(1).type == pa.map_(pa.string(), pa.string())
+
+
+@pytest.mark.spec("SPK-11", "SEC-10")
+def test_key_file_and_signature_reach_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse_options(GIVEN | {"keyFile": "/keys/app", "signature": "V2"})
+    settings = options.make_client().settings
+    assert (settings.key_file, settings.signature) == ("/keys/app", "v2")
+    with pytest.raises(ConfigError, match="signature='v3': must be v1 or v2"):
+        parse_options(GIVEN | {"signature": "v3"})
+
+
+@pytest.mark.spec("SPK-11")
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_url_with_credentials_as_name_server_is_refused_unseen(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {name: text for name, text in GIVEN.items() if name.lower() != "nameserver"}
+    if how == "environment":
+        monkeypatch.setenv("NAMESRV_ADDR", "rmq://key:topsecret@h")
+    else:
+        given["nameServer"] = "rmq://key:topsecret@h"
+    with pytest.raises(ConfigError, match="not a URL") as caught:
+        parse_options(given)
+    assert "topsecret" not in str(caught.value)

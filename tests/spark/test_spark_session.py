@@ -49,7 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]
     monkeypatch.setattr(
         local_session, "SparkSession", type("Session", (), {"builder": property(lambda _s: Builder())})()
     )
-    monkeypatch.setattr(local_session, "register_formats", found["registered"].append)
+    monkeypatch.setattr(local_session, "register_formats", lambda spark, mappers: found["registered"].append(spark))
     monkeypatch.setattr(local_session, "track", lambda spark, server: found["tracked"].append((spark, server)))
     return found
 

@@ -40,11 +40,14 @@ def encoder(**options: Any) -> Encoder:
 def test_sink_reports_all_wrong_columns_and_options_at_once() -> None:
     columns = {"boddy": "string", "flag": "string", "queueId": "int", "deliverAt": "bigint"}
     with pytest.raises(ConfigError) as caught:
-        parse_sink_options({"nameServer": "h:1", "acks": "all", "batchBytes": "5m"}, columns, overwrite=True)
+        parse_sink_options(
+            {"nameServer": "h:1", "acks": "all", "batchBytes": "5m", "batchMessages": "10001"}, columns, overwrite=True
+        )
     text = str(caught.value)
     for words in ("column body is missing", "unknown column 'boddy', did you mean 'body'?", "flag is string, must be int",
                   "brokerName and queueId belong together", "option topic is missing", "did you mean 'ack'",
-                  "batchBytes=5242880: must be at most 4m", "allowTimer=true", '.mode("append")'):  # fmt: skip
+                  "batchBytes=5242880: must be at most 4m", "batchMessages=10001: must be at most 10000",
+                  "allowTimer=true", '.mode("append")'):  # fmt: skip
         assert words in text, words
     assert parse_sink_options(GIVEN, {"body": "string"}).topic == "T"
 

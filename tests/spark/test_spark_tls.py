@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     server, client, other = [(str(certificate), str(key)) for certificate, key in made]
     tls = TlsSettings(
         mode="enforcing", enable=True, need_client_auth="require", server_cert_path=server[0], server_key_path=server[1],
-        server_trust_path=client[0], client_cert_path=client[0], client_key_path=client[1],
+        server_trust_path=client[0], client_trust_path=server[0], client_cert_path=client[0], client_key_path=client[1],
     )  # fmt: skip
     thread = LoopThread("tls")
     thread.start()

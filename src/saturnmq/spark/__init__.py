@@ -12,37 +12,46 @@ functions does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 # No other package of saturnmq imports pyspark; here it is imported inside functions only (SPK-03).
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def session(app: str = "saturnmq", *, name_server: str | None = None, **conf: str) -> SparkSession:
+def session(
+    app: str = "saturnmq",
+    *,
+    name_server: str | None = None,
+    mappers: Iterable[str | Callable[..., Any]] = (),
+    **conf: str,
+) -> SparkSession:
     """Build or reuse a local Spark session with the data source registered.
 
         spark = session("orders-report", name_server="localhost:9876", **{"spark.master": "local[4]"})
 
     name_server: also commit consumer-group offsets and record the lag of the session's streams, against this cluster.
+    mappers: functions that option mapArrow may name, as functions or as "module:function"; it can name no others.
     conf: Spark settings; they override the local defaults. Raises ConfigError for an unsupported pyspark or Java version.
     """
     from saturnmq.spark.local_session import make_session
 
-    return make_session(app, name_server=name_server, conf=conf)
+    return make_session(app, name_server=name_server, mappers=mappers, conf=conf)
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, *, mappers: Iterable[str | Callable[..., Any]] = ()) -> None:
     """Register the formats `rocketmq` and `saturnmq` with an existing session.
 
         register(spark)
         spark.readStream.format("rocketmq").options(nameServer="localhost:9876", topic="orders").load()
 
-    Sessions built by `session` have them already.
+    Sessions built by `session` have them already. mappers: functions that option mapArrow may name, as functions or as
+    "module:function"; it can name no others.
     """
     from saturnmq.spark.registration import register_formats
 
-    register_formats(spark)
+    register_formats(spark, mappers)
 
 
 __all__ = ["register", "session"]

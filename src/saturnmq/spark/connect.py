@@ -49,6 +49,8 @@ class Connection:
     tls_verify: bool = True
     security_token: str | None = field(default=None, repr=False)
     read_from: str = "auto"
+    signature: str = "v1"
+    key_file: str | None = None
 
     @property
     def connection(self) -> Connection:
@@ -66,6 +68,8 @@ class Connection:
             access_key=self.access_key,
             secret_key=self.secret_key,
             security_token=self.security_token,
+            signature=self.signature,
+            key_file=self.key_file,
             tls=self.tls,
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from saturnmq.client.receipt import TransactionState
+from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.offsets import QueueOffset
 
 FENCE_PROPERTY: Final = "SPARK_TX"
 END_TIMEOUT_MS: Final = 10_000
@@ -39,7 +41,7 @@ class Half(NamedTuple):
     uniq: str
     topic: str
     broker: str
-    offset: int
+    offset: QueueOffset
     offset_id: str
 
 
@@ -119,20 +121,13 @@ class DecisionLog:
                 os.fsync(handle.fileno())
             with suppress(FileExistsError):
                 os.link(beside, path)
-            self._sync_folder()
+            sync_path(self.folder)
         finally:
             beside.unlink(missing_ok=True)
         found = self.read(decision.batch)
         if found is None:
             raise StoreError(f"{path} was written and is not there")
         return found
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def read(self, batch: str) -> Decision | None:
         """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,6 +66,7 @@ _HEAD: Final = np.dtype(
     ]
 )  # fmt: skip
 _HEAD_BYTES: Final = _HEAD.itemsize
+PLAIN_BYTES_MAX: Final = 256 * 1024 * 1024  # of the decompressed bodies of one batch
 _HEAD_RAW: Final = np.dtype(f"V{_HEAD_BYTES}")
 _V6: Final = 0x30  # sysFlag bits of IPv6 born host and store host
 _TRANSACTION: Final = 0xC
@@ -296,8 +297,7 @@ class _Fast:
         flags = self._head["sys_flag"]
         if not decompressed or not np.any(flags & 1):
             return bodies
-        pairs = zip(bodies.to_pylist(), flags.tolist(), strict=True)
-        return pa.array([decompress(body, flag) if flag & 1 else body for body, flag in pairs], type=pa.binary())
+        return pa.array(_plain_bodies(zip(bodies.to_pylist(), flags.tolist(), strict=True)), type=pa.binary())
 
 
 class _Pairs:
@@ -377,8 +377,9 @@ class _Slow:
         ]
 
     def column(self, name: str, decompressed: bool) -> pa.Array:
-        if name == "body" and not decompressed:
-            return pa.array([bytes(m.body) for m in self._messages], type=pa.binary())
+        if name == "body":
+            bodies = [(bytes(m.body), m.sys_flag if decompressed else 0) for m in self._messages]
+            return pa.array(_plain_bodies(bodies), type=pa.binary())
         getter = _GETTERS[name]
         return pa.array([getter(m) for m in self._messages], type=TYPES[name])
 
@@ -448,9 +449,20 @@ def _property(message: Message, name: str) -> str | None:
     return pairs_of(message.properties_raw).get(name)
 
 
-def _plain_body(message: Message) -> bytes:
-    body = bytes(message.body)
-    return decompress(body, message.sys_flag) if message.sys_flag & 1 else body
+def _plain_bodies(bodies: Iterable[tuple[bytes, int]]) -> list[bytes]:
+    """Decompress bodies, given with their system flags. Raises MessageError when they exceed PLAIN_BYTES_MAX together (LIM-05).
+
+    The callers then decode the block in halves.
+    """
+    found: list[bytes] = []
+    size = 0
+    for body, flag in bodies:
+        plain = decompress(body, flag) if flag & 1 else bytes(body)
+        size += len(plain)
+        if size > PLAIN_BYTES_MAX and found:
+            raise MessageError(f"the bodies of {len(found) + 1} records have more than {PLAIN_BYTES_MAX} bytes")
+        found.append(plain)
+    return found
 
 
 _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
@@ -464,7 +476,6 @@ _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
     "properties": lambda m: m.properties_raw.decode("utf-8", "replace"),
     "bornTimestamp": lambda m: m.born_timestamp_ms * 1000,
     "storeTimestamp": lambda m: m.store_timestamp_ms * 1000,
-    "body": _plain_body,
     "physicalOffset": lambda m: m.physical_offset,
     "storeSize": lambda m: m.store_bytes,
     "sysFlag": lambda m: m.sys_flag,

@@ -23,8 +23,10 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
+from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
+from saturnmq.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ SEGMENT_BYTES: Final = 4 * 1024 * 1024  # a task that holds this much ends, what
 FILTERED_COUNT: Final = 32_768
 BULK_BYTES: Final = 1024 * 1024  # per response; honoured by SaturnMQ's brokers, Apache's return 32 messages
 BACKOFF_S: Final = (0.1, 5.0)
+_NONE: Final = QueueOffset(0)
 _PASSING: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
@@ -127,9 +130,7 @@ class RangeFetcher:
     async def close(self) -> None:
         """Cancel and await every pull in flight."""
         tasks, self._flying = list(self._flying), deque()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
 
     async def _filtered_part(self) -> list[bytes] | None:
         if self._next >= self._end:
@@ -211,7 +212,9 @@ class RangeFetcher:
             if waited_ms + pause * 1000 > self._options.read_timeout_ms:
                 if behind:  # a slave would have caught up by now: the planned messages no longer exist
                     self._lost(offset, self._end, cause)
-                    return PullResult(PullStatus.NO_NEW_MESSAGE, self._end, 0, 0, queue=self._queue)
+                    return PullResult(
+                        PullStatus.NO_NEW_MESSAGE, QueueOffset(self._end), _NONE, _NONE, queue=self._queue
+                    )
                 raise StoreError(
                     f"{where(self._queue)}: no progress at offset {offset} for {self._options.read_timeout_ms} ms: {cause}"
                 )
@@ -224,5 +227,5 @@ class RangeFetcher:
         )
 
 
-def _skipped(result: PullResult, to: int) -> PullResult:
+def _skipped(result: PullResult, to: QueueOffset) -> PullResult:
     return PullResult(PullStatus.NO_MATCHED_MESSAGE, to, result.min_offset, result.max_offset, queue=result.queue)

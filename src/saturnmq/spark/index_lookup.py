@@ -19,6 +19,7 @@ from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_record, decode_records
+from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.spark.connect import Link
 from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.ranges import QueueRange
@@ -81,7 +82,7 @@ async def _of_broker(
     return pieces if len(pieces) <= PIECES_MAX else None
 
 
-def _pieces(r: QueueRange, places: set[tuple[int, int]]) -> list[QueueRange]:
+def _pieces(r: QueueRange, places: set[tuple[int, QueueOffset]]) -> list[QueueRange]:
     """Return the parts of a range around these places; places close together share one."""
     found: list[QueueRange] = []
     for offset in sorted(at for queue_id, at in places if queue_id == r.queue_id and r.begin <= at < r.end):

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.java_home import java_home
 from saturnmq.spark.options import PUSHDOWN_ENVIRONMENT
-from saturnmq.spark.registration import register_formats
+from saturnmq.spark.registration import Mapper, register_formats
 from saturnmq.spark.track import track
 
 SUPPORTED: Final = ("4.2", "4.3")
@@ -67,7 +67,13 @@ def prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+def make_session(
+    app: str,
+    *,
+    name_server: str | None = None,
+    mappers: Iterable[Mapper] = (),
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
     """Build or reuse a session; conf overrides the local defaults. Raises ConfigError for unsupported versions."""
     check_versions()
     prepare_environment()
@@ -83,7 +89,7 @@ def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str,
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register_formats(spark)
+    register_formats(spark, mappers)
     if name_server:
         track(spark, name_server)
     return spark

@@ -13,6 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from saturnmq.client.connection.url import parse_addresses
+from saturnmq.config.settings import without_credentials
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.signatures import SIGNATURES
+
 Parser = Callable[[str], Any]
 OptionTable = Mapping[str, tuple[str, Parser]]
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
@@ -88,6 +93,15 @@ def text(value: str) -> str:
     return value.strip()
 
 
+def addresses(value: str) -> str:
+    """Parse NameServer addresses; returns the text. A URL, which may hold credentials, is refused and not shown."""
+    try:
+        parse_addresses(text(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return value.strip()
+
+
 def pattern(value: str) -> str:
     """Parse a regular expression."""
     try:
@@ -98,10 +112,12 @@ def pattern(value: str) -> str:
 
 
 CONNECTION: Final[OptionTable] = {
-    "nameServer": ("name_server", text),
+    "nameServer": ("name_server", addresses),
     "accessKey": ("access_key", text),
     "secretKey": ("secret_key", text),
     "securityToken": ("security_token", text),
+    "keyFile": ("key_file", text),
+    "signature": ("signature", one_of(*SIGNATURES)),
     "tls": ("tls", flag),
     "tlsCa": ("tls_ca", text),
     "tlsCert": ("tls_cert", text),
@@ -178,7 +194,7 @@ def read_options(
         try:
             values[attribute] = parse(value)
         except ValueError as error:
-            shown = "***" if attribute in _SECRETS else repr(value)
+            shown = "***" if attribute in _SECRETS else repr(without_credentials(value))
             problems.append(f"option {name}={shown}: {error}")
     return values, problems
 
@@ -195,7 +211,10 @@ def connection_values(values: dict[str, Any], problems: list[str]) -> None:
     ):
         found = os.environ.get(variable)
         if attribute not in values and found:
-            values[attribute] = found
+            try:
+                values[attribute] = addresses(found) if attribute == "name_server" else found
+            except ValueError as error:
+                problems.append(f"{variable}: {error}")
     if ("access_key" in values) != ("secret_key" in values):
         problems.append("options accessKey and secretKey belong together, one of them is missing")
     if "security_token" in values and "access_key" not in values:

@@ -6,6 +6,7 @@ Requirements: SPK-10, SPK-11, SRC-02..SRC-06, SRC-15, STR-04..STR-06.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from saturnmq.spark.connect import Connection
 PUSHDOWN_ENVIRONMENT: Final = (
     "SATURNMQ_SPARK_PUSHDOWN"  # default of option pushdown in the planner process that the JVM starts
 )
+MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # in planner processes: what option mapArrow may name
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -184,6 +186,12 @@ def _function(text: str) -> str:
     module, colon, function = text.partition(":")
     if not colon or not all(part.isidentifier() for part in [*module.split("."), function]):
         raise ValueError("must be MODULE:FUNCTION, importable in the workers")
+    allowed = {name.strip() for name in os.environ.get(MAPPERS_ENVIRONMENT, "").split(",")}
+    if text not in allowed:  # options come from SQL too, and an import executes the module
+        raise ValueError(
+            f"is not permitted: name it in register(spark, mappers=[...]) or session(..., mappers=[...]), or in "
+            f"{MAPPERS_ENVIRONMENT} of the driver"
+        )
     return text
 
 

@@ -6,7 +6,7 @@ Requirements: SRC-08..SRC-15, SRC-22.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,10 +79,9 @@ def _decoded(
                 sizes = [len(body) for body in bodies]
                 block = joined(bodies)
                 bodies.clear()  # otherwise in memory together with the next block (SCL-06)
-                found = blocks.batches(block, sizes)
+                made = blocks.batches(block, sizes)
                 del block  # the batches hold references to what they need
-                while found:
-                    yield found.pop(0)
+                yield from made
             blocks.end()
         finally:
             link.run(fetcher.close())
@@ -102,8 +101,8 @@ class Blocks:
         self._next = piece.begin  # the offset after the last readable record
         self._reason: str | None = None  # reason of a hole that begins at _next and whose end is not known yet
 
-    def batches(self, block: bytes, sizes: Sequence[int]) -> list[pa.RecordBatch]:
-        """Return the rows of a block.
+    def batches(self, block: bytes, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a block, in one batch unless a record is unreadable or the bodies are too large for one.
 
         sizes: bytes of each response in it; a wrong record length hides records only to the end of its response.
 
@@ -111,10 +110,10 @@ class Blocks:
         as lost.
         """
         try:
-            parts: list[_Part | str] = [self._part(block, record_positions(block))]
+            parts: Iterable[_Part | str] = [self._part(block, record_positions(block))]
         except MessageError:
             parts = self._parts(block, sizes)
-        found = []
+        del block
         for part in parts:
             if isinstance(part, str):
                 self._reason = self._reason or part
@@ -122,10 +121,9 @@ class Blocks:
             batch, first, last = part
             self._close(first)
             self._next = max(self._next, last + 1)
-            found.append(batch)
+            yield batch
         if self._options.fail_on_data_loss:
             self.end()
-        return found
 
     def end(self) -> None:
         """End the range: an open hole extends to its end."""
@@ -152,30 +150,29 @@ class Blocks:
         )
         return made, _queue_offset(block, int(at[0])), _queue_offset(block, int(at[-1]))
 
-    def _parts(self, block: bytes, sizes: Sequence[int]) -> list[_Part | str]:
-        """Return the readable stretches of a damaged block, with a reason in place of each unreadable record."""
-        found: list[_Part | str] = []
+    def _parts(self, block: bytes, sizes: Sequence[int]) -> Iterator[_Part | str]:
+        """Yield the readable stretches of a damaged block, with a reason in place of each unreadable record."""
         begin = 0
         for size in sizes:
             whole, wrong = _walk(block, begin, begin + size)
-            self._halve(block, whole, found)
+            yield from self._halves(block, whole)
             if wrong is not None:
-                found.append(wrong)
+                yield wrong
             begin += size
-        return found
 
-    def _halve(self, block: bytes, at: Ints, found: list[_Part | str]) -> None:
+    def _halves(self, block: bytes, at: Ints) -> Iterator[_Part | str]:
         """Bisect to isolate unreadable records with few decodings: usually only one is bad."""
         if not len(at):
             return
         try:
-            found.append(self._part(block, at))
+            part: _Part | str = self._part(block, at)
         except MessageError as error:
-            if len(at) == 1:
-                found.append(str(error))
+            if len(at) > 1:
+                for half in (at[: len(at) // 2], at[len(at) // 2 :]):
+                    yield from self._halves(block, half)
                 return
-            self._halve(block, at[: len(at) // 2], found)
-            self._halve(block, at[len(at) // 2 :], found)
+            part = str(error)
+        yield part
 
 
 def _walk(block: bytes, begin: int, end: int) -> tuple[Ints, str | None]:

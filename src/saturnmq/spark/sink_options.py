@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message import BATCH_MESSAGES_MAX
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
 from saturnmq.spark.decision_log import DecisionLog
@@ -95,6 +96,10 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
     if values.get("batch_bytes", 1) > BODY_BYTES_MAX:
         problems.append(
             f"option batchBytes={values['batch_bytes']}: must be at most 4m, brokers reject larger requests"
+        )
+    if values.get("batch_messages", 1) > BATCH_MESSAGES_MAX:
+        problems.append(
+            f"option batchMessages={values['batch_messages']}: must be at most {BATCH_MESSAGES_MAX}, brokers reject larger batches"
         )
     if values.get("delivery") == "transactional":
         problems += _transactional(values, columns, {name.lower(): value for name, value in given.items()})

@@ -38,6 +38,8 @@ from saturnmq.spark.ranges import Key, from_offset
 
 logger = logging.getLogger(__name__)
 
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  # text of a Prometheus label
+
 COMMIT_INTERVAL_MS: Final = 5000
 AGE_INTERVAL_MS: Final = 5000
 STOP_SECONDS: Final = 30.0
@@ -321,7 +323,7 @@ class Tracker(StreamingQueryListener):
                    "# TYPE saturnmq_spark_lag_seconds gauge"]  # fmt: skip
         for lag in [lag for lag in list(self.lags.values()) if lag.query not in self._ended]:
             for topic, behind in sorted(lag.by_topic.items()):
-                labels = f'{{query="{lag.query}",topic="{topic}"}}'
+                labels = f'{{query="{lag.query.translate(_ESCAPED)}",topic="{topic.translate(_ESCAPED)}"}}'
                 messages.append(f"saturnmq_spark_lag_messages{labels} {behind}")
                 if not behind:
                     seconds.append(f"saturnmq_spark_lag_seconds{labels} 0")

@@ -28,6 +28,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark.option_table import duration_ms, size
 from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
@@ -194,11 +195,7 @@ def _sync(files: list[Path], folder: Path) -> None:
     """Fsync everything that was written, before the old files are deleted."""
     folders = [path for path in folder.rglob("*") if path.is_dir()]
     for path in (*files, *(folder / sink_log.FOLDER).glob("*"), *folders, folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(path)
 
 
 def exchange(one: Path, other: Path) -> None:
