@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,10 +24,11 @@ settings.register_profile("deep", deadline=None, max_examples=10_000, suppress_h
 settings.load_profile("local")
 
 HERE = Path(__file__).resolve().parent
-# Tests that start real processes or elect leaders by the wall clock. Single tests elsewhere carry the marker `realtime` themselves.
+# Tests that start real processes, elect leaders by the wall clock or measure steps of the event loop. Single tests elsewhere carry
+# the marker `realtime` themselves.
 REALTIME_FOLDERS = {"chaos", "interop"}
 REALTIME_FIXTURES = {"serve", "standalone", "spark"}
-REALTIME_MODULES = {"brokergroup", "raftgroup"}
+REALTIME_MODULES = {"brokergroup", "loopsteps", "raftgroup"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,8 +44,15 @@ def _is_realtime(item: pytest.Item) -> bool:
         return True
     if not isinstance(item, pytest.Function) or not isinstance(getattr(item.function, "__code__", None), CodeType):
         return False
-    used = [getattr(item.module, name, None) for name in _names(item.function.__code__)]
-    return any(getattr(value, "__module__", None) in REALTIME_MODULES for value in used)
+    return not _from_realtime_modules(item.module).isdisjoint(_names(item.function.__code__))
+
+
+@functools.cache
+def _from_realtime_modules(module: ModuleType) -> frozenset[str]:
+    """Global names of a test module for what is defined in one of REALTIME_MODULES."""
+    return frozenset(
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) in REALTIME_MODULES
+    )
 
 
 def _names(code: CodeType) -> Iterator[str]:

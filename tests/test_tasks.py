@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
-from saturnmq.tasks import supervised
+from saturnmq.tasks import cancel, supervised
 
 
 async def fail() -> None:
@@ -42,3 +44,50 @@ def test_cancelled_and_completed_tasks_are_no_failures() -> None:
 
     assert asyncio.run(run()) == 7
     assert failures == []
+
+
+SERVERS = ("broker", "namesrv", "net", "raft", "replication", "store", "acl")
+# Tasks that are awaited by their creator, or that report their failure in another way.
+REPORTED_OTHERWISE = {
+    "namesrv/answers.py": "encodings: every caller awaits them, and the done callback retrieves the error",
+    "net/client.py": "a connection attempt: every caller awaits it, and its done callback retrieves the error",
+    "net/endpoint.py": "requests: `Requests._finish` answers every exception; closed connections are awaited",
+    "raft/peers.py": "calls to members: the done callback decodes or reports each result",
+    "broker/dledger_sync.py": "copies from several members, awaited together",
+    "broker/services/registrar.py": "questions to several NameServers, awaited together",
+    "broker/state/state_writer.py": "a write: its done callback logs the failure, and the next change retries",
+}
+
+
+def test_every_task_of_a_server_reports_its_failure() -> None:
+    source = Path(__file__).parents[1] / "src" / "saturnmq"
+    bare = {
+        str(path.relative_to(source))
+        for folder in SERVERS
+        for path in (source / folder).rglob("*.py")
+        if re.search(r"\b(create_task|ensure_future)\(", path.read_text(encoding="utf-8"))
+    }
+    assert bare == REPORTED_OTHERWISE.keys()
+
+
+def test_cancel_waits_until_all_tasks_have_ended() -> None:
+    async def run() -> None:
+        ended = []
+
+        async def work(name: str, error: Exception | None) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)  # poll
+                ended.append(name)
+                if error is not None:
+                    raise error
+
+        tasks = [asyncio.ensure_future(work("a", None)), asyncio.ensure_future(work("b", ValueError("late")))]
+        done = asyncio.ensure_future(asyncio.sleep(0, 7))
+        await done
+        await cancel(*tasks, None, done)
+        await cancel()
+        assert sorted(ended) == ["a", "b"] and done.result() == 7
+
+    asyncio.run(run())

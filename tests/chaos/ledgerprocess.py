@@ -18,7 +18,8 @@ from pathlib import Path
 
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import DiskFull
-from saturnmq.raft.driver import Listener, RaftMember
+from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.listener import Listener
 from saturnmq.raft.settings import RaftProfile, RaftSettings
 from saturnmq.store.files.disk import Disk
 

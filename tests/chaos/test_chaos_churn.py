@@ -212,7 +212,7 @@ def check_nothing_lost(history: History) -> None:
     finished = {event.place for event in history.events if event.kind == "work"}
     assert history.sent - taken == set(), f"never delivered (SEED={SEED})"
     assert history.sent - finished == set(), f"acknowledged without having been handled (SEED={SEED})"
-    assert taken == history.sent, f"nobody sent these (SEED={SEED})"
+    assert taken == history.sent, f"no client sent these (SEED={SEED})"
 
 
 def check_duplicates(history: History) -> int:

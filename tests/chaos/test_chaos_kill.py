@@ -156,7 +156,7 @@ async def check_everything(client: saturnmq.Client, history: History) -> None:
         for place in await puller.queues(topic):
             found = await stored(client, place)
             for offset, body in found.items():
-                assert body in history.attempts, f"{topic}/{place.queue_id} at {offset}: nobody sent {body[:40]!r}"
+                assert body in history.attempts, f"{topic}/{place.queue_id} at {offset}: no client sent {body[:40]!r}"
                 assert body not in seen, f"{body[:40]!r} is there twice"
                 seen.add(body)
             for (of_topic, queue_id, offset), body in history.acked.items():

@@ -116,9 +116,10 @@ def test_record_is_dead_after_last_member_left_and_can_be_revived() -> None:
     record = filters.get("T", "g")
     assert record is not None and record.dead and record.dead_time_ms == NOW + 10
     assert filters.unsubscribe("g", NOW + 20) == [], "dead is dead"
-    assert filters.register("g", sql("a > 1", version=6), NOW + 25).change is Change.IGNORED  # type: ignore[union-attr]
-    assert record.dead
-    assert filters.register("g", sql("a > 1", version=7), NOW + 30).change is Change.REVIVED  # type: ignore[union-attr]
+    assert filters.register("g", sql("a > 1", version=6), NOW + 25).change is Change.REVIVED  # type: ignore[union-attr]
+    assert record.client_version == 6
+    filters.unsubscribe("g", NOW + 28)
+    assert filters.register("g", sql("a > 1", version=6), NOW + 30).change is Change.REVIVED  # type: ignore[union-attr]
     assert not record.dead and record.born_time_ms == NOW
     filters.unsubscribe("g", NOW + 40)
     assert filters.register("g", sql("a > 1", version=9), NOW + 50).change is Change.REVIVED  # type: ignore[union-attr]

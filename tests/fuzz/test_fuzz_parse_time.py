@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from saturnmq.client.connection.routes import build_route
+from saturnmq.client.trace import records
 from saturnmq.filter import matcher_of
 from saturnmq.filter.sql import compile_sql
 from saturnmq.protocol import json_dialect
-from saturnmq.protocol.bodies import HeartbeatData, RegisterBrokerBody
+from saturnmq.protocol.bodies import HeartbeatData, RegisterBrokerBody, TopicRouteData
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Serialization
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -47,6 +49,14 @@ def frame(data: bytes) -> object:
 
 def filled(size: int, unit: bytes, head: bytes = b"", tail: bytes = b"") -> bytes:
     return head + unit * max(1, (size - len(head) - len(tail)) // len(unit)) + tail
+
+
+def trace_records(data: bytes) -> object:
+    return list(records.decode_records(data.decode()))
+
+
+def order_route(data: bytes) -> object:
+    return build_route("T", TopicRouteData(order_topic_conf=data.decode()))
 
 
 HEADERS: dict[str, Callable[[int], bytes]] = {
@@ -98,6 +108,9 @@ OTHERS: dict[str, tuple[Parse, Callable[[int], bytes]]] = {
     ),
     "tags": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"a||")),
     "tags without text": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"|")),
+    "trace records": (trace_records, lambda size: filled(size, b"SubAfter\1r\1i\x019\1true\1k\x010\2")),
+    "trace records without end": (trace_records, lambda size: filled(size, b"SubAfter\1r\1i\x019\1true\1k\x010\1")),
+    "order configuration": (order_route, lambda size: filled(size, b"b:0;")),
     "DLedger push without end": (push.decode_push, lambda size: filled(size, b"\0")),
     "DLedger push of zeros": (lambda data: codec.decode_request(50001, data), lambda size: filled(size, b'"', b"{")),
 }

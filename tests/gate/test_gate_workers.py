@@ -11,15 +11,23 @@ from harness.gate import workers
 pytest_plugins = ["pytester"]
 
 
+TOP = Path(__file__).resolve().parents[2]
+
+
 def test_files_that_share_a_spark_session_are_one_scope() -> None:
-    assert workers.scope("tests/spark/test_a.py::test_x[1::2]") == workers.scope("tests/spark/test_b.py::test_y")
-    assert workers.scope("tests/raft/test_a.py::test_x[1::2]") == "tests/raft/test_a.py"
+    sink, source, options = (f"tests/spark/test_spark_{name}.py" for name in ("sink", "source", "options"))
+    assert workers.scope(f"{sink}::test_x[1::2]", TOP) == workers.scope(f"{source}::test_y", TOP) == workers.SHARED
+    assert workers.scope(f"{options}::test_x[1::2]", TOP) == options
+    assert workers.scope("tests/raft/test_a.py::test_x[1::2]", TOP) == "tests/raft/test_a.py"
 
 
-def test_folders_that_take_longest_exist_and_come_first() -> None:
-    assert [workers.rank(f"{folder}test_x.py::test_y") for folder in workers.FIRST] == list(range(len(workers.FIRST)))
-    assert workers.rank("tests/net/test_x.py::test_y") == len(workers.FIRST)
-    assert all((Path(__file__).resolve().parents[2] / folder).is_dir() for folder in workers.FIRST)
+def test_files_and_folders_that_take_longest_exist_and_come_first() -> None:
+    shared, *first = workers.FIRST
+    places = [prefix + ("test_x.py" if prefix.endswith("/") else ".py") for prefix in first]
+    assert shared == workers.SHARED
+    assert [workers.rank(place) for place in (shared, *places)] == list(range(len(workers.FIRST)))
+    assert workers.rank("tests/net/test_x.py") == len(workers.FIRST)
+    assert all((TOP / prefix).is_dir() or (TOP / f"{prefix}.py").is_file() for prefix in first)
 
 
 def test_two_processes_share_files_and_keep_scopes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,13 +35,32 @@ def test_two_processes_share_files_and_keep_scopes(pytester: pytest.Pytester, mo
     pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).resolve().parents[1]}\naddopts = -p no:cacheprovider\n")
     pytester.makeconftest('pytest_plugins = ["harness.gate.workers"]')
     body = "import os\ndef test_one(): print('RAN', __name__, os.environ['PYTEST_XDIST_WORKER'])\ndef test_two(): test_one()\n"
-    for name in ("net/test_n", "raft/test_r", "spark/test_s", "spark/test_t"):
+    session = "import pytest\n@pytest.fixture\ndef spark(): pass\ndef test_three(spark: None): pass\n"
+    for name in ("net/test_n", "raft/test_r", "spark/test_s", "spark/test_t", "spark/test_u"):
         path = pytester.path / "tests" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(body)
+        path.write_text(body + session * (name in ("spark/test_s", "spark/test_u")))
     result = pytester.runpytest_subprocess("-n2", "--dist=loadfile", "-rA")
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=12)
     ran = {tuple(line.split()[1:]) for line in result.outlines if line.startswith("RAN")}
     processes = dict(ran)
-    assert len(ran) == len(processes) == 4
-    assert processes["test_s"] == processes["test_t"] != processes["test_r"]
+    assert len(ran) == len(processes) == 5
+    assert processes["test_s"] == processes["test_u"]
+
+
+def test_workers_begin_to_collect_in_different_places(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).resolve().parents[1]}\naddopts = -p no:cacheprovider\n")
+    pytester.makeconftest('pytest_plugins = ["harness.gate.workers"]')
+    body = (
+        "import os, pathlib\nworker = os.environ['PYTEST_XDIST_WORKER']\n"
+        "with pathlib.Path(worker + '.txt').open('a') as file: print(__name__, file=file)\n"
+        "def test_one(): pass\ndef test_another(): pass\n"
+    )
+    names = [f"test_{letter}" for letter in "abcdefgh"]
+    pytester.mkdir("tests")
+    for name in names:
+        (pytester.path / "tests" / f"{name}.py").write_text(body)
+    pytester.runpytest_subprocess("-n4", "--dist=loadfile", "tests").assert_outcomes(passed=16)
+    imported = [(pytester.path / f"gw{number}.txt").read_text().split() for number in range(4)]
+    assert imported == [names[first:] + names[:first] for first in (0, 2, 4, 6)]

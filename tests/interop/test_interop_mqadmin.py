@@ -159,6 +159,24 @@ def test_created_topic_has_the_same_route(both: Both) -> None:
     assert '"perm":4' in ours
 
 
+@pytest.mark.spec("OPS-02", "SEC-07")
+def test_broker_is_drained_with_update_broker_config(both: Both) -> None:
+    def permission(value: int) -> None:
+        theirs, ours = both(["updateBrokerConfig", "-b", "{broker}", "-k", "brokerPermission", "-v", str(value)])
+        assert comparable(ours) == comparable(theirs) and "success" in ours
+        _, config = both(["getBrokerConfig", "-b", "{broker}"])
+        assert re.search(rf"^brokerPermission +=+ +{value}$", config, re.MULTILINE)
+
+    permission(4)
+    try:
+        for printed in both(["topicRoute", "-t", TOPIC]):
+            assert '"perm":4' in printed
+    finally:
+        permission(6)
+    for printed in both(["topicRoute", "-t", TOPIC]):
+        assert '"perm":6' in printed
+
+
 def test_sent_message_is_found_by_key_with_its_position(both: Both) -> None:
     both(["sendMessage", "-t", TOPIC, "-p", "hello", "-k", "needle", "-b", "broker-a", "-i", "3"])
     theirs, ours = both(["queryMsgByKey", "-t", TOPIC, "-k", "needle"])

@@ -44,7 +44,8 @@ IN_MANY = ("crash", "crash all", "crash leader", "isolate leader", "partition", 
 
 def simulate(first: int, count: int, seconds: float, *defect: str) -> list[dict[str, Any]]:
     words = [sys.executable, str(PROGRAM), str(first), str(count), str(seconds), *defect]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTHONHASHSEED": "0"}  # without it the program starts itself again
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == count, done.stderr[-3000:]
     return found

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record, java_hash
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StateFile, StoreSettings
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
@@ -32,7 +33,7 @@ _QUERY_MAX: Final = 64
 class Put(NamedTuple):
     """An appended record: position, bytes, consume queue unit (None if invisible to consumers), index keys."""
 
-    offset: int
+    offset: PhysicalOffset
     data: bytes
     topic: str
     queue_id: int
@@ -41,8 +42,8 @@ class Put(NamedTuple):
     words: tuple[str, ...]
 
     @property
-    def end(self) -> int:
-        return self.offset + len(self.data)
+    def end(self) -> PhysicalOffset:
+        return PhysicalOffset(self.offset + len(self.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def survivors(store: MessageStore, history: list[Put]) -> tuple[int, list[str]]:
                 )
                 break
         count += 1
-    end = history[count - 1].end if count else max(log.first_position, 0)
+    end = history[count - 1].end if count else max(log.first_position, PhysicalOffset(0))
     if log.end > end and not problems:
         head = log.record_at(end)
         rolled = log.end == log.next_file_start(end)
@@ -245,7 +246,7 @@ def _queues(store: MessageStore, history: list[Put], deleted: Mapping[str, int])
         yield from _readable(store, key, queue.min_offset, queue.max_offset)
 
 
-def _readable(store: MessageStore, key: QueueKey, begin: int, end: int) -> Iterator[str]:
+def _readable(store: MessageStore, key: QueueKey, begin: QueueOffset, end: QueueOffset) -> Iterator[str]:
     while begin < end:
         try:
             result = store.get(*key, begin, 32)
@@ -278,10 +279,8 @@ class Checker:
     def __init__(self, top: Path) -> None:
         self.top = top
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(InlineExecutor())
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
     def check(
@@ -366,7 +365,10 @@ class Checker:
 
 
 class _QuickDisk(Disk):
-    """Syncs nothing: no power loss happens while a state is checked."""
+    """Syncs nothing: no power loss happens while a state is checked. Every call runs in the caller's thread."""
+
+    def __init__(self) -> None:
+        self.threads = InlineExecutor()
 
     def sync(self, fd: int) -> None:
         pass

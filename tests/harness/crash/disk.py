@@ -46,6 +46,9 @@ class RecordingDisk(Disk):
         self._inodes: dict[int, int] = {}  # by descriptor
         self._next_inode = volume.next_inode
 
+    def stop_threads(self) -> None:
+        """Keep the executor that the run has set: the next store uses it too."""
+
     def _path(self, path: Path) -> str:
         return path.relative_to(self.top).as_posix()
 

@@ -29,6 +29,7 @@ from harness.crash.disk import RecordingDisk
 from harness.crash.states import Operation, State, Volume, crash_states
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
 from saturnmq.protocol.message import Message, encode_properties
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, QueueOffset
 from saturnmq.store import (
     FlushDiskType,
     MessageStore,
@@ -130,12 +131,11 @@ def record(seed: int, number: int, top: Path, begin: Volume, promise: Promise, *
     begin.content(begin.pending).write(folder)
     disk = RecordingDisk(folder, begin)
     run = _Run(seed, number, folder, disk, promise)
+    disk.threads = InlineExecutor(disk)
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(InlineExecutor(disk))
     try:
         loop.run_until_complete(run.live())
     finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
     return Life(seed, number, begin, disk.operations, run.promises, run.opened, whole)
 
@@ -245,7 +245,14 @@ class _Run:
             raw, unique, words = b"", "", []
         body = (unique or "plain").encode() * rng.choice((0, 1, 1, 2, 5, 20, 40))
         message = Message(
-            topic, body, raw, queue_id, sys_flag=flag, born_host=BROKER, store_host=BROKER, physical_offset=-1
+            topic,
+            body,
+            raw,
+            queue_id,
+            sys_flag=flag,
+            born_host=BROKER,
+            store_host=BROKER,
+            physical_offset=NO_PHYSICAL_OFFSET,
         )
         return message, (unique, *words) if unique else ()
 
@@ -269,7 +276,8 @@ class _Run:
         ends = (*result.physical_offsets[1:], result.end_offset)
         for number, (message, at, end) in enumerate(zip(messages, result.physical_offsets, ends, strict=False)):
             message.physical_offset, message.store_bytes = at, end - at
-            message.queue_offset, message.store_timestamp_ms = result.queue_offset + number, result.store_timestamp_ms
+            message.queue_offset = QueueOffset(result.queue_offset + number)
+            message.store_timestamp_ms = result.store_timestamp_ms
         return result
 
     def _taken(self, result: PutResult, items: list[tuple[Message, tuple[str, ...]]]) -> None:

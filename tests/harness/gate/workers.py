@@ -1,44 +1,93 @@
 """How the files of the tests are shared out to the processes of pytest-xdist (`make test`).
 
-A file stays in one process, because its tests share module fixtures. All Spark tests stay in one process: they share a session,
-which takes 10 s to start and most of a gigabyte. Each process takes the next file when it has finished one, in the order of the
-collection, in which the folders that take longest come first.
+A file stays in one process, because its tests share module fixtures. All files with tests of a Spark session stay in one process:
+they share the session, which takes 10 s to start and most of a gigabyte. Each process takes the next file when it has finished
+one, in the order of the collection, in which the files and folders that take longest come first.
+
+About half of the tests' time is waiting, for processes that start and for elections. Two processes per processor use it.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-SHARED: Final = "tests/spark/"
-# Folders whose files take long, the longest first.
+SHARED: Final = "tests/spark/ with a session"
+_SPARK: Final = "tests/spark/"
+_SESSION: Final = re.compile(r"\bspark: ")  # a parameter: the fixture
+# What takes long, the longest first: files (without `.py`) and folders.
 FIRST: Final = (
-    "tests/spark/",
-    "tests/chaos/",
-    "tests/sim/",
-    "tests/raft/",
-    "tests/testing/",
-    "tests/broker/",
-    "tests/client/",
+    SHARED,
+    "tests/spark/test_spark_cluster",
+    "tests/sim/test_system_sim",
+    "tests/store/test_store_crash",
+    "tests/cli/test_cli_docs",
+    "tests/sim/test_raft_sim_seeds",
+    "tests/raft/test_raft_broker_processes",
+    "tests/testing/test_testing_plugin",
+    "tests/broker/test_broker_long_requests",
+    "tests/fuzz/test_fuzz_campaign",
     "tests/cli/",
+    "tests/sim/",
+    "tests/chaos/",
+    "tests/testing/",
+    "tests/broker/test_broker_dledger_roles",
+    "tests/fuzz/",
+    "tests/raft/",
+    "tests/broker/",
+    "tests/store/",
+    "tests/client/",
 )
 
 
-def scope(nodeid: str) -> str:
-    """What has to stay in the process of this test: its file, or the tests that share its session."""
-    return SHARED if nodeid.startswith(SHARED) else nodeid.partition("::")[0]
+def scope(nodeid: str, root: Path) -> str:
+    """What has to stay in the process of this test: its file below root, or the files that share the Spark session."""
+    file = nodeid.partition("::")[0]
+    return SHARED if file.startswith(_SPARK) and _has_session(root / file) else file
 
 
-def rank(nodeid: str) -> int:
-    """The place of a test's folder in the order."""
-    return next((place for place, folder in enumerate(FIRST) if nodeid.startswith(folder)), len(FIRST))
+@functools.cache
+def _has_session(file: Path) -> bool:
+    return _SESSION.search(file.read_text(encoding="utf-8")) is not None
 
 
+def rank(scope: str) -> int:
+    """The place of a scope, or of its folder, in the order."""
+    return next((place for place, prefix in enumerate(FIRST) if scope.startswith(prefix)), len(FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin with another part of each folder.
+
+    All workers collect all files. The first to import one compiles it, for the assertions' details, and caches the result; in a
+    new checkout workers in step would each compile everything.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Dir) and report.result:
+        number = int(worker["workerid"].removeprefix("gw"))
+        first = len(report.result) * number // worker["workercount"]
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the files when several processes run them: in the workers, which must all have the same order."""
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        return rank(scope(item.nodeid, config.rootpath)), item.nodeid.partition("::")[0]
+
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: rank(item.nodeid))
+        items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +96,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return scope(nodeid)
+            return scope(nodeid, config.rootpath)
 
     if config.getoption("dist") != "loadfile":
         return None

@@ -225,7 +225,7 @@ class Checker:
             raise HistoryError("an offset is not negative, and has a queue")
         known = self._log[queue].setdefault(offset, append)
         if known != append:
-            self._tell(
+            self._report(
                 INCONSISTENT_OFFSETS, f"{self._at(queue, offset)} holds {self._what(known)}, {self._what(append)}"
             )
         if self._names[queue].startswith(COPIES):
@@ -328,7 +328,7 @@ class Checker:
         pairs = [(before, after) for before, after in pairwise(offsets) if after != before + 1]
         disorder = [(before, after) for before, after in pairs if after <= before]
         for before, after in disorder[:1]:
-            self._tell(INT_NONMONOTONIC_POLL, f"{process} got {self._at(queue, after)} behind {before} in one answer")
+            self._report(INT_NONMONOTONIC_POLL, f"{process} got {self._at(queue, after)} behind {before} in one answer")
         if not disorder and not final:
             self._gaps.update((INT_POLL_SKIP, process, queue, before, after) for before, after in pairs)
 
@@ -345,7 +345,7 @@ class Checker:
         elif op["mode"] == "subscribed":
             self._repeats.append((process, group, queue, first, last, op["begin"]))
         else:
-            self._tell(NONMONOTONIC_POLL, f"{process} got {self._at(queue, first)} after {last}")
+            self._report(NONMONOTONIC_POLL, f"{process} got {self._at(queue, first)} after {last}")
 
     # judging
 
@@ -374,7 +374,7 @@ class Checker:
                 self.report.counts["delayed, delivered again"] += 1  # delay progress lags behind a crash (DUR-19)
             else:
                 where = f"{self._at_place(before)} and {self._at_place(place)}"
-                self._tell(DUPLICATE, f"{self._what(append)} lies at {where}")
+                self._report(DUPLICATE, f"{self._what(append)} lies at {where}")
         for append in range(len(self._ids)):
             state, seen = self._state[append], self._seen[append]
             half = self._halves.get(append) if self._halves else None
@@ -385,35 +385,37 @@ class Checker:
                 self._judge_missing(append, seen)
             if self._first_read[append] < self._deliver_at.get(append, -math.inf):
                 due, got = self._deliver_at[append], self._first_read[append]
-                self._tell(EARLY_DELIVERY, f"{self._what(append)} was due at {due:.0f} ms, delivered at {got:.0f} ms")
+                self._report(EARLY_DELIVERY, f"{self._what(append)} was due at {due:.0f} ms, delivered at {got:.0f} ms")
         if not self._final and SENT_OK in self._state:
-            self._tell(NOT_CLOSED, "there are no final polls")
+            self._report(NOT_CLOSED, "there are no final polls")
         for group, append in self._dead:
             letters = (
                 log for name, log in zip(self._names, self._log, strict=True) if name.startswith(f"%DLQ%{group}")
             )
             if not any(append in log.values() for log in letters):
-                self._tell(MISSING_DEAD_LETTER, f"{self._what(append)} is past its retries and not in %DLQ%{group}")
+                self._report(MISSING_DEAD_LETTER, f"{self._what(append)} is past its retries and not in %DLQ%{group}")
 
     def _judge_seen(self, append: int, state: int, half: _Half | None) -> None:
         if state == NEVER_SENT:
-            self._tell(
-                INVENTED, f"{self._what(append)} was read at {self._at_place(self._place[append])}, nobody sent it"
+            self._report(
+                INVENTED, f"{self._what(append)} was read at {self._at_place(self._place[append])}, no client sent it"
             )
         elif state == SENT_FAIL:
-            self._tell(ABORTED_READ, f"{self._what(append)} was refused, and read")
+            self._report(ABORTED_READ, f"{self._what(append)} was refused, and read")
         elif half is not None and half.commit_begin == math.inf and half.rolled_back:
-            self._tell(ABORTED_READ, f"{self._what(append)} was rolled back, and read")
+            self._report(ABORTED_READ, f"{self._what(append)} was rolled back, and read")
         elif half is not None and self._first_read[append] < half.commit_begin:
-            self._tell(PRECOMMITTED_READ, f"{self._what(append)} was read before its commit")
+            self._report(PRECOMMITTED_READ, f"{self._what(append)} was read before its commit")
 
     def _judge_missing(self, append: int, seen: int) -> None:
         place = self._acked[append]
         queue, offset = place >> QUEUE_SHIFT, place & ((1 << QUEUE_SHIFT) - 1)
         if place >= 0 and not seen and offset <= self._top_read[queue]:
-            self._tell(LOST_WRITE, f"{self._what(append)}, acknowledged at {self._at_place(place)}, was read by nobody")
+            self._report(
+                LOST_WRITE, f"{self._what(append)}, acknowledged at {self._at_place(place)}, was read by no consumer"
+            )
         elif self._final:
-            self._tell(
+            self._report(
                 UNSEEN, f"{self._what(append)}, acknowledged at {self._at_place(place)}, is not in the final polls"
             )
 
@@ -425,18 +427,18 @@ class Checker:
             known = (offset for offset in gap if offset in log) if len(gap) < len(log) else (o for o in log if o in gap)
             passed = next(known, None)
             if passed is not None:
-                self._tell(kind, f"{process} got {self._at(queue, after)} after {before}, {passed} lies between")
+                self._report(kind, f"{process} got {self._at(queue, after)} after {before}, {passed} lies between")
         for process, group, queue, first, last, begin in self._repeats:
             delivered = self._delivered[group, queue].get(first, -math.inf)
             if not any(switch <= begin and delivered >= switch - REPEAT_MS_MAX for switch in self._switches):
-                self._tell(NONMONOTONIC_POLL, f"{process} got {self._at(queue, first)} after {last}")
+                self._report(NONMONOTONIC_POLL, f"{process} got {self._at(queue, first)} after {last}")
 
     def _judge_sends(self) -> None:
         """CHK-11, CHK-12, CHK-13."""
         for (process, queue), calls in self._sends.items():
             for earlier, later in calls.falls():
                 low, high = calls.first[later], calls.last[earlier]
-                self._tell(NONMONOTONIC_SEND, f"{process} was told {self._at(queue, low)} after {high}")
+                self._report(NONMONOTONIC_SEND, f"{process} received {self._at(queue, low)} after {high}")
         for batch in self._batches:
             placed = [(self._place[append], at, append) for at, append in enumerate(batch) if self._place[append] >= 0]
             pairs = [(one, two) for one, two in pairwise(placed) if two[0] - one[0] != two[1] - one[1]]
@@ -448,7 +450,7 @@ class Checker:
             for before, after in (fallen or pairs)[:1]:
                 where = f"{self._at_place(after[0])}, the one before it in its batch at {self._at_place(before[0])}"
                 kind = INT_NONMONOTONIC_SEND if fallen else INT_SEND_SKIP
-                self._tell(kind, f"{self._what(after[2])} lies at {where}")
+                self._report(kind, f"{self._what(after[2])} lies at {where}")
 
     def _judge_order(self) -> None:
         """Order per sharding key, of sends and of deliveries including redeliveries (CHK-14)."""
@@ -456,7 +458,7 @@ class Checker:
         for (key, queue), calls in self._keyed_sends.items():
             for earlier, later in calls.falls():
                 low, high = calls.first[later], calls.last[earlier]
-                self._tell(
+                self._report(
                     KEY_ORDER, f"key {names[key]}: {self._at(queue, low)} was sent after {high} was acknowledged"
                 )
         for (group, queue), (begins, offsets) in self._ordered.items():
@@ -482,7 +484,7 @@ class Checker:
             key = key_of[log[offset]]
             if key >= 0 and offset > current[key] and previous[offset] != current[key]:
                 missed = f"{self._at(queue, offset)} came after {current[key]}, before {previous[offset]}"
-                self._tell(KEY_ORDER, f"group {group}, key {names[key]}: {missed}")
+                self._report(KEY_ORDER, f"group {group}, key {names[key]}: {missed}")
             current[key] = offset
 
     def _judge_offsets(self) -> None:
@@ -491,11 +493,11 @@ class Checker:
             was_reset = partial(_was_reset, calls, self._resets.get((group, queue), []))
             for earlier, later in calls.falls(was_reset):
                 fall = f"{calls.last[earlier]} to {calls.first[later]}"
-                self._tell(OFFSET_FELL, f"committed offset of {group} in {queue} fell from {fall}")
+                self._report(OFFSET_FELL, f"committed offset of {group} in {queue} fell from {fall}")
 
     # reporting
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _report(self, kind: str, text: str) -> None:
         self.report.add(kind, text)
 
     def _what(self, append: int) -> str:

@@ -20,7 +20,13 @@ from saturnmq.broker.services.long_polling import ParkedPull
 from saturnmq.net.connection import Connection
 
 EPOCH_S = 1_800_000_000.0  # Unix time at loop time 0
-_CLOCKS = {"time": time.time, "time_ns": time.time_ns, "monotonic": time.monotonic, "monotonic_ns": time.monotonic_ns}
+_CLOCKS = {
+    "time": time.time,
+    "time_ns": time.time_ns,
+    "monotonic": time.monotonic,
+    "monotonic_ns": time.monotonic_ns,
+    "thread_time": time.thread_time,
+}
 
 
 class _Seeded(random.Random):
@@ -51,6 +57,7 @@ def replace_the_machine(loop: SimLoop) -> None:
         "time_ns": lambda: int(wall() * 1e9),
         "monotonic": lambda: loop.now,
         "monotonic_ns": lambda: int(loop.now * 1e9),
+        "thread_time": lambda: loop.now,  # work takes no time
     }
     for name, clock in clocks.items():
         setattr(time, name, clock)
@@ -91,10 +98,13 @@ def _sync(fd: int) -> None:
 
 
 def _replace_defaults(clocks: dict[int, Any]) -> None:
-    """Replace clocks that functions took as default arguments when they were defined."""
+    """Replace clocks that modules imported by name, or functions took as default arguments when they were defined."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("saturnmq"):
             continue
+        for attribute, value in list(vars(module).items()):
+            if id(value) in clocks:
+                setattr(module, attribute, clocks[id(value)])
         owners = [module, *(one for one in vars(module).values() if isinstance(one, type))]
         for function in [one for owner in owners for one in vars(owner).values() if hasattr(one, "__defaults__")]:
             defaults = function.__defaults__

@@ -64,6 +64,9 @@ func consumerOptions(o Options, member string) []consumer.Option {
 	if o.text("model", "clustering") == "broadcast" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
 	}
+	if o.text("accessKey", "") != "" {
+		options = append(options, consumer.WithCredentials(o.credentials()))
+	}
 	if o.number("trace", 0) == 1 {
 		options = append(options, consumer.WithTrace(traceConfig(o)))
 	}

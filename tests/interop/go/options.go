@@ -52,6 +52,11 @@ func (o Options) nameServers() primitive.NsResolver {
 	return primitive.NewPassthroughResolver([]string{o["ns"]})
 }
 
+// credentials of an account, for brokers with access control.
+func (o Options) credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: o["accessKey"], SecretKey: o["secretKey"]}
+}
+
 // instance is a client's own name: two clients of one process must not share a connection.
 func instance(role string) string {
 	return fmt.Sprintf("%s-%d", role, time.Now().UnixNano())

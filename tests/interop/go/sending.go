@@ -22,6 +22,9 @@ func producerOptions(o Options, more ...producer.Option) []producer.Option {
 		producer.WithSendMsgTimeout(5 * time.Second),
 		producer.WithRetry(2),
 	}
+	if o.text("accessKey", "") != "" {
+		options = append(options, producer.WithCredentials(o.credentials()))
+	}
 	if o.number("trace", 0) == 1 {
 		options = append(options, producer.WithTrace(traceConfig(o)))
 	}

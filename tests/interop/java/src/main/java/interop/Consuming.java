@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
@@ -20,8 +21,8 @@ final class Consuming {
     }
 
     static DefaultMQPushConsumer consumer(Options options, String member) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"),
-            options.number("trace", 0) == 1, options.text("traceTopic", null));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook(),
+            new AllocateMessageQueueAveragely(), options.number("trace", 0) == 1, options.text("traceTopic", null));
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName(member + "-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));

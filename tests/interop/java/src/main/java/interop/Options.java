@@ -2,6 +2,9 @@ package interop;
 
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The {@code key=value} arguments of a command. */
 final class Options {
@@ -27,6 +30,12 @@ final class Options {
 
     String text(String key, String otherwise) {
         return values.getOrDefault(key, otherwise);
+    }
+
+    /** Signs requests with {@code accessKey} and {@code secretKey}; null without an access key. */
+    RPCHook hook() {
+        String key = values.get("accessKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, text("secretKey")));
     }
 
     int number(String key, int otherwise) {

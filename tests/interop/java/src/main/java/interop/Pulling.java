@@ -17,7 +17,7 @@ final class Pulling {
 
     /** Every queue of the topic from its smallest to its largest offset, then the bounds, times and committed offsets. */
     static void pull(Options options) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName("pull-" + System.nanoTime());
         consumer.start();
@@ -58,7 +58,7 @@ final class Pulling {
     }
 
     static void litePull(Options options) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName("litepull-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -85,7 +85,7 @@ final class Pulling {
 
     /** Queries by {@code key} (several, separated by commas) and by {@code id}: a unique id or an offset message id. */
     static void query(Options options) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "interop-query"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "interop-query"), options.hook());
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName("query-" + System.nanoTime());
         consumer.start();

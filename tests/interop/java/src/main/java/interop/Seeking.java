@@ -49,7 +49,7 @@ final class Seeking {
     }
 
     private static DefaultLitePullConsumer consumer(Options options) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName("seeker-" + System.nanoTime());
         consumer.setAutoCommit(false);

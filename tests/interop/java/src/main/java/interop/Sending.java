@@ -22,8 +22,8 @@ final class Sending {
     }
 
     static DefaultMQProducer producer(Options options) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(options.text("group", "interop-producer"),
-            options.number("trace", 0) == 1, options.text("traceTopic", null));
+        DefaultMQProducer producer = new DefaultMQProducer(options.text("group", "interop-producer"), options.hook(),
+            options.number("trace", 0) > 0, options.text("traceTopic", null));
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("producer-" + System.nanoTime());
         producer.setSendMsgTimeout(options.number("timeoutMs", 5000));

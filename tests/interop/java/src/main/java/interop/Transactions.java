@@ -21,7 +21,8 @@ final class Transactions {
         int count = options.number("count", 6);
         CountDownLatch asked = new CountDownLatch(checks ? count / 3 : 0);
         Map<String, Boolean> seen = new ConcurrentHashMap<>();
-        TransactionMQProducer producer = new TransactionMQProducer(options.text("group", "interop-transactions"));
+        TransactionMQProducer producer = new TransactionMQProducer(options.text("group", "interop-transactions"),
+            options.hook());
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("transactions-" + System.nanoTime());
         producer.setTransactionListener(new TransactionListener() {

@@ -1,0 +1,72 @@
+"""The event loop that skips waits, which broker and client tests run on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from harness import virtualtime
+from saturnmq.client.consumer.queue_locks import QueueLocks
+
+
+def test_wait_advances_every_clock_and_takes_a_fraction_of_it() -> None:
+    async def work() -> list[float]:
+        loop = asyncio.get_running_loop()
+        clocks = (loop.time, time.monotonic, time.time, lambda: time.time_ns() / 1e9, lambda: time.monotonic_ns() / 1e9)
+        before = [clock() for clock in clocks]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 3600)
+        return [clock() - start for clock, start in zip(clocks, before, strict=True)]
+
+    began = time.monotonic()
+    for passed in virtualtime.run(work()):
+        assert 3600 <= passed < 3700
+    assert time.monotonic() - began < 3600 / 100
+
+
+def test_clock_does_not_skip_while_a_thread_works() -> None:
+    async def work() -> float:
+        before = asyncio.get_running_loop().time()
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(threading.Event().wait, 0.1)  # a clock that jumps would reach the timeout
+        return asyncio.get_running_loop().time() - before
+
+    assert virtualtime.run(work()) < 60
+
+
+def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line)
+        writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            for number in range(200):
+                async with asyncio.timeout(5):
+                    writer.write(b"%d\n" % number)
+                    assert await reader.readline() == b"%d\n" % number
+            writer.close()
+            await writer.wait_closed()
+
+    virtualtime.run(work())
+
+
+def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None:
+    before = (time.monotonic, time.monotonic_ns, time.time, time.time_ns, QueueLocks.__init__.__kwdefaults__)
+    during = []
+
+    async def work() -> None:
+        assert QueueLocks.__init__.__kwdefaults__ is not None
+        during.append(QueueLocks.__init__.__kwdefaults__["clock"] == time.monotonic)
+        raise RuntimeError("a test that fails")
+
+    with pytest.raises(RuntimeError, match="a test that fails"):
+        virtualtime.run(work())
+    assert during == [True]
+    assert (time.monotonic, time.monotonic_ns, time.time, time.time_ns, QueueLocks.__init__.__kwdefaults__) == before

@@ -1,0 +1,139 @@
+"""An event loop that skips waits: real sockets, files and threads, but a clock that jumps to the next timer when nothing runs.
+
+For tests whose brokers, NameServers and clients all live in one event loop. A wait of 30 s takes GRACE_SECONDS. The clock does not
+jump while a call in another thread runs. `time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do
+constructors of saturnmq whose default clock is one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+GRACE_SECONDS: Final = 0.005  # how long nothing may arrive on a socket before the clock jumps
+_THREAD_POLL_SECONDS: Final = 0.02
+_PACKAGE: Final = "saturnmq"
+
+
+class VirtualClock:
+    """The machine's clocks plus what was skipped so far. skipped_ns only grows."""
+
+    def __init__(self) -> None:
+        self.skipped_ns = 0
+        self._real = {name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "time", "time_ns")}
+
+    def skip(self, seconds: float) -> None:
+        self.skipped_ns += int(seconds * 1_000_000_000)
+
+    def monotonic(self) -> float:
+        return float(self._real["monotonic"]()) + self.skipped_ns / 1_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return int(self._real["monotonic_ns"]()) + self.skipped_ns
+
+    def time(self) -> float:
+        return float(self._real["time"]()) + self.skipped_ns / 1_000_000_000
+
+    def time_ns(self) -> int:
+        return int(self._real["time_ns"]()) + self.skipped_ns
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace the functions of the module `time`, and defaults of saturnmq's functions that are one of them."""
+        replaced = {real: getattr(self, name) for name, real in self._real.items()}
+        defaults = list(_functions_with_default(set(replaced)))
+        for name in self._real:
+            setattr(time, name, getattr(self, name))
+        for function, positional, keywords in defaults:
+            if positional:
+                function.__defaults__ = tuple(_swapped(value, replaced) for value in positional)
+            if keywords:
+                function.__kwdefaults__ = {key: _swapped(value, replaced) for key, value in keywords.items()}
+        try:
+            yield
+        finally:
+            for name, real in self._real.items():
+                setattr(time, name, real)
+            for function, positional, keywords in defaults:
+                function.__defaults__, function.__kwdefaults__ = positional, keywords
+
+
+def _swapped(value: Any, replaced: dict[Any, Any]) -> Any:
+    return replaced.get(value, value) if callable(value) else value
+
+
+def _functions_with_default(wanted: set[Any]) -> Iterator[tuple[FunctionType, Any, Any]]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != _PACKAGE:
+            continue
+        for holder in [module, *(value for value in vars(module).values() if isinstance(value, type))]:
+            for function in list(vars(holder).values()):
+                if isinstance(function, FunctionType) and function.__module__ == name:
+                    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+                    if any(callable(value) and value in wanted for value in values):
+                        yield function, function.__defaults__, function.__kwdefaults__
+
+
+class _Selector(selectors.DefaultSelector):
+    """Skips waits. A long one first waits GRACE_SECONDS for sockets; a short one does if something has arrived just before."""
+
+    loop: VirtualLoop
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = time.monotonic
+        self._quiet_from = 0.0  # the machine's time GRACE_SECONDS after the last event
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout) if timeout is None or timeout <= 0 else self._wait(timeout)
+        if found:
+            self._quiet_from = self._now() + GRACE_SECONDS
+        return found
+
+    def _wait(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        short = timeout <= GRACE_SECONDS
+        waited = min(timeout, max(self._quiet_from - self._now(), 0)) if short else GRACE_SECONDS
+        found = super().select(waited)
+        if found or waited >= timeout:
+            return found
+        if self.loop.working_threads:
+            return super().select(min(timeout - waited, _THREAD_POLL_SECONDS))
+        self.loop.clock.skip(timeout - waited)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """working_threads: calls of `run_in_executor` in progress."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self.clock = clock
+        self.working_threads = 0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.clock.monotonic()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future = super().run_in_executor(executor, func, *args)
+        self.working_threads += 1
+        future.add_done_callback(self._thread_ended)
+        return future
+
+    def _thread_ended(self, future: asyncio.Future[Any]) -> None:
+        self.working_threads -= 1
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, on a loop that skips waits."""
+    clock = VirtualClock()
+    with clock.installed(), asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+        return runner.run(work)
