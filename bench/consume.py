@@ -173,7 +173,7 @@ class ConsumeBench(Bench):
 
     def _step(self, step: Step, say: Callable[[str], None], advance: Callable[[], None]) -> None:
         failed: set[str] = set()
-        for server in self._order():
+        for server in self._order(self.results.servers):
             if server not in failed and not (step.only_ours and server != OURS):
                 try:
                     if step.prepare is not None:

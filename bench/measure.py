@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import javatools
 from apache import ApacheCluster
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from saturn import SaturnCluster
 
 Cluster = ApacheCluster | SaturnCluster
+T = TypeVar("T")
 APACHE_HEAP_MB = 1024
 IDLE_SETTLE_S = 5.0
 START_ROUNDS = 3
@@ -218,9 +219,9 @@ class Bench:
                 self._measure_starts(lambda text: progress.update(task, description=text))
                 self._open()
                 self._warm(lambda text: progress.update(task, description=text))
-                for workload in self.plan.workloads:
-                    progress.update(task, description=workload.name)
-                    self.results.rows.append(self._row(workload, lambda: progress.advance(task)))
+                for pair in self._pairs():
+                    progress.update(task, description=pair[0].name)
+                    self.results.rows += self._measure_rows(pair, lambda: progress.advance(task))
         finally:
             self._close()
         return self.results
@@ -296,10 +297,19 @@ class Bench:
             topic=topic,
         )
 
-    def _row(self, workload: Workload, advance: Callable[[], None]) -> Row:
-        row = Row(workload)
+    def _pairs(self) -> list[list[Workload]]:
+        """Return the workloads; those that differ only in the tag stand together, to be compared with each other."""
+        pairs: dict[Workload, list[Workload]] = {}
+        for workload in self.plan.workloads:
+            pairs.setdefault(replace(workload, tagged=True), []).append(workload)
+        return list(pairs.values())
+
+    def _measure_rows(self, workloads: list[Workload], advance: Callable[[], None]) -> list[Row]:
+        """Measure rows that are compared with each other, in alternation."""
+        rows = [Row(workload) for workload in workloads]
         backlog: dict[str, int] = {}
-        for server in self._order():
+        for server, row in self._order([(server, row) for server in self.results.servers for row in rows]):
+            workload = row.workload
             try:
                 if workload.mode == "drain" and server not in backlog:
                     backlog[server] = self._fill(server, workload)
@@ -308,16 +318,17 @@ class Bench:
                 row.failures[server] = str(error)
                 self.console.print(f"{workload.name}: {str(error).splitlines()[0]}", style="red")
             advance()
-        for server, samples in row.samples.items():
-            reasons = [sample.failure for sample in samples if sample.failure]
-            if reasons:
-                self.console.print(f"{workload.name}: {server}: {reasons[0]}", style="yellow")
-        return row
+        for row in rows:
+            for server, samples in row.samples.items():
+                reasons = [sample.failure for sample in samples if sample.failure]
+                if reasons:
+                    self.console.print(f"{row.workload.name}: {server}: {reasons[0]}", style="yellow")
+        return rows
 
-    def _order(self) -> Iterator[str]:
-        """Yield A, B, then B, A, ... so that neither server always runs after the other."""
+    def _order(self, measurements: list[T]) -> Iterator[T]:
+        """Yield the measurements of each round; every other round is reversed, so that none always runs after another."""
         for number in range(self.plan.rounds):
-            yield from self.results.servers if number % 2 == 0 else reversed(self.results.servers)
+            yield from measurements if number % 2 == 0 else reversed(measurements)
 
     def _fill(self, server: str, workload: Workload) -> int:
         """Write a backlog; return its number of messages."""

@@ -387,4 +387,4 @@ def make_session(connector: list[Path], work: Path, **conf: str) -> Any:
         "spark.sql.streaming.numRecentProgressUpdates": "100",
         **conf,
     }
-    return session("saturnmq-bench", **settings)
+    return session("saturnmq-bench", mappers=["spark_work:bodies"], **settings)

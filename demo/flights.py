@@ -22,15 +22,19 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from saturnmq import Client, Consumer, Outgoing
 from saturnmq.spark.progress import Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC = "flights"
 GROUP = "flight-counters"
@@ -178,15 +182,21 @@ async def consume(name_servers: str, outcome: Outcome) -> None:
     step(outcome, "consume", began)
 
 
-def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
-    """Run the export pipeline to Parquet by carrier, then read the table back."""
+def open_session(name_servers: str) -> SparkSession:
+    """Start Spark's JVM; it takes several seconds."""
+    from saturnmq.spark import session
+
+    return session("flights-demo", name_server=name_servers, **SHORT_SESSION)
+
+
+def lake(name_servers: str, starting: Future[SparkSession], out: Path, outcome: Outcome) -> None:
+    """Run the export pipeline to Parquet by carrier, then read the table back. Stops the session."""
     from pyspark.sql import functions as f
 
-    from saturnmq.spark import session
     from saturnmq.spark.export import ExportConf, build, watch
 
     began = time.monotonic()
-    spark = session("flights-demo", name_server=name_servers, **SHORT_SESSION)
+    spark = starting.result()
     step(outcome, "spark session", began)
     try:
         conf = ExportConf(name_servers, TOPIC, str(out), ("tags",))
@@ -271,8 +281,10 @@ def main() -> int:
     servers = Servers(data / "store")
     try:
         asyncio.run(produce(servers.name_servers, outcome))
-        asyncio.run(consume(servers.name_servers, outcome))
-        lake(servers.name_servers, data / "lake", outcome)
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(open_session, servers.name_servers)  # beside the consumers
+            asyncio.run(consume(servers.name_servers, outcome))
+            lake(servers.name_servers, starting, data / "lake", outcome)
         wrong = problems(outcome)
         show(outcome, servers.facts, data / "lake", wrong)
         if keep:
