@@ -8,14 +8,19 @@ PYTEST := $(BIN)/python -m pytest
 UNIT := -m "not interop" --ignore=tests/interop
 # Tests marked realtime (real processes, wall clock) run once more at the end if they fail, at most three; see tests/harness/gate.
 RERUNS := --reruns-max=3
-# Two processes share the files out (tests/harness/gate/workers.py); WORKERS= runs all in one.
-WORKERS := -n 2 --dist loadfile
+# Four processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
+# WORKERS= runs all in one.
+WORKERS := -n 4 --dist loadfile
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.
 RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothesis-seed=$(HYPOTHESIS_SEED))
 CODE := $(wildcard src tests bench demo tools)
 
+# Where PYTHONDONTWRITEBYTECODE is set, as in many images, each test process would compile all modules and tests, a minute of
+# processor time, and each program that a test starts half a second of them. Empty means not set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim fuzz bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +79,9 @@ chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, ea
 
 sim: $(READY)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
 	SATURNMQ_SIM_SEEDS=$(or $(SEEDS),500) SATURNMQ_SIM_MUTANTS=all SATURNMQ_SIM_SEARCH=whole $(PYTEST) tests/sim
+
+fuzz: $(READY)  ## hostile frames for every port, long: 10 million (FRAMES=, SEED=); ABUSE=1: floods and bombs beside a client
+	PYTHONPATH=tests $(BIN)/python -m harness.fuzz.$(if $(ABUSE),abuse,campaign) $(if $(ABUSE),,--frames $(or $(FRAMES),10000000)) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)

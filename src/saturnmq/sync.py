@@ -48,6 +48,7 @@ from saturnmq.client.tracing import TraceStats
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 from saturnmq.protocol.message import Message as Record
+from saturnmq.protocol.offsets import QueueOffset
 
 __all__ = ["Client", "Consumer", "Message", "Producer", "Puller", "Transaction"]
 
@@ -373,10 +374,10 @@ class Producer(Generic[T]):
     ) -> list[Receipt]:
         """Send many messages in few requests; returns one receipt per message, in order.
 
-        Messages are batched by topic and wait_stored, each batch up to the client's body_bytes_max (4 MiB by default); a batch
-        is stored completely or not at all. An `Outgoing` has a topic, tag, keys and properties of its own. shard_by and queue
-        are as in `send`. timeout applies to each request. Raises MessageRefused and EncodeError before any I/O, PartialSend if
-        only some messages were stored, and what `send` raises if none was.
+        Messages are batched by topic and wait_stored, each batch up to the client's body_bytes_max (4 MiB by default) and
+        32,768 messages; a batch is stored completely or not at all. An `Outgoing` has a topic, tag, keys and properties of its
+        own. shard_by and queue are as in `send`. timeout applies to each request. Raises MessageRefused and EncodeError before
+        any I/O, PartialSend if only some messages were stored, and what `send` raises if none was.
 
         Example:
             out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])
@@ -548,7 +549,7 @@ class Message(Generic[T]):
         return self._inner.properties
 
     @property
-    def offset(self) -> int:
+    def offset(self) -> QueueOffset:
         """The queue offset: the position in the queue, a count of messages."""
         return self._inner.offset
 
@@ -704,11 +705,11 @@ class Consumer(Generic[T]):
         """Wait until a rebalance has assigned queues, and return them. Raises TimeoutError after `timeout` seconds."""
         return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
 
-    def position(self, where: Where = None) -> dict[MessageQueue, int]:
+    def position(self, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Return, by queue, the offset of the next message that a reader gets."""
         return _portal.call("Consumer.position", lambda: self._inner.position(where))
 
-    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
+    def committed(self, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Return, by queue, the offset that would be committed now: the first one that is not settled.
 
         where: a queue, several queues, a topic, or None for all. Queues without a known offset are omitted.
@@ -723,7 +724,7 @@ class Consumer(Generic[T]):
         """Store offsets now instead of at the next timer."""
         _portal.run("Consumer.commit", self._inner.commit)
 
-    def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
+    def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Continue at "first", "last", an offset, or the first message stored at or after an aware datetime.
 
         where: a queue, several queues, a topic, or None for all. Returns the new offsets by queue; they are stored. Messages
@@ -823,15 +824,15 @@ class Puller:
         """
         return _portal.iterate("Puller.watch", lambda: self._inner.watch(topic), lambda item: item)
 
-    def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+    def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> QueueOffset:
         """Return the first offset that is still stored."""
         return _portal.run("Puller.min_offset", lambda: self._inner.min_offset(queue, timeout=timeout))
 
-    def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+    def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message will get."""
         return _portal.run("Puller.max_offset", lambda: self._inner.max_offset(queue, timeout=timeout))
 
-    def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
+    def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> QueueOffset:
         """Return the first offset stored at or after `when`: Unix ms or an aware datetime."""
         return _portal.run("Puller.offset_by_time", lambda: self._inner.offset_by_time(queue, when, timeout=timeout))
 

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Writes docs/configuration.md, the reference of every configuration key, from the settings classes.
+
+The meaning of a key is taken from MEANINGS, else it is the part of its requirement (docs/spec) that names it, else the field's name
+in words.
+
+usage: make_keys.py [--check]
+exit status: 0; 1 if --check finds that the page is not current.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+TOP: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = TOP / "docs" / "configuration.md"
+SPEC: Final = TOP / "docs" / "spec"
+MEANING_CHARACTERS_MAX: Final = 220
+HEAD: Final = """# Configuration keys
+
+Generated from the settings classes by `python tools/make_keys.py`.
+
+A key is given in a properties file (`-c FILE`) or on the command line (`--set key=value`, which overrides the file).
+`--print-config` shows every value and its origin. The names are those of Apache RocketMQ where it has the key. Sizes accept
+`64MiB`, durations in ms accept `90s`. An unknown key is named with the nearest known one, a value outside its range is an error.
+**run time**: administrators may change the key while the server runs ([operations](operations.md)). **no effect**: accepted so that
+files of Apache RocketMQ load; a warning says so when it is set. "per profile": 0 stands for the value of the profile.
+"""
+SECTIONS: Final = {
+    "saturnmq.broker.settings": "Broker",
+    "saturnmq.store.settings": "Store",
+    "saturnmq.raft.settings": "DLedger group",
+    "saturnmq.replication.masterslave.settings": "Master and slaves",
+    "saturnmq.net.settings": "Network",
+    "saturnmq.net.tls": "TLS",
+    "saturnmq.namesrv.settings": "NameServer",
+}
+
+MEANINGS: Final = {
+    "brokerId": "0: master; others: slaves",
+    "namesrvAddr": "addresses of the NameServers, separated by `;`",
+    "fetchNamesrvAddrByAddressServer": "ask an HTTP address server for the NameServers every 2 min",
+    "rocketmq.namesrv.domain": "host of the address server",
+    "rocketmq.namesrv.domain.subgroup": "last part of the address server's path",
+    "listenPort": "main port; the fast port is 2 below it",
+    "fastPortEnable": "also listen on the fast port",
+    "brokerIP1": "address that clients are given; empty: of this machine",
+    "brokerIP2": "address that slaves are given; empty: of this machine",
+    "defaultTopicQueueNums": "queues of the default topic",
+    "filterSupportRetry": "apply filter expressions to retry topics too, with the expression of the topic that a message came from",
+    "autoCreateTopicEnable": "create a topic that a producer sends to",
+    "autoCreateSubscriptionGroup": "create a consumer group that a consumer names",
+    "storePathRootDir": "folder of the store",
+    "brokerRole": "without a group: SYNC_MASTER waits for a slave, SLAVE copies its master",
+    "haPortEnable": "a master opens the port for slaves",
+    "haAllowedAddresses": "addresses that may use the HA port besides loopback, which must be listed, too, with `aclEnable=true`",
+    "haMasterAddress": "the master's HA port, `host:port`; empty: what the NameServers report",
+    "haSendHeartbeatInterval": "pause after which an idle connection between master and slave is used",
+    "haHousekeepingInterval": "silence after which it is closed",
+    "haTransferBatchSize": "data of a frame that a master sends",
+    "haTransferFromOldestFile": "an empty slave gets the whole log of the master, not only its last file",
+    "haSlaveFallbehindMax": "lag above which a slave counts as not available",
+    "slaveTimeout": "how long a send waits for a slave with SYNC_MASTER",
+}
+
+
+def settings_classes() -> Iterator[type[Any]]:
+    """All classes with fields made by `key`: those of SECTIONS, then those of other modules."""
+    source = TOP / "src" / "saturnmq"
+    names = [
+        ".".join(("saturnmq", *path.relative_to(source).with_suffix("").parts))
+        for path in sorted(source.rglob("*.py"))
+        if " = key(" in path.read_text(encoding="utf-8")
+    ]
+    order = list(SECTIONS)
+    for name in sorted(names, key=lambda each: (order.index(each) if each in order else len(order), each)):
+        for member in vars(importlib.import_module(name)).values():
+            if isinstance(member, type) and member.__module__ == name and dataclasses.is_dataclass(member):
+                yield member
+
+
+def requirements() -> dict[str, tuple[str, str]]:
+    """By ID: the page of docs/spec and the text of the row."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in sorted(SPEC.glob("*.md")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = re.match(r"\| ([A-Z]+-[A-Z]?\d+) \| (.*?) \|", line)
+            if row is not None:
+                found.setdefault(row[1], (path.name, row[2]))
+    return found
+
+
+def words(attribute: str) -> str:
+    """The name of a field in words."""
+    return attribute.replace("_", " ").removesuffix(" ms").removesuffix(" bytes")
+
+
+def meaning(java: str, attribute: str, text: str) -> str:
+    """What the key means; see the module."""
+    if java in MEANINGS:
+        return MEANINGS[java]
+    for part in re.split(r"(?<=[.;])\s+", text):
+        if re.search(rf"\b{re.escape(java)}\b", part) and len(part) <= MEANING_CHARACTERS_MAX:
+            return part.rstrip(".;")
+    return words(attribute)
+
+
+def shown(value: Any) -> str:
+    """A default as it is written in a file."""
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    if isinstance(value, Enum):
+        return f"`{value.name}`"
+    return f"`{str(value).replace(str(Path.home()), '~')}`" if value not in ("", None) else "empty"
+
+
+def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
+    """The table of one class."""
+    hints = get_type_hints(cls)
+    yield from ("| key | default | allowed | meaning |", "|---|---|---|---|")
+    for item in dataclasses.fields(cls):
+        meta = item.metadata.get("key")
+        if meta is None:
+            continue
+        kind = hints[item.name]
+        allowed = meta.allowed() or meta.unit
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            allowed = "one of " + ", ".join(member.name for member in kind)
+        page, text = known.get(meta.spec, ("", ""))
+        parts = [meaning(meta.java, item.name, text)]
+        if meta.runtime:
+            to = f" (to {', '.join(meta.runtime)})" if isinstance(meta.runtime, tuple) else ""
+            parts.append(f"**run time**{to}")
+        if meta.no_effect:
+            parts.append(f"**no effect**: {meta.no_effect}")
+        if page:
+            parts.append(f"[{meta.spec}](spec/{page})")
+        default = "secret" if meta.secret and item.default else shown(item.default)
+        if item.default == 0 and meta.unit == "bytes" and meta.low == 0:
+            default += " (per profile)"
+        cells = (f"`{meta.java}`", default, allowed, "; ".join(parts))
+        yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    """The whole page."""
+    lines, known = [HEAD], requirements()
+    for cls in settings_classes():
+        title = SECTIONS.get(cls.__module__, cls.__module__.removeprefix("saturnmq."))
+        lines += [f"## {title}", "", *rows(cls, known), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--check"]:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
