@@ -57,7 +57,8 @@ def test_cancelled_caller_does_not_cancel_shared_connect() -> None:
 @pytest.mark.spec("REM-16", "REM-21")
 def test_call_timeout_closes_connection() -> None:
     async def work() -> None:
-        async with pair(silent) as p:
+        async with pair(first_only()) as p:
+            await p.call(Command(10))
             with pytest.raises(CallTimeout, match=r"did not answer within \d+ ms"):
                 await p.call(Command(10), timeout_ms=50)
             assert not p.client.is_connected(p.address)
@@ -68,7 +69,8 @@ def test_call_timeout_closes_connection() -> None:
 @pytest.mark.spec("REM-16")
 def test_call_timeout_keeps_connection_if_configured() -> None:
     async def work() -> None:
-        async with pair(silent, NetSettings(close_on_timeout=False)) as p:
+        async with pair(first_only(), NetSettings(close_on_timeout=False)) as p:
+            await p.call(Command(10))
             with pytest.raises(CallTimeout):
                 await p.call(Command(10), timeout_ms=50)
             assert p.client.is_connected(p.address)
