@@ -49,7 +49,7 @@ def test_cancelled_and_completed_tasks_are_no_failures() -> None:
 SERVERS = ("broker", "namesrv", "net", "raft", "replication", "store", "acl")
 # Tasks that are awaited by their creator, or that report their failure in another way.
 REPORTED_OTHERWISE = {
-    "namesrv/answers.py": "encodings: every caller awaits them, and the done callback retrieves the error",
+    "namesrv/answer_cache.py": "encodings: every caller awaits them, and the done callback retrieves the error",
     "net/client.py": "a connection attempt: every caller awaits it, and its done callback retrieves the error",
     "net/endpoint.py": "requests: `Requests._finish` answers every exception; closed connections are awaited",
     "raft/peers.py": "calls to members: the done callback decodes or reports each result",

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "src" / "saturnmq"
 PACKAGES = {
     "protocol", "config", "hot", "net", "store", "raft", "filter", "acl", "namesrv", "replication", "broker", "client",
-    "admin", "administration", "cli", "console", "metrics", "spark", "testing",
+    "admin", "cli", "console", "metrics", "server_admin", "spark", "testing",
 }  # fmt: skip
 TOP_LEVEL = {
     "__init__.py",

@@ -597,7 +597,7 @@ def test_an_unknown_validator_is_refused_with_the_known_ones(tmp_path: Path) -> 
 @pytest.mark.spec("ACL-02")
 def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from saturnmq.acl.rules import Access, AccessDenied
-    from saturnmq.broker import guard
+    from saturnmq.broker import access_control
 
     class NoReads:
         def __init__(self, properties: dict[str, str]) -> None:
@@ -614,7 +614,9 @@ def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def load(self) -> type[NoReads]:
             return NoReads
 
-    monkeypatch.setattr(guard, "entry_points", lambda group: [Point()] if group == guard.ENTRY_POINTS else [])
+    monkeypatch.setattr(
+        access_control, "entry_points", lambda group: [Point()] if group == access_control.ENTRY_POINTS else []
+    )
 
     async def work() -> None:
         async with protected(tmp_path, acl_validators="plain, noreads") as w:

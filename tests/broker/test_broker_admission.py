@@ -16,7 +16,7 @@ from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.admission import SAMPLE_SECONDS, Admission, Stage
-from saturnmq.broker.state.load import Load
+from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.client import hints
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.bodies import KVTable
@@ -33,12 +33,16 @@ class Sampled:
     """An admission whose samples a test takes, at times in s that it chooses."""
 
     def __init__(self, stage: Stage = Stage.FLUSH, **settings: Any) -> None:
-        self.load = Load()
+        self.in_flight = InFlight()
         self.rejected: frozenset[int] = frozenset()
         rejections = Rejections()
         self.admission = Admission(
-            BrokerSettings(**settings), self.load, rejections, stage=stage, changed=lambda codes: setattr(self, "rejected", codes)
-        )  # fmt: skip
+            BrokerSettings(**settings),
+            self.in_flight,
+            rejections,
+            stage=stage,
+            changed=lambda codes: setattr(self, "rejected", codes),
+        )
         self.now = 100.0
 
     def after(self, seconds: float, late: float = 0.0) -> set[int]:
@@ -79,11 +83,11 @@ def test_stalls_with_a_pause_between_reject_nothing() -> None:
 def test_slow_disk_that_keeps_up_rejects_nothing() -> None:
     """Group commits of 900 ms: each send waits long, but every commit completes all that waited."""
     sampled = Sampled()
-    sampled.load.sends = 100
+    sampled.in_flight.sends = 100
     for number in range(100):
         assert sampled.after(0.1) == set()
         if number % 9 == 0:
-            sampled.load.completed += 100
+            sampled.in_flight.completed += 100
 
 
 @pytest.mark.spec("SND-16")
@@ -91,14 +95,14 @@ def test_slow_disk_that_keeps_up_rejects_nothing() -> None:
 def test_sends_are_rejected_while_none_completes(stage: Stage) -> None:
     sampled = Sampled(stage)
     sampled.after(5.0)
-    sampled.load.sends = 7
+    sampled.in_flight.sends = 7
     times = [sampled.after(0.1) for _ in range(14)]
     assert times[:12] == [set()] * 12 and times[13] == SENDS, "200 ms, and then for brokerFastFailureDelayMillis"
     text = sampled.admission.refuse(_Peer(), Command(RequestCode.SEND_MESSAGE_V2)).remark or ""  # type: ignore[arg-type]
     assert text.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: ")
     assert text.endswith(f"ms, size of queue: 7, stage: {stage.value}")
     assert f"Slow stage: {stage.value} (" in hints.busy(text)
-    sampled.load.completed += 1
+    sampled.in_flight.completed += 1
     assert sampled.after(0.1) == set()
 
 
@@ -156,7 +160,7 @@ def test_fast_failure_can_be_switched_off() -> None:
             opened, sync = threading.Event(), w.broker.store.disk.sync
             w.broker.store.disk.sync = lambda fd: (opened.wait(20), sync(fd))[1]  # type: ignore[method-assign]
             waiting = asyncio.create_task(w.send())
-            await until(lambda: w.broker.load.sends)
+            await until(lambda: w.broker.in_flight.sends)
             w.broker.admission.append_was_slow(5000)
             assert w.broker.admission._timer is None and not w.broker.admission.rejected
             opened.set()

@@ -15,7 +15,7 @@ from protected import ADMIN, write_accounts
 from certificates import write_certificate
 from harness import virtualtime
 from saturnmq import cli
-from saturnmq.admin.access import read_access
+from saturnmq.admin.credentials import read_access
 from saturnmq.protocol.errors import ConfigError
 
 

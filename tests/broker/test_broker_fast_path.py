@@ -312,7 +312,7 @@ def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: 
                         type(broker.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
                     )
                 elif state == "many":
-                    broker.load.sends = broker.settings.send_queue_max
+                    broker.in_flight.sends = broker.settings.send_queue_max
                 elif state == "busy":
                     monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
                 elif state == "stopped":
@@ -328,7 +328,7 @@ def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: 
                 assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
                 assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
             finally:
-                broker.load.sends = 0
+                broker.in_flight.sends = 0
                 monkeypatch.undo()
                 broker.store.failure = None
                 writer.close()

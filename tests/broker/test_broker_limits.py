@@ -258,11 +258,11 @@ def test_default_limits() -> None:
 def test_sends_waiting_for_disk_are_limited() -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
-            w.broker.load.sends = 1
+            w.broker.in_flight.sends = 1
             refused = await w.send()
             assert refused.code == ResponseCode.SYSTEM_BUSY
             assert (refused.remark or "").startswith("[OVERLOAD]system busy")
-            w.broker.load.sends = 0
+            w.broker.in_flight.sends = 0
             assert (await w.send()).code == 0
 
     run(work)
@@ -291,7 +291,7 @@ def test_waiting_replies_are_not_limited_by_call_permits() -> None:
                 ]
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)  # poll
-                assert w.broker.load.replies == 300
+                assert w.broker.in_flight.replies == 300
                 assert w.broker._server.request_memory.used == 300 * len(b"answer")  # they still use memory
                 for connection, request in pushed:
                     connection.send(request.reply())

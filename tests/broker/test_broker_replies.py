@@ -139,7 +139,7 @@ def test_refusing_or_silent_requester_is_reported_to_sender(monkeypatch: pytest.
                     answer = await reply(w)
                     assert answer.code == 1 and words in (answer.remark or "")
                     assert (answer.remark or "").startswith("push reply message to asker fail")
-            assert w.broker.load.replies == 0
+            assert w.broker.in_flight.replies == 0
             left = await reply(w)  # the client has closed its connection
             while "not found" not in (left.remark or ""):
                 left = await reply(w)

@@ -10,8 +10,17 @@ import pytest
 from wire import wire
 
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
-from saturnmq.broker.requests.route import BODY_BYTES_MAX, LIST_BYTES_MAX, Effect, Need, Ports, Resource, Right, Roles
 from saturnmq.broker.requests.table import FAST_CODES, LEADER_ONLY, NOT_SERVED, READER_ONLY, ROUTES, TABLE
+from saturnmq.broker.requests.table_row import (
+    BODY_BYTES_MAX,
+    LIST_BYTES_MAX,
+    Effect,
+    Need,
+    Ports,
+    Resource,
+    Right,
+    Roles,
+)
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
 from saturnmq.protocol.frames.header_templates import CHANGING
 

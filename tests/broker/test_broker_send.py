@@ -300,14 +300,14 @@ def test_sync_flush_answers_when_durable_without_blocking_others() -> None:
             held: list[tuple[PutResult, Callable[[PutStatus, str], object]]] = []
             w.broker.store.when_confirmed = lambda *one: held.append(one)  # type: ignore[method-assign]
             pending = asyncio.create_task(w.send())
-            while not w.broker.load.sends:
+            while not w.broker.in_flight.sends:
                 await asyncio.sleep(0)
             assert (await w.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 0
             no_wait = await w.send(properties={"WAIT": "false"})
             assert no_wait.code == 0 and not pending.done()
-            assert len(held) == w.broker.load.sends == 1
+            assert len(held) == w.broker.in_flight.sends == 1
             real(*held[0])
-            assert (await pending).code == 0 and w.broker.load.sends == 0
+            assert (await pending).code == 0 and w.broker.in_flight.sends == 0
 
     run(work)
 
@@ -378,13 +378,13 @@ def test_busy_store_and_too_many_sends_answer_like_apache(
 ) -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
-            w.broker.load.sends = 1
+            w.broker.in_flight.sends = 1
             answer = await w.send()
             assert answer.code == 2 and remark(answer).startswith(
                 "[OVERLOAD]system busy, start flow control for a while"
             )
             assert "at most 1 may" in remark(answer)
-            w.broker.load.sends = 0
+            w.broker.in_flight.sends = 0
             assert (await w.send()).code == 0
             monkeypatch.setattr(type(w.broker.store), "busy", property(lambda self: True))
             answer = await w.send()

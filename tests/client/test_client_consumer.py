@@ -27,7 +27,7 @@ from saturnmq import (
     str_codec,
     tag,
 )
-from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.send_back import level_for
 from saturnmq.client.errors import GroupInUse
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
@@ -441,7 +441,7 @@ def test_illegal_offset_is_corrected_from_the_broker_answer(run: Run, cluster: A
 
 @pytest.mark.spec("PL-09")
 def test_pull_errors_are_retried_and_lost_subscription_is_resent(run: Run, cluster: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
+    monkeypatch.setattr("saturnmq.client.consumer.assigned_queue.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -463,10 +463,10 @@ def test_pull_errors_are_retried_and_lost_subscription_is_resent(run: Run, clust
 
 @pytest.mark.spec("API-26")
 def test_pull_loop_failure_raises_consumer_stopped_in_the_reader(run: Run, cluster: Any, monkeypatch: Any) -> None:
-    def broken(self: Assignment, generation: Any, result: Any) -> None:
+    def broken(self: AssignedQueue, generation: Any, result: Any) -> None:
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(Assignment, "_take", broken)
+    monkeypatch.setattr(AssignedQueue, "_take", broken)
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

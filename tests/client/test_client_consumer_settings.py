@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError
-from saturnmq.client.consumer.rebalance import average
+from saturnmq.client.consumer.rebalance_strategies import average
 from saturnmq.client.consumer.settings import ConsumerSettings, consumer_settings
 
 LEAST_AND_MOST: list[tuple[str, float, float]] = [

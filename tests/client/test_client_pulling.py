@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, Client
-from saturnmq.client.consumer import assignment, offsets, queue_locks, send_back
-from saturnmq.client.consumer.assignment import FLOW_CONTROL_DELAY_S, Generation
+from saturnmq.client.consumer import assigned_queue, offsets, queue_locks, send_back
+from saturnmq.client.consumer.assigned_queue import FLOW_CONTROL_DELAY_S, Generation
 from saturnmq.client.consumer.member import Member
-from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.puller.puller import PullStatus, pull_result
@@ -141,7 +141,7 @@ def test_broker_without_route_triggers_one_more_lookup(run: Run, cluster: Any) -
 
 @pytest.mark.spec("PL-05", "PL-09")
 def test_slave_error_sends_the_next_pull_to_the_master(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
+    monkeypatch.setattr("saturnmq.client.consumer.assigned_queue.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
@@ -266,7 +266,7 @@ def test_pull_delay_depends_on_the_error_code(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, code: int, constant: str, pause_s: float
 ) -> None:
     for name in ("FLOW_CONTROL_DELAY_S", "EXCEPTION_DELAY_S"):
-        monkeypatch.setattr(f"saturnmq.client.consumer.assignment.{name}", pause_s if name == constant else 3600.0)
+        monkeypatch.setattr(f"saturnmq.client.consumer.assigned_queue.{name}", pause_s if name == constant else 3600.0)
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -317,11 +317,11 @@ def test_ordered_retry_blocks_its_queue_for_10_ms_to_30_s(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("saturnmq.client.consumer.ordered.asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("saturnmq.client.consumer.ordered.next_attempt", lambda message: message)
+    monkeypatch.setattr("saturnmq.client.consumer.ordered_queue.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("saturnmq.client.consumer.ordered_queue.next_attempt", lambda message: message)
     core = SimpleNamespace(spawn=lambda name, work, vital: asyncio.run(work), settings=SimpleNamespace(namespace=None))
     host: Any = SimpleNamespace(core=core)
-    queue = OrderedAssignment(host, QUEUE, 0, None, setting_s)
+    queue = OrderedQueue(host, QUEUE, 0, None, setting_s)
     message: Any = SimpleNamespace(offset=0)
     after = None if after_s is None else timedelta(seconds=after_s)
     queue.repeat_later(queue._now, message, after)
@@ -330,7 +330,7 @@ def test_ordered_retry_blocks_its_queue_for_10_ms_to_30_s(
 
 @pytest.mark.spec("OR-05", "OR-06")
 def test_locks_are_renewed_every_20_s_or_3_s_while_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Queue(OrderedAssignment):
+    class Queue(OrderedQueue):
         def __init__(self, ours: list[bool]) -> None:
             self.ours = ours
 
@@ -412,10 +412,10 @@ def test_pull_answer_code_maps_to_a_status(code: int, status: PullStatus | None)
 
 @pytest.mark.spec("PL-01")
 def test_span_limit_is_2000_offsets() -> None:
-    assert assignment.SPAN_MAX == 2000
+    assert assigned_queue.SPAN_MAX == 2000
     core = SimpleNamespace(settings=SimpleNamespace(namespace=None))
     host: Any = SimpleNamespace(core=core, prefetch=10_000, bytes_left=lambda: True)
-    queue = assignment.Assignment(host, QUEUE, 0)
+    queue = assigned_queue.AssignedQueue(host, QUEUE, 0)
     queue.generation.process_queue.put([(0, 1), (2000, 1)])
     assert not queue._full, "a span of exactly 2000 is no reason to wait"
     queue.generation.process_queue.put([(2001, 1)])
@@ -426,7 +426,7 @@ def test_span_limit_is_2000_offsets() -> None:
 def test_consumer_timeouts_equal_those_of_apache() -> None:
     assert (send_back._SEND_BACK_TIMEOUT_MS, offsets.PERSIST_TIMEOUT_MS) == (5000, 5000)
     assert (queue_locks.LOCK_TIMEOUT_MS, queue_locks.LIVE_S) == (1000, 30)
-    assert (assignment.BROKER_SUSPEND_MS, assignment.PULL_TIMEOUT_MS, assignment.EXCEPTION_DELAY_S) == (
+    assert (assigned_queue.BROKER_SUSPEND_MS, assigned_queue.PULL_TIMEOUT_MS, assigned_queue.EXCEPTION_DELAY_S) == (
         15_000,
         30_000,
         1,

@@ -15,7 +15,7 @@ import pytest
 from saturnmq import Client
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.consumer import member
-from saturnmq.client.consumer.rebalance import average
+from saturnmq.client.consumer.rebalance_strategies import average
 from saturnmq.protocol.bodies import (
     BrokerData,
     ConsumerIdList,

@@ -16,7 +16,7 @@ from saturnmq.client.compression import ZLIB_FLAGS, compress, decompress
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.routes import build_route, substitute_route
 from saturnmq.client.consumer.process_queue import ProcessQueue
-from saturnmq.client.consumer.rebalance import average, average_by_circle
+from saturnmq.client.consumer.rebalance_strategies import average, average_by_circle
 from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
 from saturnmq.client.filters import subscription_data, tag

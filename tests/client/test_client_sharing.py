@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.client.consumer.rebalance import (
+from saturnmq.client.consumer.rebalance_strategies import (
     Strategy,
     average,
     average_by_circle,

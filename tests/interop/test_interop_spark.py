@@ -127,7 +127,7 @@ def test_java_client_pulls_what_the_spark_sink_wrote(
 @pytest.mark.control("apache")
 @pytest.mark.spec("STR-12", "STR-13")
 def test_mqadmin_shows_the_progress_of_a_stream(spark: Any, peer: Peer, home: Path, topic: str, tmp_path: Path) -> None:
-    from saturnmq.spark.track import track
+    from saturnmq.spark.offset_tracker import track
 
     run_client("send", home=home, ns=peer.name_servers, topic=topic, count=COUNT)
     group = f"G{topic}"

@@ -9,11 +9,11 @@ from netpair import pair, run
 
 import saturnmq.net.server as server_module
 from saturnmq.acl.addresses import network_of
-from saturnmq.administration import Administration
 from saturnmq.net import NetSettings, RemotingServer
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin import Administration
 
 
 def test_connections_of_a_network_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,5 +129,5 @@ def test_option_checks_import_no_client() -> None:
     """Two of the processes that Spark starts for a query only import the source and check options."""
     script = "import sys, saturnmq.spark.source; print([m for m in sys.modules if m.startswith('saturnmq.')])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    for module in ("client.client", "client.puller", "net", "spark.planning", "spark.track"):
+    for module in ("client.client", "client.puller", "net", "spark.planning", "spark.offset_tracker"):
         assert f"'saturnmq.{module}'" not in done.stdout, module

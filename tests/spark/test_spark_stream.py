@@ -23,11 +23,11 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.offset_tracker import OffsetCommitter, Tracker, positions_of
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import Admission, Bounds, from_offset, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
-from saturnmq.spark.track import OffsetCommitter, Tracker, positions_of
 from saturnmq.sync import Client
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
@@ -460,7 +460,7 @@ def test_group_with_live_members_gets_warning_instead_of_heartbeat(
 ) -> None:
     """Offsets are committed in any case; when the members have left, the retry topic is created."""
     link, key = Cluster(["a-member"]), ("tracked", "broker-a", 0)
-    monkeypatch.setattr("saturnmq.spark.track.linked", lambda _options: contextlib.nullcontext(link))
+    monkeypatch.setattr("saturnmq.spark.offset_tracker.linked", lambda _options: contextlib.nullcontext(link))
     made = OffsetCommitter(Connection("h:1"), 0)
     members = [(a, int(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) for a in ("a:1", "b:1")]
     for offset in (3, 5):

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from saturnmq.spark.offset_tracker import Connection, Lag, OffsetCommitter, write_lag
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.ranges import Admission, Bounds, Key, from_offset, limited, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
-from saturnmq.spark.track import Connection, Lag, OffsetCommitter, write_lag
 
 A, B, C, OTHER = ("T", "a", 0), ("T", "a", 1), ("T", "b", 0), ("U", "b", 0)
 Known = dict[Key, Bounds]

@@ -23,9 +23,9 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import sink, transactional
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.decision_log import DecisionLog
+from saturnmq.spark.offset_tracker import Tracker, track
 from saturnmq.spark.sink_options import SinkOptions
 from saturnmq.spark.source import RocketMQDataSource
-from saturnmq.spark.track import Tracker, track
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.sync import Client
 from saturnmq.testing.loop_thread import LoopThread

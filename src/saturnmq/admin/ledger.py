@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.admin.access import AdminAccess
+from saturnmq.admin.credentials import AdminAccess
 from saturnmq.client.connection.url import parse_addresses
 from saturnmq.net import RemotingClient
 from saturnmq.protocol.bodies import ClusterInfo, KVTable

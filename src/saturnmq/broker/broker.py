@@ -20,11 +20,10 @@ from typing import Final
 
 from saturnmq.acl.addresses import network_of
 from saturnmq.acl.plain import RELOAD_SECONDS
-from saturnmq.administration import Administration, set_log_level
+from saturnmq.broker.access_control import AccessControl
 from saturnmq.broker.configuration import runtime_configuration
 from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
-from saturnmq.broker.guard import AccessControl
 from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.masterslave import Master, Slave
 from saturnmq.broker.requests import pull
@@ -41,13 +40,13 @@ from saturnmq.broker.requests.context import (
     SendContext,
     TransactionContext,
 )
-from saturnmq.broker.requests.route import CALLER, Answer
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.requests.table import FAST_CODES, TABLE, BoundRoute, bind
+from saturnmq.broker.requests.table_row import CALLER, Answer
 from saturnmq.broker.services.admission import Admission, Stage, refuse
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
-from saturnmq.broker.services.master import MasterServices
+from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.notices import MemberNotices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
@@ -60,7 +59,7 @@ from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.identity import Identity, own_address
-from saturnmq.broker.state.load import Load
+from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
@@ -82,6 +81,7 @@ from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 from saturnmq.replication.masterslave.opening import slave_dispatch
 from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.server_admin import Administration, set_log_level
 from saturnmq.slices import Background, Slices, Steps
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 from saturnmq.tasks import cancel, supervised
@@ -150,7 +150,7 @@ class Broker:
         self._make_state()
         self._make_services(tls, DelayService if group is None else LedgerDelay)
         stage = Stage.FLUSH if group is None else Stage.REPLICA
-        self.admission = Admission(settings, self.load, self.rejections, stage=stage, changed=self._reject)
+        self.admission = Admission(settings, self.in_flight, self.rejections, stage=stage, changed=self._reject)
         self.store.append_watch.listener = self.admission.append_was_slow
         self.ha_master = Master(settings, self._ha, self.store, self.rejections) if composed is None else None
         self.ha_slave = self._make_slave(dispatch, tls) if dispatch is not None else None
@@ -167,7 +167,7 @@ class Broker:
             settings, self.store, self.rejections, self.administration, clock_ms, Path(self._store_settings.root)
         )
         self.identity = Identity()
-        self.load = Load()
+        self.in_flight = InFlight()
         self.topics = Topics(settings, self._state_file("topics.json"), clock_ms, self.rejections)
         self.groups = self._make_groups()
         self.offsets = Offsets(
@@ -214,8 +214,8 @@ class Broker:
         )
 
     def _make_requests(self, tls: TlsSettings | None, group: GroupMember | None) -> None:
-        runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.load, self.rejections, self.master,
-                                 self._config_text, lambda: self.configuration)  # fmt: skip
+        runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.in_flight, self.rejections,
+                                 self.master, self._config_text, lambda: self.configuration)  # fmt: skip
         self._pull_context = self._make_pull_context()
         self._all_routes = bind([runtime, self._pull_context, *self._make_contexts()])
         self._reject(frozenset())
@@ -281,7 +281,7 @@ class Broker:
         answers = SendAnswers(settings.region_id, settings.trace_on, identity)
         suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         send = SendContext(settings, store, topics, groups, self.stats, clock_ms,
-                           master, identity, answers, self.load, suffix, self.rejections)  # fmt: skip
+                           master, identity, answers, self.in_flight, suffix, self.rejections)  # fmt: skip
         slices = Slices()
         yield send
         yield ReplyContext(send, clients, PendingReplies(settings.reply_queue_max))

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from saturnmq.administration import Configuration, set_log_level
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.server_admin import Configuration, set_log_level
 from saturnmq.store import MessageStore
 
 

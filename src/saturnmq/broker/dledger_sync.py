@@ -21,7 +21,7 @@ from typing import Final
 
 from saturnmq.broker.dledger_state import GroupState
 from saturnmq.broker.events import Event
-from saturnmq.broker.services.master import MasterServices
+from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.timer import parse_progress
 from saturnmq.broker.state.groups import Groups

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.acl.addresses import parse_list
-from saturnmq.administration import LOOPBACK, addresses_problems
 from saturnmq.config.settings import LOG_LEVELS, key
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.server_admin import LOOPBACK, addresses_problems
 
 
 @dataclass(frozen=True, slots=True)

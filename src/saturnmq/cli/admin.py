@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 
 from saturnmq.admin import ledger
-from saturnmq.admin.access import AdminAccess, read_access
+from saturnmq.admin.credentials import AdminAccess, read_access
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
 from saturnmq.raft.core.messages import Code
 

@@ -35,9 +35,10 @@ from saturnmq.client.consumer.settings import ConsumerOptions, consumer_settings
 from saturnmq.client.filters import ALL, Filter, tag
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message
+from saturnmq.client.producer import topic_creation
 from saturnmq.client.producer.attempts import RETRY_CODES
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.puller import queries
+from saturnmq.client.puller import message_queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
 from saturnmq.client.trace.query import query_trace
 from saturnmq.client.trace.records import TraceRecord
@@ -322,7 +323,7 @@ class Client:
             await client.create_topic("orders", queues=8)
         """
         self._core.check_running()
-        return await queries.create_topic(self._core, topic, queues=queues, key=key, sys_flag=sys_flag)
+        return await topic_creation.create_topic(self._core, topic, queues=queues, key=key, sys_flag=sys_flag)
 
     async def view_message(self, message_id: str, topic: str | None = None) -> Message[bytes]:
         """The message with this offset message id or, if topic is given, with this unique message id.
@@ -333,7 +334,7 @@ class Client:
             message = await client.view_message(receipt.message_id, "orders")
         """
         self._core.check_running()
-        return await queries.view_message(self._core, message_id, topic)
+        return await message_queries.view_message(self._core, message_id, topic)
 
     async def query_messages(
         self,
@@ -350,7 +351,9 @@ class Client:
             found = await client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
         """
         self._core.check_running()
-        return await queries.query_messages(self._core, topic, key, max_count, queries.span_of(begin, end))
+        return await message_queries.query_messages(
+            self._core, topic, key, max_count, message_queries.span_of(begin, end)
+        )
 
     async def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:
         """Trace records of the message with this id or key, oldest first: who sent it, who consumed it, with what outcome.

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from saturnmq.acl.addresses import network_of
-from saturnmq.administration import Administration
-from saturnmq.namesrv.answers import Answers
-from saturnmq.namesrv.guard import Accounts
+from saturnmq.namesrv.access_control import Accounts
+from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.kv_config import BYTES_MAX, NAME_CHARS_MAX, KVConfig
 from saturnmq.namesrv.registration import TOPICS_PER_NAME_MAX, Topics, is_large, parse
 from saturnmq.namesrv.routes import (
@@ -40,6 +39,7 @@ from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.headers.messaging import decode_header
+from saturnmq.server_admin import Administration
 from saturnmq.slices import Steps, finish
 
 _NAME_CHARS_MAX: Final = 255
@@ -71,7 +71,7 @@ class Context(Protocol):
     routes: RouteTable
     kv: KVConfig
     settings: NameServerSettings
-    answers: Answers
+    answers: AnswerCache
 
     def now_ms(self) -> int: ...
     def is_registering(self, connection: Peer) -> bool: ...

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from saturnmq.acl.addresses import network_of
-from saturnmq.administration import Administration, Configuration, parse_pairs, set_log_level
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.config.settings import format_properties, masked, to_properties
-from saturnmq.namesrv.answers import Answers
+from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, Accounts
+from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.disposal import Disposal
 from saturnmq.namesrv.fair_queue import FairQueue
-from saturnmq.namesrv.guard import RELOAD_MS, SIGNED, Accounts
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.processor import Answer, Peer, process
 from saturnmq.namesrv.routes import RouteTable
@@ -34,6 +33,7 @@ from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin import Administration, Configuration, parse_pairs, set_log_level
 from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class NameServer:
         self.net = net
         self._disposal = Disposal()
         self.routes = RouteTable(self._disposal.add)
-        self.answers = Answers(lambda: self.routes.changes, net.frame_bytes_max)
+        self.answers = AnswerCache(lambda: self.routes.changes, net.frame_bytes_max)
         self.kv = KVConfig(Path(settings.kv_config_path))
         self._unknown = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)

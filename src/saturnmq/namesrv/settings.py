@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from saturnmq.administration import LOOPBACK, addresses_problems
 from saturnmq.config.settings import LOG_LEVELS, Loaded, key, without_effect
+from saturnmq.server_admin import LOOPBACK, addresses_problems
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from enum import Enum
 from typing import Final
 
 from saturnmq.acl.addresses import parse_list
-from saturnmq.administration import LOOPBACK
 from saturnmq.protocol.addresses import host_of
+from saturnmq.server_admin import LOOPBACK
 from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from saturnmq.administration import LOOPBACK
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.errors import CorruptRecord, InvariantBroken, ResourceExhausted, SaturnError
@@ -66,6 +65,7 @@ from saturnmq.raft.peers import ADMIN_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.raft.wire.codec import DLedgerCode
+from saturnmq.server_admin import LOOPBACK
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.maintenance.clock_watch import ClockWatch
 from saturnmq.tasks import cancel, supervised

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.java_home import java_home
+from saturnmq.spark.offset_tracker import track
 from saturnmq.spark.options import PUSHDOWN_ENVIRONMENT
 from saturnmq.spark.registration import Mapper, register_formats
-from saturnmq.spark.track import track
 
 SUPPORTED: Final = ("4.2", "4.3")
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.broker.requests.route import Answer
+from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.net import Connection
 from saturnmq.net.connection import Handler

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from saturnmq.broker.requests.context import AdminContext, ProgressContext, RuntimeContext
-from saturnmq.broker.requests.route import decode_body
+from saturnmq.broker.requests.table_row import decode_body
 from saturnmq.broker.state.topics import QUEUES_MAX
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
@@ -175,9 +175,9 @@ def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, 
         "slowFlushTimes": str(store.log.slow_flushes),
         "slowestFlushMs": str(store.log.slowest_flush_ms),
         "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
-        "sendThreadPoolQueueSize": str(ctx.load.sends),
+        "sendThreadPoolQueueSize": str(ctx.in_flight.sends),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(ctx.load.wait_ms),
+        "sendThreadPoolQueueHeadWaitTimeMills": str(ctx.in_flight.wait_ms),
         "pullThreadPoolQueueSize": "0",
         "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",

@@ -9,7 +9,7 @@ import contextlib
 from typing import Final
 
 from saturnmq.broker.requests.context import ClientContext
-from saturnmq.broker.requests.route import CALLER, decode_body
+from saturnmq.broker.requests.table_row import CALLER, decode_body
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.broker.state.clients import ClientInfo, Owner, version_ms
 from saturnmq.filter import check_subscription

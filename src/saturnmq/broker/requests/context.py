@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from saturnmq.acl.plain import PlainValidator
-from saturnmq.administration import Configuration
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.services.long_polling import LongPolling
-from saturnmq.broker.services.master import MasterServices
+from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
@@ -20,7 +19,7 @@ from saturnmq.broker.state.clients import Clients
 from saturnmq.broker.state.filters import Filters
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.identity import Identity
-from saturnmq.broker.state.load import Load
+from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
@@ -28,6 +27,7 @@ from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.role import Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
+from saturnmq.server_admin import Configuration
 from saturnmq.slices import Slices
 from saturnmq.store import MessageStore
 
@@ -45,7 +45,7 @@ class SendContext:
     master: MasterServices
     identity: Identity
     answers: SendAnswers
-    load: Load
+    in_flight: InFlight
     cluster_suffix: str
     rejections: Rejections
 
@@ -143,7 +143,7 @@ class RuntimeContext:
     store: MessageStore
     stats: Stats
     clock_ms: Callable[[], int]
-    load: Load
+    in_flight: InFlight
     rejections: Rejections
     master: MasterServices
     config_text: Callable[[], str]

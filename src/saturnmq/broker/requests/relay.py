@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from saturnmq.broker.requests.context import MessageContext
-from saturnmq.broker.requests.messages import record_at
-from saturnmq.broker.requests.route import BODY_BUDGET
+from saturnmq.broker.requests.message_queries import record_at
+from saturnmq.broker.requests.table_row import BODY_BUDGET
 from saturnmq.net import CallTimeout, Connection
 from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode

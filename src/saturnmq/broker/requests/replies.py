@@ -33,20 +33,20 @@ async def send_reply(ctx: ReplyContext, connection: Connection, request: Command
         refused = refused_at_arrival(ctx.send, request, base)
         if refused is not None:
             return refused
-        if ctx.send.load.replies >= ctx.send.settings.reply_queue_max:
-            text = f"[OVERLOAD]system busy, {ctx.send.load.replies} replies wait for their requesters"
+        if ctx.send.in_flight.replies >= ctx.send.settings.reply_queue_max:
+            text = f"[OVERLOAD]system busy, {ctx.send.in_flight.replies} replies wait for their requesters"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
         config, queue_id = place_of(ctx.send, connection, ext)
         push = _push_of(ctx, connection, request, ext, queue_id)
         place = _stored(ctx, connection, request, ext, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
-    ctx.send.load.replies += 1
+    ctx.send.in_flight.replies += 1
     try:
         with connection.release_in_flight(request):
             problem = await _push(ctx, ext.get("i") or "", push)
     finally:
-        ctx.send.load.replies -= 1
+        ctx.send.in_flight.replies -= 1
     if problem is not None:
         ctx.send.rejections.note("reply", connection.remote_address, f"reply not delivered: {problem:.300}")
         return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)

@@ -14,9 +14,9 @@ from typing import Final
 
 from saturnmq.acl.accounts import PUB, SUB, group_resource
 from saturnmq.acl.rules import AccessDenied, Wanted
-from saturnmq.broker.requests.messages import record_at
-from saturnmq.broker.requests.route import Effect, Need, Resource, Right, decode_body
+from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.table import TABLE
+from saturnmq.broker.requests.table_row import Effect, Need, Resource, Right, decode_body
 from saturnmq.protocol.bodies import HeartbeatData, LockBatchRequest
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, PropertyKey
 from saturnmq.protocol.codes import RequestCode as Code

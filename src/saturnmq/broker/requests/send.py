@@ -84,7 +84,7 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
     if at_once and ctx.topics.durable(topic):
         return answer(ctx, request, result, result.status, queue_id)
     later = Later()
-    ctx.load.sends += 1
+    ctx.in_flight.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
         result.reason = result.reason or reason
@@ -100,22 +100,22 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
 
 def complete(ctx: SendContext, later: Later, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
     """Answer a send that was counted as waiting."""
-    load = ctx.load
-    load.sends -= 1
-    load.completed += 1
+    in_flight = ctx.in_flight
+    in_flight.sends -= 1
+    in_flight.completed += 1
     later.answer(reply)
 
 
 async def _after_topic(ctx: SendContext, reply: Command | bytes, request: Command, topic: str) -> Command:
     """The reply, once the topic that its send created is durable; an error if it cannot be saved."""
-    ctx.load.sends += 1
+    ctx.in_flight.sends += 1
     try:
         await ctx.topics.writer.saved()
     except StoreError as error:
         text = f"topic[{topic}] was created for this message, but could not be saved: {error.message}"
         return request.reply(ResponseCode.SYSTEM_ERROR, text, ctx.answers.base())
     finally:
-        ctx.load.sends -= 1
+        ctx.in_flight.sends -= 1
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
@@ -184,10 +184,10 @@ def refused_at_arrival(ctx: SendContext, request: Command, base: dict[str, str])
     if ctx.store.busy:
         text = "[REJECTREQUEST]system busy, start flow control for a while"
         return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
-    if ctx.load.sends >= settings.send_queue_max:
+    if ctx.in_flight.sends >= settings.send_queue_max:
         text = (
             "[OVERLOAD]system busy, start flow control for a while"
-            f" ({ctx.load.sends} sends wait for the disk, at most {settings.send_queue_max} may)"
+            f" ({ctx.in_flight.sends} sends wait for the disk, at most {settings.send_queue_max} may)"
         )
         return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
     return None

@@ -96,7 +96,7 @@ def _send(
         or config.topic_filter_type != "SINGLE_TAG"
         or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
         or ctx.settings.accept_send_from_ms
-        or ctx.load.sends >= ctx.settings.send_queue_max
+        or ctx.in_flight.sends >= ctx.settings.send_queue_max
         or topics.writer.dirty
         or store.busy
     ):
@@ -152,7 +152,7 @@ def _send(
 def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> Later:
     """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
     later, queue_id = Later(), message.queue_id
-    ctx.load.sends += 1
+    ctx.in_flight.sends += 1
 
     def completed(status: PutStatus, reason: str) -> None:
         if message.store_bytes:
@@ -174,7 +174,7 @@ def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> L
 def _answer_later(ctx: SendContext, request: TemplateCommand, result: PutResult, queue_id: int) -> Later:
     """Answer when the store confirms the message."""
     later = Later()
-    ctx.load.sends += 1
+    ctx.in_flight.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
         if status is _PUT_OK:

@@ -17,16 +17,27 @@ from saturnmq.broker.requests import (
     acl,
     admin,
     clients,
-    messages,
+    message_queries,
     offsets,
     progress,
     pull,
     relay,
     replies,
+    send_back,
     send_fast,
     transactions,
 )
-from saturnmq.broker.requests.route import LIST_BYTES_MAX, Effect, Handler, Need, Ports, Resource, Right, Roles, Route
+from saturnmq.broker.requests.table_row import (
+    LIST_BYTES_MAX,
+    Effect,
+    Handler,
+    Need,
+    Ports,
+    Resource,
+    Right,
+    Roles,
+    Route,
+)
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.headers import messaging as h
 
@@ -53,15 +64,15 @@ ROUTES: Final = (
     Route(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V1),
     Route(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V2),
     Route(
-        Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back, _CHANGE, _LEADER,
+        Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, send_back.send_back, _CHANGE, _LEADER,
         (_NAMED_GROUP, _MESSAGE),
     ),
     Route(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER, _DECIDE),
     Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER, _ADMIN),
     # pulls and single messages
     Route(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
-    Route(Code.QUERY_MESSAGE, h.QueryMessage, messages.query, needs=(_TOPIC,)),
-    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view, needs=(_MESSAGE,)),
+    Route(Code.QUERY_MESSAGE, h.QueryMessage, message_queries.query, needs=(_TOPIC,)),
+    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, message_queries.view, needs=(_MESSAGE,)),
     # live clients
     Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
     Route(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final
 
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.state.load import Load
+from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.net import Connection
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import RequestCode as Code
@@ -66,13 +66,13 @@ class Admission:
     def __init__(
         self,
         settings: BrokerSettings,
-        load: Load,
+        in_flight: InFlight,
         rejections: Rejections,
         *,
         stage: Stage,
         changed: Callable[[frozenset[int]], object],
     ) -> None:
-        self._load = load
+        self._in_flight = in_flight
         self._rejections = rejections
         self._stage = stage
         self._changed = changed
@@ -115,16 +115,16 @@ class Admission:
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
         self.sample(now, max(now - self._due, 0.0))
-        idle = not self._load.sends and not self.late_ms and not self.rejected
+        idle = not self._in_flight.sends and not self.late_ms and not self.rejected
         self._schedule(IDLE_SECONDS if idle else SAMPLE_SECONDS)
 
     def sample(self, now: float, late: float) -> None:
         """Estimate the waiting times, and admit or reject by them. late: how late the timer of this sample ran, in s."""
-        load = self._load
-        if not load.sends or load.completed != self._completed:
-            self._completed, self._progress = load.completed, now
+        in_flight = self._in_flight
+        if not in_flight.sends or in_flight.completed != self._completed:
+            self._completed, self._progress = in_flight.completed, now
         self.late_ms, self.stalled_ms = int(late * 1000), int((now - self._progress) * 1000)
-        load.wait_ms = max(self.late_ms, self.stalled_ms)
+        in_flight.wait_ms = max(self.late_ms, self.stalled_ms)
         for kind in self._kinds:
             if self._waited_ms(kind) <= kind.limit_ms():
                 kind.since = None
@@ -145,7 +145,7 @@ class Admission:
             self.rejected = rejected
             log.warning(
                 "load shedding %s codes=%s late_ms=%s stalled_ms=%s append_ms=%s waiting=%s", "on" if rejected else "off",
-                sorted(map(int, rejected)), self.late_ms, self.stalled_ms, self._append_ms, self._load.sends,
+                sorted(map(int, rejected)), self.late_ms, self.stalled_ms, self._append_ms, self._in_flight.sends,
             )  # fmt: skip
             self._changed(rejected)
 
@@ -178,7 +178,7 @@ class Admission:
             cause, stage = "TIMEOUT_CLEAN_QUEUE", self._stage if slow_store else Stage.QUEUE
         text = (
             f"[{cause}]broker busy, start flow control for a while, period in queue: {waited_ms}ms, "
-            f"size of queue: {self._load.sends}, stage: {stage.value}"
+            f"size of queue: {self._in_flight.sends}, stage: {stage.value}"
         )
         self._rejections.note("busy", connection.remote_address, text)
         return request.reply(ResponseCode.SYSTEM_BUSY, text)

@@ -324,6 +324,10 @@ class Core:
             raise self.route_not_found(topic, reading=True)
         return route
 
+    def channel_address(self, address: str) -> str:
+        """The address for calls to a broker: its own, or that of its VIP channel if the settings say so (PR-31)."""
+        return vip_address(address) if self.settings.vip_channel else address
+
     def route_not_found(self, topic: str, *, reading: bool = False) -> RouteNotFound:
         """RouteNotFound with the command that creates the topic as hint (PR-10, UX-08).
 

@@ -24,9 +24,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
-from saturnmq.client.consumer.assignment import RETRY_LATER_S, Assignment, mark_delivered
+from saturnmq.client.consumer.assigned_queue import RETRY_LATER_S, AssignedQueue, mark_delivered
 from saturnmq.client.consumer.inbox import Inbox
-from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.consumer.running_info import answer_broker
 from saturnmq.client.consumer.settings import ConsumerSettings
@@ -185,10 +185,10 @@ class Consumer(Positioned, Generic[T]):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._inbox.close(lambda: self._stopped(error))
 
-    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> Assignment:
+    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> AssignedQueue:
         if self.settings.ordered:
-            return OrderedAssignment(self, queue, offset, self._locks, self.settings.suspend)
-        return Assignment(self, queue, offset)
+            return OrderedQueue(self, queue, offset, self._locks, self.settings.suspend)
+        return AssignedQueue(self, queue, offset)
 
     @property
     def trace_stats(self) -> TraceStats:

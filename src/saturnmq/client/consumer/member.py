@@ -25,11 +25,11 @@ from saturnmq.client.checks import check_topic
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.connection.routes import Route
-from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consume_stats import ConsumeStats
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, Offsets
-from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, QueueLocks
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.settings import ConsumerSettings
@@ -75,7 +75,7 @@ class Member(ABC):
         # Subscription versions last sent in a heartbeat; empty: the group was never announced.
         self._announced: dict[str, int] = {}
         self._manual: frozenset[MessageQueue] | None = None
-        self._assigned: dict[MessageQueue, Assignment] = {}
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._rebalance_wanted = asyncio.Event()
         self._rounds = 0
         self._round_done = asyncio.Event()
@@ -133,7 +133,7 @@ class Member(ABC):
         await self.offsets.load()
 
     @property
-    def assignments(self) -> list[Assignment]:
+    def assignments(self) -> list[AssignedQueue]:
         """The assigned queues in queue order."""
         return [self._assigned[queue] for queue in sorted(self._assigned)]
 
@@ -403,7 +403,7 @@ class Member(ABC):
         missing = [queue for queue in mine if queue not in self._assigned]
         for queue in mine:
             known = self._assigned.get(queue)
-            if isinstance(known, OrderedAssignment):
+            if isinstance(known, OrderedQueue):
                 known.stay()
         if missing and self._locks is not None:
             locked = await self._locks.lock(missing)
@@ -459,7 +459,7 @@ class Member(ABC):
         assignment = self._assigned.get(queue)
         if assignment is None:
             return False  # already released by unsubscribe
-        if isinstance(assignment, OrderedAssignment) and self._locks is not None:
+        if isinstance(assignment, OrderedQueue) and self._locks is not None:
             assignment.leaving = True
             if assignment.handed is not None:
                 return False
@@ -495,7 +495,7 @@ class Member(ABC):
         return True
 
     @abstractmethod
-    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> Assignment: ...
+    def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> AssignedQueue: ...
 
     # start offset
 
@@ -534,7 +534,7 @@ class Member(ABC):
         await asyncio.sleep(FIRST_RENEW_S)
         while True:
             await one_round("queue locks", self._renew_locks)
-            whole = all(item.locked for item in self._assigned.values() if isinstance(item, OrderedAssignment))
+            whole = all(item.locked for item in self._assigned.values() if isinstance(item, OrderedQueue))
             await asyncio.sleep(RENEW_S if whole else RELOCK_S)
 
     async def _renew_locks(self) -> None:
@@ -543,7 +543,7 @@ class Member(ABC):
         answers = await self._locks.lock(before)
         for queue, ours in answers.items():
             assignment = self._assigned.get(queue)
-            if not isinstance(assignment, OrderedAssignment):
+            if not isinstance(assignment, OrderedQueue):
                 continue
             try:
                 await assignment.lock_answered(ours=ours, was_valid=before[queue])

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import State
-from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.member import Member
 from saturnmq.client.errors import ClientError, OffsetOutOfRange
 from saturnmq.protocol.bodies import MessageQueue
@@ -52,7 +52,7 @@ class Positioned(Member):
                 await self._round_done.wait()
         return self.assigned
 
-    def _chosen(self, where: Where) -> list[Assignment]:
+    def _chosen(self, where: Where) -> list[AssignedQueue]:
         """The assignments that `where` selects. Raises ClientError for a queue or topic of which nothing is assigned here."""
         namespace = self.core.settings.namespace
         if where is None or isinstance(where, str):

@@ -20,8 +20,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from saturnmq.client import namespaces
-from saturnmq.client.consumer.assignment import Assignment
-from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
+from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
@@ -93,10 +93,10 @@ def running_info(consumer: Positioned, *, with_stacks: bool) -> ConsumerRunningI
     )
 
 
-def queue_info(assignment: Assignment) -> ProcessQueueInfo:
+def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
     """State of one assigned queue: open messages, lock, last pull and last settlement."""
     open_messages = assignment.generation.process_queue
-    ordered = assignment if isinstance(assignment, OrderedAssignment) else None
+    ordered = assignment if isinstance(assignment, OrderedQueue) else None
     held = len(assignment.generation.delivered) if ordered is not None else 0
     first = next(iter(open_messages), 0)
     return ProcessQueueInfo(

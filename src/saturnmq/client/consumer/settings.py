@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
 from saturnmq.client.checks import consumer_group_problem
-from saturnmq.client.consumer.rebalance import Strategy, average
+from saturnmq.client.consumer.rebalance_strategies import Strategy, average
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.tracing import trace_topic_problem
 from saturnmq.protocol.errors import ConfigError

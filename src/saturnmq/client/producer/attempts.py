@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
-from saturnmq.client.connection.core import Core, now_ms, plain_address, vip_address
+from saturnmq.client.connection.core import Core, now_ms, plain_address
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.connection.routes import Route
@@ -154,7 +154,7 @@ class Attempts:
                     f"The broker[{queue.broker_name}] not exist: no route of topic {topic} in {deadline.elapsed_ms} ms",
                     broker=queue.broker_name,
                 ) from None
-        return vip_address(address) if core.settings.vip_channel else address
+        return core.channel_address(address)
 
     def _command(self, prepared: Prepared, queue: MessageQueue) -> Command:
         settings = self._core.settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from saturnmq.client.connection.core import Core
-from saturnmq.client.puller.queries import Span, query_messages
+from saturnmq.client.puller.message_queries import Span, query_messages
 from saturnmq.client.trace.records import TraceRecord, decode_records, index_keys
 from saturnmq.protocol.errors import SaturnError
 

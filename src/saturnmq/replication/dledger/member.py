@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.administration import LOOPBACK
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.errors import MessageError, StoreError
 from saturnmq.protocol.message import decode_record
@@ -33,6 +32,7 @@ from saturnmq.replication.dledger import opening
 from saturnmq.replication.dledger.dispatch import GroupDispatch
 from saturnmq.replication.dledger.entry_check import appended_problem
 from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.server_admin import LOOPBACK
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreSettings, wall_clock_ms
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.settings import delete_hours

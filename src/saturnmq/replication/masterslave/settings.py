@@ -9,10 +9,10 @@ import logging
 from dataclasses import dataclass
 
 from saturnmq.acl.addresses import AddressList, parse_list
-from saturnmq.administration import LOOPBACK
 from saturnmq.config.settings import key, without_effect
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.replication.masterslave.stream import DATA_BYTES_MAX
+from saturnmq.server_admin import LOOPBACK
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import avro, planning
 from saturnmq.spark.connect import close_all, linked
 from saturnmq.spark.lake_sink import FORMATS, sink_of
+from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, to_offset
-from saturnmq.spark.track import OffsetCommitter
 
 OFFSETS: Final = (
     "query string, batch bigint, topic string, broker_name string, queue_id int, "

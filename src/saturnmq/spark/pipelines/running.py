@@ -27,8 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.offset_tracker import stop_all
 from saturnmq.spark.progress import Report
-from saturnmq.spark.track import stop_all
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1

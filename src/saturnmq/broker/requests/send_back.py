@@ -1,13 +1,14 @@
-"""Requests for single messages: query by key (12), view by offset (33), send back after a failure (36).
+"""Messages that a consumer sends back after a failure (36): a copy in the group's retry topic or dead-letter queue.
 
-Requirements: RTY-01..RTY-06, IX-03.
+Requirements: RTY-01..RTY-06.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.broker.requests.context import MessageContext, SendContext
+from saturnmq.broker.requests.context import SendContext
+from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
@@ -24,42 +25,11 @@ from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import offset_message_id
-from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
-from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.protocol.message import Message, decode_record
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.store import MessageStore, PutStatus
+from saturnmq.store import PutStatus
 
-_UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
 _FIRST_RETRY_LEVEL: Final = 3
-
-
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
-
-
-def view(ctx: MessageContext, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
-    """Serve VIEW_MESSAGE_BY_ID (33)."""
-    record = record_at(ctx.store, header.offset)
-    if record is None:
-        return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
-    return request.reply(body=record)
-
-
-def query(ctx: MessageContext, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
-    """Serve QUERY_MESSAGE (12) by key or unique key.
-
-    The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
-    equal are left out here: the caller may have no right on them.
-    """
-    count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
-    found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
-    answer = h.QueryMessageResponse(
-        index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
-    )
-    records = [record for record in found.records if decode_record(record).topic == header.topic]
-    if not records:
-        text = "can not find message, maybe time range not correct"
-        return request.reply(ResponseCode.QUERY_NOT_FOUND, text, ext=answer.to_ext())
-    return request.reply(ext=answer.to_ext(), body=b"".join(records))
 
 
 async def send_back(
@@ -110,17 +80,6 @@ def _exact_delay_ms(request: Command) -> int:
         problem = f"{EXACT_DELAY_FIELD} is {text!r:.40}, must be a number of ms, 0..{LIMIT_MS}"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
     return int(text)
-
-
-def record_at(store: MessageStore, offset: int) -> bytes | None:
-    """The record that starts at this offset, else None.
-
-    A record holds its own offset, so bytes inside another record are not accepted even if they look like one.
-    """
-    record = store.read_record(PhysicalOffset(offset))
-    if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
-        return None
-    return record
 
 
 def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level: int) -> Message:

@@ -1,6 +1,6 @@
-"""Topic creation and message queries of a client: the calls of Apache's producer API that are not sends.
+"""Message queries of a client: by offset id, by unique id, by key and time.
 
-Requirements: PR-02, PR-31, PR-33, TR-09.
+Requirements: PR-02, PR-31, TR-09.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from datetime import datetime
 from typing import Final
 
 from saturnmq.client import namespaces
-from saturnmq.client.checks import check_topic
 from saturnmq.client.codecs import BytesCodec
-from saturnmq.client.connection.core import Core, vip_address
+from saturnmq.client.connection.core import Core
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import Perm, PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
@@ -27,7 +26,6 @@ from saturnmq.protocol.message import decode_records
 
 logger = logging.getLogger(__name__)
 
-CREATE_ATTEMPTS: Final = 5
 LAST_MOMENT_MS: Final = 2**63 - 1
 UNIQUE_KEY_COUNT: Final = 32
 
@@ -49,52 +47,6 @@ def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
     return Span(milliseconds(begin), LAST_MOMENT_MS if end is None else milliseconds(end))
 
 
-def _port_of(core: Core, address: str) -> str:
-    """The address for admin calls: the broker's own, or its VIP port if the client's settings say so (PR-31)."""
-    return vip_address(address) if core.settings.vip_channel else address
-
-
-async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_flag: int) -> list[str]:
-    """Create a topic on every master in the route of topic `key`, up to 5 attempts each. Returns the broker names that succeeded.
-
-    Raises RouteNotFound if `key` does not exist, or the last error when no broker succeeded (PR-33).
-    """
-    check_topic(topic, sending=False)
-    wire = namespaces.wrap(core.settings.namespace, topic)
-    route = await core.read_route(namespaces.wrap(core.settings.namespace, key))
-    made: list[str] = []
-    last: SaturnError | None = None
-    for name in sorted(route.addresses):
-        address = route.master(name)
-        if address is None:
-            continue
-        ext = {
-            "topic": wire,
-            "defaultTopic": key,
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": str(int(Perm.READ | Perm.WRITE)),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": str(sys_flag),
-            "order": "false",
-        }
-        for _ in range(CREATE_ATTEMPTS):
-            try:
-                command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext))
-                await core.call_broker(_port_of(core, address), command, core.settings.api_timeout_ms, topic=wire)
-            except SaturnError as error:
-                last = error
-                if not error.retryable:
-                    break
-            else:
-                made.append(name)
-                break
-    if not made:
-        raise last or core.route_not_found(wire)
-    await core.routes.refresh(wire)
-    return made
-
-
 async def view_message(core: Core, message_id: str, topic: str | None = None) -> Message[bytes]:
     """Look up a message by offset id, or, if a topic is given, the newest one with this unique id (PR-02).
 
@@ -109,7 +61,7 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
         where = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(offset)})
         try:
-            answer = await core.call_broker(_port_of(core, where), command, core.settings.api_timeout_ms)
+            answer = await core.call_broker(core.channel_address(where), command, core.settings.api_timeout_ms)
             records = decode_records(answer.body or b"")
             if records:
                 return _message(core, records[0])
@@ -133,7 +85,7 @@ async def query_messages(
     wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
     masters = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
-    addresses = [_port_of(core, address) for address in masters]
+    addresses = [core.channel_address(address) for address in masters]
     ext = {
         "topic": wire,
         "key": key,

@@ -44,7 +44,7 @@ class _Run:
     changes: int | None
 
 
-class Answers:
+class AnswerCache:
     """changes: the number of changes of the route table. frame_bytes_max: limit on an answer. slices: runs all long requests."""
 
     def __init__(self, changes: Callable[[], int], frame_bytes_max: int) -> None:

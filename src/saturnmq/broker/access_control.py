@@ -19,10 +19,9 @@ from saturnmq.acl.addresses import parse_list
 from saturnmq.acl.files import home_folder
 from saturnmq.acl.plain import ENTRY_POINTS, PLAIN, AccessValidator, PlainValidator
 from saturnmq.acl.rules import WHITE_LIST, Access
-from saturnmq.administration import Administration
 from saturnmq.broker.requests.rights import Rights
-from saturnmq.broker.requests.route import BODY_BYTES_MAX, CALLER
 from saturnmq.broker.requests.table import TABLE
+from saturnmq.broker.requests.table_row import BODY_BYTES_MAX, CALLER
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.config.settings import to_properties
 from saturnmq.net import Connection
@@ -33,6 +32,7 @@ from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin import Administration
 from saturnmq.store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from saturnmq.acl.addresses import parse_list
 from saturnmq.acl.files import home_folder
 from saturnmq.acl.plain import RELOAD_SECONDS, PlainValidator
 from saturnmq.acl.rules import Access, AccessDenied, Wanted
-from saturnmq.administration import LOOPBACK
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin import LOOPBACK
 
 RELOAD_MS: Final = int(RELOAD_SECONDS * 1000)
 SIGNED: Final = "signed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Load:
+class InFlight:
     """sends: wait for durability or replication; completed: how many of them no longer do, since the start.
 
     replies: pushed to a requester that has not confirmed yet. wait_ms: estimated wait of a new send.

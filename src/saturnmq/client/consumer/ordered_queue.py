@@ -14,7 +14,7 @@ from collections import deque
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from saturnmq.client.consumer.assignment import TIMED_OUT, Assignment, Generation, Host, check_same
+from saturnmq.client.consumer.assigned_queue import TIMED_OUT, AssignedQueue, Generation, Host, check_same
 from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.client.message import Ack, Message, next_attempt
 from saturnmq.protocol.bodies import MessageQueue
@@ -34,9 +34,9 @@ class OrderedGeneration(Generation):
 
     __slots__ = ("done", "waiting")
 
-    assignment: OrderedAssignment
+    assignment: OrderedQueue
 
-    def __init__(self, assignment: OrderedAssignment, start_offset: QueueOffset) -> None:
+    def __init__(self, assignment: OrderedQueue, start_offset: QueueOffset) -> None:
         super().__init__(assignment, start_offset)
         self.waiting: deque[Message[Any]] = deque()
         self.done: dict[tuple[int, int], Ack] = {}
@@ -114,7 +114,7 @@ class OrderedGeneration(Generation):
         await self.settle(message, Ack.RETRY, reason=TIMED_OUT)
 
 
-class OrderedAssignment(Assignment):
+class OrderedQueue(AssignedQueue):
     """An ordered queue and the task that pulls it.
 
     head: the message to be settled next. handed: the message that a reader holds unsettled, possibly from before a seek. locks:

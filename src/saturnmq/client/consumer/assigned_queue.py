@@ -1,6 +1,6 @@
 """One assigned queue: its open messages, its pull loop and its flow control.
 
-A failed message is sent back to the broker here; module `ordered` has the queue that waits for it instead.
+A failed message is sent back to the broker here; module `ordered_queue` has the queue that waits for it instead.
 
 A reset replaces the Generation, so that verdicts on messages from before the reset cannot touch the new offsets. All code runs on
 the event loop; each assignment has one pull task.
@@ -96,7 +96,7 @@ class Generation:
 
     __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "repeated", "verdicts")
 
-    def __init__(self, assignment: Assignment, start_offset: QueueOffset) -> None:
+    def __init__(self, assignment: AssignedQueue, start_offset: QueueOffset) -> None:
         self.assignment = assignment
         self.process_queue = ProcessQueue(start_offset)
         self.delivered: dict[int, tuple[float, Message[Any]]] = {}
@@ -244,7 +244,7 @@ def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
         raise AlreadySettled(f"{message!r} was settled as {known.value}, it cannot be settled as {verdict.value}")
 
 
-class Assignment:
+class AssignedQueue:
     """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace."""
 
     span_limited = True

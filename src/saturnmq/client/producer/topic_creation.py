@@ -1,0 +1,58 @@
+"""Creation of a topic by a producer: on every master that has the topic from which the settings come.
+
+Requirements: PR-31, PR-33.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.checks import check_topic
+from saturnmq.client.connection.core import Core
+from saturnmq.protocol.codes import Perm, RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
+
+CREATE_ATTEMPTS: Final = 5
+
+
+async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_flag: int) -> list[str]:
+    """Create a topic on every master in the route of topic `key`, up to 5 attempts each. Returns the broker names that succeeded.
+
+    Raises RouteNotFound if `key` does not exist, or the last error when no broker succeeded (PR-33).
+    """
+    check_topic(topic, sending=False)
+    wire = namespaces.wrap(core.settings.namespace, topic)
+    route = await core.read_route(namespaces.wrap(core.settings.namespace, key))
+    made: list[str] = []
+    last: SaturnError | None = None
+    for name in sorted(route.addresses):
+        address = route.master(name)
+        if address is None:
+            continue
+        ext = {
+            "topic": wire,
+            "defaultTopic": key,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(int(Perm.READ | Perm.WRITE)),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": str(sys_flag),
+            "order": "false",
+        }
+        for _ in range(CREATE_ATTEMPTS):
+            try:
+                command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext))
+                await core.call_broker(core.channel_address(address), command, core.settings.api_timeout_ms, topic=wire)
+            except SaturnError as error:
+                last = error
+                if not error.retryable:
+                    break
+            else:
+                made.append(name)
+                break
+    if not made:
+        raise last or core.route_not_found(wire)
+    await core.routes.refresh(wire)
+    return made
