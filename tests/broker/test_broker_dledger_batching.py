@@ -197,7 +197,7 @@ def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: py
             answer = await group.send_to(master, b"lost")
             assert answer.code != 0 and "msgId" not in answer.ext
             assert (master.stats.put_messages, master.stats.put_failed) == (before + 1, failed + 1)
-            assert master.load.sends == 0
+            assert master.in_flight.sends == 0
 
     run(work)
 
