@@ -162,8 +162,9 @@ def test_read_of_an_unknown_topic_explains_auto_creation(run: Run) -> None:
 def test_reply_timeout_error_names_the_missing_consumer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+            await out.send("T", b"x")  # the route is known then
             with pytest.raises(ReplyTimeout, match=r"A consumer of T must be running") as caught:
-                await out.request("T", b"x", timeout=0.2)
+                await out.request("T", b"x", timeout=1.0)
             assert caught.value.hint is not None and "return a value" in caught.value.hint
 
     run(work)

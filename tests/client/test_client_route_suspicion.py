@@ -290,7 +290,7 @@ class Routes:
 @pytest.mark.spec("PR-11")
 def test_route_suspicions_are_coalesced_and_the_last_one_is_kept(run: Run) -> None:
     async def work() -> None:
-        routes, tasks, replaced, pause = Routes(), [], [], 0.1
+        routes, tasks, replaced, pause = Routes(), [], [], 1.0
 
         def spawn(name: str, what: Any) -> asyncio.Task[Any]:
             tasks.append(asyncio.get_running_loop().create_task(what, name=name))

@@ -364,6 +364,7 @@ def test_oneway_call_sets_flag_and_returns_permit() -> None:
 def test_oneway_call_waits_for_permit_at_most_its_timeout() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(client_oneway_permits=1)) as p:
+            await p.call(Command(10))
             await p.client.oneway_permits.acquire(1, "a:1")
             with pytest.raises(CallTimeout, match=r"no oneway permit .* all 1 are taken"):
                 await p.client.invoke_oneway(p.address, Command(10), 30)
