@@ -180,7 +180,7 @@ def test_role_is_registered_once_name_server_is_up(tmp_path: Path) -> None:
 @pytest.mark.spec("DL-C09", "DL-X08", "DL-B06", "BP-06")
 def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
     async def work() -> None:
-        async with ledger_group(tmp_path) as group:
+        async with ledger_group(tmp_path, forward_to_leader=False) as group:
             await group.send(b"x")
             await group.same("T", 0, [b"x"])
             follower = group.followers()[0]
@@ -207,7 +207,7 @@ def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
 @pytest.mark.spec("DL-X08")
 def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) -> None:
     async def work() -> None:
-        async with ledger_group(tmp_path) as group:
+        async with ledger_group(tmp_path, forward_to_leader=False) as group:
             await group.send(b"x")
             master = await group.master()
             member = group.member(group.name_of(master))

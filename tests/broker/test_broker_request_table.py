@@ -57,7 +57,6 @@ def test_changes_that_followers_serve_stay_with_the_member() -> None:
     assert local == {
         RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT,
-        RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.DELETE_EXPIRED_COMMITLOG,

@@ -24,6 +24,7 @@ from saturnmq.broker.access_control import AccessControl
 from saturnmq.broker.configuration import runtime_configuration
 from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
+from saturnmq.broker.forwarding import Forwarding
 from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.masterslave import Master, Slave
 from saturnmq.broker.requests import pull
@@ -299,15 +300,11 @@ class Broker:
             group, self.registrar, self.topics, self.groups, self.offsets, self.master, self.settings.broker_name,
             self._clock_ms, self._net, self._state_file("delayOffset.json"), self._state_file("timer.json"), tls,
         )  # fmt: skip
+        forwarding = Forwarding(group, self.settings, self.rejections, self.handle, lambda: self._server)
         return DLedger(
-            group,
-            runtime,
-            self.long_polling,
-            self.registrar,
-            copy,
-            start_services=self._lead,
-            stop_services=self._follow,
-        )
+            group, runtime, self.long_polling, self.registrar, copy, forwarding,
+            serve=self.handle, start_services=self._lead, stop_services=self._follow,
+        )  # fmt: skip
 
     def _make_slave(self, dispatch: SlaveDispatch, tls: TlsSettings | None) -> Slave:
         copy = MasterCopy(

@@ -3,22 +3,24 @@
 Role changes arrive from the raft driver as (role, term) events and are handled one at a time by one task. A leader serves only
 after its whole log is committed and dispatched and the state outside the log was copied from the other members.
 
-Requirements: DL-C01..DL-C10, DL-X08, DL-X18, DL-X19, DL-X23.
+Requirements: DL-C01..DL-C10, DL-X08, DL-X18, DL-X19, DL-X23, DL-X26.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
+from saturnmq.broker.forwarding import Forwarding
 from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
-from saturnmq.broker.requests.table import LEADER_ONLY, READER_ONLY
+from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY
+from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
@@ -83,7 +85,7 @@ class LedgerRole:
 class DLedger:
     """Follows the role of this group member.
 
-    start_services and stop_services are the broker's callbacks for what only the leader runs.
+    serve: the broker's handlers, whatever the role. start_services and stop_services: for what only the leader runs.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class DLedger:
         long_polling: LongPolling,
         registrar: Registrar,
         copy: LeaderCopy,
+        forwarding: Forwarding,
         *,
+        serve: Callable[[Connection, Command], Answer],
         start_services: Callable[[], None],
         stop_services: Callable[[], Awaitable[None]],
     ) -> None:
@@ -102,6 +106,8 @@ class DLedger:
         self._long_polling = long_polling
         self._registrar = registrar
         self.copy = copy
+        self.forwarding = forwarding
+        self._serve = serve
         self._start_services = start_services
         self._stop_services = stop_services
         self._task: asyncio.Task[None] | None = None
@@ -126,6 +132,7 @@ class DLedger:
         self._set_outdated(True)
         assert self.group.member is not None, "the store is open"
         self.group.member.peers.serve_state = self.copy.report
+        self.forwarding.start()
         self._task = supervised(self._run(), "role changes")
         await self.group.take_part()
 
@@ -135,6 +142,7 @@ class DLedger:
         await cancel(self._task, self._register_soon)
         self._task = self._register_soon = None
         self.group.on_role = None
+        await self.forwarding.close()
         await self.copy.close()
 
     async def _transfer_leadership(self) -> None:
@@ -172,6 +180,7 @@ class DLedger:
             self._following = False
             self._set_outdated(status.role is not Role.LEADER)
             self._events.put_nowait((status.role, status.term))
+            self.forwarding.changed()
 
     def _set_outdated(self, outdated: bool) -> None:
         """Set whether the copied state may be outdated; the core then refuses a transfer by preference (DL-X18)."""
@@ -237,6 +246,7 @@ class DLedger:
         self.copy.recreate_topics()
         self.group.begin_serving()
         self._start_services()
+        self.forwarding.changed()
         self.broker_id = MASTER_ID
         log.info("became master term=%s", term)
         self._register()
@@ -283,7 +293,7 @@ class DLedger:
 
     # ---- requests
 
-    def instead(self, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command] | None:
+    def instead(self, connection: Connection, request: Command) -> Answer:
         """Answer in place of the ordinary handler; None if the request is to be served as on any broker.
 
         A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08).
@@ -295,6 +305,16 @@ class DLedger:
             return self._runtime_info(connection, request)
         if self.group.serving and self.group.leads:
             return None
+        local = code in READER_ONLY and self._runtime.settings.slave_read_enable
+        if code not in FORWARDED or local or not self.forwarding.possible:
+            return self._follower_answer(connection, request)
+        if code == RequestCode.UNLOCK_BATCH_MQ:
+            self._serve(connection, request)  # releases what this member granted as a leader
+        return self.forwarding.instead(connection, request, self._unled)
+
+    def _follower_answer(self, connection: Connection, request: Command) -> Answer:
+        """The refusal of what only a leader may do; None if a follower serves it too."""
+        code = request.code
         if code in LEADER_ONLY:
             return self._refusal(request)
         if code in READER_ONLY and not self._runtime.settings.slave_read_enable:
@@ -302,6 +322,16 @@ class DLedger:
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._copied_by_java(connection.remote_address)
         return None
+
+    def _unled(self, connection: Connection, request: Command) -> Answer:
+        """The answer to a request that could not be forwarded, since no leader is known or serves."""
+        serves_clients = self._runtime.settings.slave_read_enable or not self.forwarding.possible
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and not serves_clients:
+            # Members may know only a part of a group that restarted; consumers keep their queues upon an error.
+            text = f"no leader of the group {self.group.raft.group} is known, keep the present assignment"
+            return request.reply(ResponseCode.SYSTEM_ERROR, text)
+        answer = self._follower_answer(connection, request)
+        return self._serve(connection, request) if answer is None else answer
 
     def _refusal(self, request: Command) -> Command:
         """Reject with a code that makes clients look for another broker (DL-B06)."""
@@ -342,6 +372,8 @@ class DLedger:
             "dledgerCommittedIndex": str(status.committed_index),
             "dledgerFailed": status.failed or "",
             "dledgerCopies": str(self.copy.count),
+            "dledgerForwarded": str(self.forwarding.forwarded),
+            "dledgerServedForwarded": str(self.forwarding.served),
             "dledgerQuarantined": str(self.group.dispatch.quarantine.count),
             "dledgerLastQuarantinedOffset": str(self.group.dispatch.quarantine.last),
         }

@@ -88,6 +88,7 @@ class Peers:
     access: who may send requests. admin_codes: those that adminAddresses may send. secret: signs and checks exchanges between
     SaturnMQ members; None: no signatures.
     serve_state(member): returns what this member's broker answers to `ask_state` of a member, "" if the request does not name one.
+    serve_forwarded(connection, body, answer): serves what a member's broker has sent by `forward`; answer is to be called once.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Peers:
     ) -> None:
         self.access = access
         self.serve_state: Callable[[str], Awaitable[bytes]] | None = None
+        self.serve_forwarded: Callable[[Connection, bytes, Callable[[bytes], None]], None] | None = None
         self._secret = secret
         self._admin_codes = admin_codes
         self._addresses = dict(addresses)
@@ -111,6 +113,7 @@ class Peers:
         self._body_is_good = body_is_good
         self._server = RemotingServer(self._handle, settings=net, tls=tls)
         self._client = RemotingClient(settings=net, tls=tls)
+        self._forwards = RemotingClient(settings=net, tls=tls)  # its large answers must not delay heartbeats and pushes
         self._calls: set[asyncio.Task[Command]] = set()
         self._stopped = False
         self._plain: set[str] = set()  # members that support the binary form of raft/wire/push.py
@@ -123,7 +126,7 @@ class Peers:
     async def stop(self) -> None:
         self._stopped = True
         await cancel(*self._calls)
-        await self._client.close()
+        await asyncio.gather(self._client.close(), self._forwards.close())
         await self._server.stop()
         await self.access.stop()
 
@@ -146,6 +149,8 @@ class Peers:
             return self._signed(command, command.reply(ResponseCode.NO_PERMISSION, refusal))
         if command.code == DLedgerCode.STATE and self.serve_state is not None:
             return self._report_state(command, self.serve_state(self._named(command)))
+        if command.code == DLedgerCode.FORWARD and self.serve_forwarded is not None:
+            return self._serve_forwarded(connection, command)
         plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
             request = decode_push(command.body or b"") if plain else self._decode(command)
@@ -170,6 +175,19 @@ class Peers:
             answer(refused)
         else:
             self._receive(request, answer)
+        return None
+
+    def _serve_forwarded(self, connection: Connection, command: Command) -> Command | None:
+        assert self.serve_forwarded is not None
+
+        def answer(body: bytes) -> None:
+            if not connection.closed and not command.is_oneway:
+                connection.send(self._signed(command, command.reply(RESPONSE_HEADER_CODE, body=body)))
+
+        try:
+            self.serve_forwarded(connection, command.body or b"", answer)
+        except BodyError as error:
+            return self._signed(command, command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}"))
         return None
 
     def _named(self, command: Command) -> str:
@@ -273,6 +291,14 @@ class Peers:
         raise RemoteProtocolError(
             f"member {peer} at {address} refused to report its state: {reply.code} {reply.remark}"
         )
+
+    async def forward(self, peer: str, body: bytes, timeout_ms: int) -> Command:
+        """The response of the peer's `serve_forwarded`, or its refusal. Raises SaturnError.
+
+        Calls have a connection of their own. Only ConnectFailed and NoPermit mean that the peer did not get the request.
+        """
+        command = Command(DLedgerCode.FORWARD, body=body)
+        return await call_signed(self._forwards, self._secret, self._addresses[peer], command, timeout_ms)
 
     def _command(self, peer: str, request: Request) -> Command:
         """Encode and sign a request in the form that the peer supports; offer the binary form where it may be offered."""

@@ -88,7 +88,7 @@ class RequestTap:
                 if wrong.times == 0:
                     self._wrong.remove(wrong)
                 return None if command.is_oneway else command.reply(wrong.code, wrong.remark)
-        answer: Answer = handler(connection, command)  # type: ignore[assignment]
+        answer: Answer = handler(connection, command)
         return answer
 
     def answer_next(self, request_codes: Iterable[int], code: int, remark: str, times: int) -> None:

@@ -43,6 +43,7 @@ from saturnmq.protocol.headers import messaging as h
 
 _CHANGE: Final = Effect.CHANGE
 _LEADER: Final = Roles.LEADER
+_FIRST: Final = Roles.LEADER_FIRST
 _ADMIN: Final = (Need(Right.ADMIN, Resource.CLUSTER),)
 _LISTING: Final = (Need(Right.ADMIN, Resource.LISTING),)
 _PUB_V1: Final = (Need(Right.PUB, Resource.TOPIC, "topic"),)
@@ -76,20 +77,20 @@ ROUTES: Final = (
     # live clients
     Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
     Route(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),
-    Route(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, needs=(_GROUP,)),
+    Route(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, roles=_FIRST, needs=(_GROUP,)),
     Route(Code.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
     Route(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER, _BODY, body_max=LIST_BYTES_MAX),
     # Not only for a leader: releases what a former one granted.
-    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
+    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE, _FIRST, _BODY, body_max=LIST_BYTES_MAX),
     Route(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections, needs=(_GROUP,)),
     Route(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections, needs=_LISTING),
     Route(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers, needs=_LISTING),
     # offsets
-    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, needs=(_TOPIC, _GROUP)),
+    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, roles=_FIRST, needs=(_TOPIC, _GROUP)),
     Route(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
-    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, needs=(_TOPIC,)),
-    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, needs=(_TOPIC,)),
-    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, needs=(_TOPIC,)),
+    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, roles=_FIRST, needs=(_TOPIC,)),
+    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_FIRST, needs=(_TOPIC,)),
+    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_FIRST, needs=(_TOPIC,)),
     Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, needs=(_TOPIC,)),
     Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets, needs=_LISTING),
     Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
@@ -224,3 +225,7 @@ TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
 FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.BOTH)
 LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
 READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)
+# What a follower passes on to the leader. Administrative requests are checked and audited where they arrive, and stay there.
+FORWARDED: Final = frozenset(
+    code for code, route in TABLE.items() if route.roles is not Roles.ANY and not route.administrative
+)

@@ -15,7 +15,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import CHANGING
 
-Answer = Command | bytes | Later | Awaitable[Command] | None
+Answer = Command | bytes | Later | Awaitable[Command | None] | None
 Handler = Callable[..., Answer]
 
 CALLER: Final = "caller"  # in attributes of a connection: the account that its current request is of
@@ -44,6 +44,9 @@ class Roles(Enum):
     ANY = "any"
     LEADER = "leader"
     READER = "reader"  # the leader, and followers with slaveReadEnable=true
+    LEADER_FIRST = (
+        "leader first"  # any, but only the leader's state is current: a follower asks it first (forwardToLeader)
+    )
 
 
 class Effect(Enum):

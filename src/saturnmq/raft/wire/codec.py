@@ -61,9 +61,9 @@ class DLedgerCode(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
-    STATE = (
-        51900  # between SaturnMQ members only: the broker's state outside the log; Java members answer "not supported"
-    )
+    # Between SaturnMQ members only; Java members answer "not supported".
+    STATE = 51900  # the broker's state outside the log
+    FORWARD = 51901  # a client's request that a follower passes on to the leader
 
 
 RESPONSE_HEADER_CODE: Final = 200

@@ -1,0 +1,374 @@
+"""Requests that a follower passes on to the leader of its group: what is forwarded, at most once, bounded, from members only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokergroup import LedgerGroup, ledger, ledger_group, part, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.broker import Broker
+from saturnmq.broker.forwarded_request import ForwardedRequest, Outcome
+from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, TABLE
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    SubscriptionData,
+)
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import BodyError
+from saturnmq.protocol.frames.command import DEFAULT_LIMITS, Command, Serialization
+from saturnmq.raft.wire.codec import DLedgerCode
+
+SEND = {
+    "a": "p",
+    "b": "T",
+    "c": "TBW102",
+    "d": 4,
+    "e": 0,
+    "f": 0,
+    "g": 1234,
+    "h": 0,
+    "i": "",
+    "j": 0,
+    "k": False,
+    "m": False,
+}
+
+
+async def follower_of(group: LedgerGroup, body: bytes = b"first") -> tuple[Broker, Broker]:
+    """The leader, which has stored one message, and a follower that knows the topic."""
+    await group.send(body)
+    leader = await group.master()
+    follower = group.followers()[0]
+    await group.until(lambda: follower.topics.get("T") is not None, "the topic is not copied")
+    return leader, follower
+
+
+async def pull(group: LedgerGroup, broker: Broker, offset: int, suspend_ms: int = 0) -> Command:
+    return await group.call(
+        broker, RequestCode.PULL_MESSAGE, consumerGroup="G", topic="T", queueId=0, queueOffset=offset, maxMsgNums=32,
+        sysFlag=4 | (2 if suspend_ms else 0), commitOffset=0, suspendTimeoutMillis=suspend_ms, subscription="*",
+        subVersion=0, expressionType="TAG",
+    )  # fmt: skip
+
+
+def frame_of(code: int = 310, **ext: object) -> bytes:
+    texts = {name: str(value) for name, value in ext.items()}
+    return ForwardedRequest("10.1.2.3:4000", None, 0, Command(code, ext=texts, body=b"x")).encode()
+
+
+async def forward(group: LedgerGroup, to: Broker, body: bytes) -> Command:
+    """Send a forwarded request to a member's DLedger port, as another member does, but without a signature."""
+    command = Command(DLedgerCode.FORWARD, body=body)
+    return await group.client.invoke(group.addresses[group.name_of(to)], command, 10_000)
+
+
+def served(group: LedgerGroup) -> int:
+    return sum(part(broker).forwarding.served for broker in group.brokers.values())
+
+
+# ---- what is forwarded
+
+
+def test_forwarded_codes_come_from_the_roles_of_the_request_table() -> None:
+    assert READER_ONLY < FORWARDED
+    assert {code for code in LEADER_ONLY if not TABLE[code].administrative} < FORWARDED
+    assert not any(TABLE[code].administrative for code in FORWARDED)
+    assert sorted(FORWARDED) == [10, 11, 14, 15, 29, 30, 31, 36, 37, 38, 41, 42, 310, 320, 324, 325]
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+@pytest.mark.spec("DL-X26")
+def test_send_to_a_follower_is_stored_once_in_the_clients_name(tmp_path: Path, serialization: Serialization) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            group.client.serialization = serialization
+            answer = await group.send_to(follower, b"second")
+            assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
+            await group.same("T", 0, [b"first", b"second"])
+            stored = group.stored(follower)[1]
+            client = next(c for c in group.client.connections if c.remote_address == follower.address)
+            assert f"{stored.born_host.ip}:{stored.born_host.port}" == client.local_address
+            assert f"{stored.store_host.ip}:{stored.store_host.port}" == leader.address
+            assert (part(follower).forwarding.forwarded, part(leader).forwarding.served) == (1, 1)
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26")
+def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            await pull(group, follower, 0)  # creates the group
+            assert (await group.call(follower, RequestCode.UPDATE_CONSUMER_OFFSET, **queue, commitOffset=1)).code == 0
+            assert leader.offsets.get("T", "G", 0) == 1
+            await part(follower).copy.stop()
+            leader.offsets.set("T", "G", 0, 0)
+            assert (await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).ext["offset"] == "0"
+            assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext["offset"] == "1"
+            mine = LockBatchRequest("G", "client", [MessageQueue("T", "g", 0)]).encode()
+            theirs = LockBatchRequest("G", "other", [MessageQueue("T", "g", 0)]).encode()
+            granted = await group.call(follower, RequestCode.LOCK_BATCH_MQ, mine)
+            refused = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
+            assert [len(LockBatchResponse.decode(a.body).lock_ok_mq_set) for a in (granted, refused)] == [1, 0]
+            assert (await group.call(follower, RequestCode.UNLOCK_BATCH_MQ, mine)).code == 0
+            granted = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
+            assert len(LockBatchResponse.decode(granted.body).lock_ok_mq_set) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26")
+def test_pull_at_a_follower_waits_at_the_leader_for_a_message(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            found = await pull(group, follower, 0)
+            assert found.code == 0 and b"first" in (found.body or b"")
+            waiting = asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000))
+            await group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
+            assert follower.connections[0].in_flight == 0  # the connection is read, however many pulls wait
+            await group.send_to(follower, b"second")
+            found = await waiting
+            assert found.code == 0 and b"second" in (found.body or b"")
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26")
+def test_consumers_see_the_leaders_members_at_every_broker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            consumers = [
+                ConsumerData(
+                    "G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [SubscriptionData("T", "*")]
+                )
+            ]
+            for broker, client in ((leader, "a"), (follower, "b")):
+                await group.call(broker, RequestCode.HEART_BEAT, HeartbeatData(client, [], consumers).encode())
+            answers = [
+                await group.call(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+                for broker in (leader, follower)
+            ]
+            assert [json.loads(answer.body or b"")["consumerIdList"] for answer in answers] == [["a"], ["a"]]
+            for broker in [leader, *(b for b in group.followers() if b is not follower)]:
+                await group.stop(group.name_of(broker))  # no leader can be elected any more
+            await group.until(lambda: group.member(group.name_of(follower)).status().leader_id is None, "follows")
+            alone = await group.call(follower, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+            assert alone.code == ResponseCode.SYSTEM_ERROR and "no leader" in (alone.remark or "")
+            queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, **queue)).ext["offset"] == "1"
+            assert (await group.send_to(follower, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert (await pull(group, follower, 0)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26")
+def test_at_a_java_leader_followers_answer_as_without_forwarding(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            group.member(
+                group.name_of(leader)
+            ).peers.serve_forwarded = None  # then 51901 is unknown, as to a Java broker
+            for _ in range(2):
+                assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert not part(follower).forwarding.possible
+            assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext["offset"] == "1"
+            await group.same("T", 0, [b"first"])
+
+    run(work)
+
+
+# ---- at most once
+
+
+@pytest.mark.spec("DL-X26")
+def test_forwarded_request_is_never_forwarded_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            _, follower = await follower_of(group)
+            answer = await forward(group, follower, frame_of(**SEND))
+            assert answer.body == bytes((Outcome.NOT_SERVING,)) and served(group) == 0
+            await group.same("T", 0, [b"first"])
+
+    run(work)
+
+
+@pytest.mark.parametrize("lost", ["connection", "answer"])
+@pytest.mark.spec("DL-X26")
+def test_lost_answer_to_a_send_is_reported_and_not_repeated(tmp_path: Path, lost: str) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            peers = group.member(group.name_of(leader)).peers
+            serve = peers.serve_forwarded
+
+            def silent(member: Connection, body: bytes, answer: Callable[[bytes], None]) -> None:
+                def executed(_: bytes) -> None:
+                    if lost == "connection":
+                        member.close("a test")
+
+                serve(member, body, executed)
+
+            peers.serve_forwarded = silent
+            answer = await group.send_to(follower, b"second")
+            assert answer.code == ResponseCode.SYSTEM_ERROR and "is unknown" in (answer.remark or "")
+            assert part(leader).forwarding.served == 1
+            await group.same("T", 0, [b"first", b"second"])
+            asked = asyncio.create_task(group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0))
+            await group.until(lambda: part(leader).forwarding.served == 2, "a read is not forwarded")
+            peers.serve_forwarded = serve
+            assert (await asked).ext["offset"] == "2"  # changes nothing, so it is asked again
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26", "DL-L01")
+def test_sends_at_a_follower_go_on_while_the_leadership_moves(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, forward_wait_ms=10_000) as group:
+            leader, follower = await follower_of(group)
+            target = next(broker for broker in group.followers() if broker is not follower)
+            await group.until(lambda: part(target).copy.count, "it would refuse to lead")
+            codes: list[int] = []
+
+            async def send() -> None:
+                for number in range(400):
+                    if ledger(target).serving and codes[-1:] == [0]:
+                        break
+                    codes.append((await group.send_to(follower, b"%d" % number)).code)
+
+            sending = asyncio.create_task(send())
+            await group.until(lambda: len(codes) > 10, "nothing is sent")
+            await group.member(group.name_of(leader)).transfer(group.name_of(target))
+            await group.until(lambda: ledger(target).serving, "no transfer")
+            await sending
+            assert set(codes) <= {0, ResponseCode.SYSTEM_ERROR}, codes  # none is refused because no leader is known
+            bodies = group.bodies(target)
+            assert len(set(bodies)) == len(bodies) and {b"%d" % n for n in range(len(codes)) if not codes[n]} <= set(
+                bodies
+            )
+            assert codes[-1] == 0 and part(target).forwarding.served > 0
+
+    run(work)
+
+
+# ---- from members only, bounded
+
+
+@pytest.mark.spec("DL-X26", "SEC-18")
+def test_forwarded_requests_are_taken_from_members_only(tmp_path: Path) -> None:
+    async def work() -> None:
+        raft = {"cluster_secret": "a secret of the group", "require_secret": True}
+        async with ledger_group(tmp_path, raft=raft) as group:
+            leader, follower = await follower_of(group)
+            assert (await forward(group, leader, frame_of(**SEND))).code == ResponseCode.NO_PERMISSION  # not signed
+            marked = await group.call(leader, DLedgerCode.FORWARD, frame_of(**SEND))
+            assert marked.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED  # on the port of clients
+            assert served(group) == 0
+            assert (await group.send_to(follower, b"second")).code == 0  # signed
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26", "SEC-18")
+def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, _ = await follower_of(group)
+            for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.HEART_BEAT, 999):
+                assert (await forward(group, leader, frame_of(code))).body == bytes((Outcome.NOT_FORWARDED,))
+            for wrong in (
+                b"\0\0\0\1x",
+                frame_of(**SEND) + b"x",
+                frame_of(**SEND).replace(b"10.1.2.3", b"a\\nb c d", 1),
+            ):
+                assert (await forward(group, leader, wrong)).code == ResponseCode.SYSTEM_ERROR
+            refused = await forward(group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
+            assert refused.body is not None and refused.body[0] == Outcome.ANSWERED  # with the handler's error
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26", "LIM-13")
+def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, forward_requests_max=2) as group:
+            leader, follower = await follower_of(group)
+            waiting = [asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000)) for _ in range(2)]
+            await group.until(lambda: leader.long_polling.count == 2, "the pulls are not parked")
+            refused = await group.send_to(follower, b"second")
+            assert refused.code == ResponseCode.SYSTEM_BUSY and "[OVERLOAD]" in (refused.remark or "")
+            part(follower).forwarding._requests.most = 10  # a follower with another limit
+            assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert (await group.send(b"third")).code == 0
+            assert [(await pulled).code for pulled in waiting] == [0, 0]
+            assert (await group.send_to(follower, b"fourth")).code == 0
+            assert part(follower).forwarding._requests.used == part(follower).forwarding._bytes.used == 0
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26")
+def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            waiting = asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000))
+            await group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
+            async with asyncio.timeout(10):
+                await group.stop(group.name_of(follower))
+                assert (await waiting).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+    run(work)
+
+
+REQUESTS = st.builds(
+    Command,
+    st.integers(0, 400),
+    ext=st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=20), max_size=4),
+    body=st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
+    opaque=st.integers(-(2**31), 2**31 - 1),
+    serialization=st.sampled_from(Serialization),
+)
+
+
+@given(
+    st.text("0123456789abcdef:.%", max_size=40),
+    st.one_of(st.none(), st.text(max_size=20)),
+    st.integers(0, 60_000),
+    REQUESTS,
+)
+def test_forwarded_request_decodes_to_what_was_encoded(
+    client: str, account: str | None, wait: int, sent: Command
+) -> None:
+    found = ForwardedRequest.decode(ForwardedRequest(client, account, wait, sent).encode(), DEFAULT_LIMITS)
+    assert (found.client, found.account, found.wait_ms, found.request) == (client, account, wait, sent)
+
+
+@given(st.binary(max_size=200), st.integers(0, 300), st.binary(max_size=8))
+def test_any_bytes_decode_or_raise_body_error(noise: bytes, at: int, patch: bytes) -> None:
+    good = frame_of(**SEND)
+    changed: Any = good[:at] + patch + good[at + len(patch) :]
+    for body in (noise, changed, good[:at]):
+        try:
+            ForwardedRequest.decode(body, DEFAULT_LIMITS)
+        except BodyError:
+            continue
