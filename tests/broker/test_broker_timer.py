@@ -475,6 +475,7 @@ def test_rebuilt_queues_have_same_delivery_times(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.realtime
 @pytest.mark.spec("API-13")
 def test_timer_task_is_precise() -> None:
     async def work() -> None:

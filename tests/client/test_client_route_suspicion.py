@@ -258,7 +258,7 @@ def test_pending_call_fails_once_its_unresponsive_broker_has_a_successor(run: Ru
             old.script[RequestCode.SEND_MESSAGE_V2] = lambda command: None
             async with client.producer("p") as producer:
                 with pytest.raises(SaturnError):
-                    await producer.send("T", b"1", queue=QUEUE, timeout=0.2)
+                    await producer.send("T", b"1", queue=QUEUE, timeout=2)
                 waits = asyncio.create_task(producer.send("T", b"2", queue=QUEUE, timeout=3600))
                 await old.wait_for(RequestCode.SEND_MESSAGE_V2, 2)
                 c.add("T", led_by(new.address))

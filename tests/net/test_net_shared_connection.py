@@ -80,6 +80,7 @@ def test_oneway_call_to_stalled_peer_times_out() -> None:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         address = "{}:{}".format(*server.sockets[0].getsockname())
         client = RemotingClient(settings=NetSettings(stop_timeout_ms=50))
+        await client.invoke_oneway(address, Command(QUICK), 10_000)  # connected
         with pytest.raises(CallTimeout, match="not written within 100 ms"):
             for _ in range(8):
                 await client.invoke_oneway(address, Command(QUICK, body=bytes(8_000_000)), 100)
