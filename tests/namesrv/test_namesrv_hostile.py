@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from loopsteps import STEP_MAX, reference_seconds
 from test_namesrv_server import run, served
 
+from loopsteps import STEP_MAX, reference_seconds
 from saturnmq.namesrv.processor import process
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
