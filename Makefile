@@ -71,7 +71,7 @@ interop-full: $(READY)  ## all of interop: further parameters, long runs, and th
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)
 	CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
-	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py tests/chaos/test_chaos_kinds.py
+	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py tests/chaos/test_chaos_kinds.py tests/chaos/test_chaos_pairs.py
 	CHURN_SECONDS=120 $(PYTEST) tests/chaos/test_chaos_churn.py
 
 chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, each killed 20 times (KILLS=, SEED=)

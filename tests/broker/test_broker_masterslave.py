@@ -304,6 +304,43 @@ def test_a_slave_becomes_master_by_its_configuration(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.parametrize("stopped", [True, False], ids=["at its stop", "without a master"])
+def test_a_slave_creates_topics_that_only_the_log_has(tmp_path: Path, stopped: bool) -> None:
+    """Symptom: a slave whose master died before the first copy of the topics became a master whose messages no client found."""
+
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.stop_one(both.slave)
+            await both.send(both.master, b"1")
+            await both.start_slave()
+            await until(lambda: both.slave.store.dispatched == both.master.store.dispatched)
+            assert "T" not in both.slave.topics.table  # the first copy is made after 3 s
+            await both.stop_one(both.master)
+            if not stopped:
+                await until(lambda: "T" in both.slave.topics.table)
+            await both.stop_one(both.slave)
+            promoted = await both._broker("slave", HaSettings())
+            assert promoted.topics.table["T"].write_queue_nums == 4
+            assert [message.body for message in await both.messages(promoted)] == [b"1"]
+
+    run(work)
+
+
+def test_a_slave_does_not_bring_deleted_topics_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.stop_one(both.slave)
+            await both.send(both.master, b"1")
+            both.master.topics.delete("T")
+            await both.start_slave()
+            await until(lambda: both.slave.topics.version == both.master.topics.version)
+            await both.stop_one(both.slave)
+            assert both.slave.store.dispatched == both.master.store.dispatched
+            assert "T" not in both.slave.topics.table
+
+    run(work)
+
+
 # ---- SYNC_MASTER
 
 

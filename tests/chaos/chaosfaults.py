@@ -9,11 +9,14 @@ Requirements: CHA-02, CHA-07, CHA-09.
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from chaosgroup import Group
 from chaosproxy import pause
+
+if TYPE_CHECKING:
+    from chaospair import Pair
 
 HOUR_SECONDS: Final = 3600
 Fault = Callable[[Group, float], Awaitable[bool]]
@@ -190,13 +193,81 @@ FAULTS: Final[dict[str, Fault]] = {
 FIVE: Final = ("partition-majorities-ring", "bridge")  # with three members they would be other faults
 
 
-def faults_asked_for(only: str | None, seconds: float) -> list[str]:
-    """Fault names for the long run: all, or the one in CHAOS_FAULT; empty for the short run.
+# ---- of a master and its slave
+
+
+def of_pair(act: Callable[[Pair], Awaitable[object]], *, master: bool) -> Callable[[Any, float], Awaitable[bool]]:
+    """Inflict and wait. master: whether the pair cannot serve until the heal in ASYNC_MASTER; in SYNC_MASTER it never can."""
+
+    async def fault(pair: Pair, seconds: float) -> bool:
+        await act(pair)
+        await pause(seconds)
+        return master or pair.sync
+
+    return fault
+
+
+async def cut_link(pair: Pair) -> None:
+    pair.network.partition([pair.master], [pair.slave])
+
+
+def suspend_one(whom: Callable[[Pair], str]) -> Callable[[Pair], Awaitable[object]]:
+    async def act(pair: Pair) -> None:
+        pair.freeze(whom(pair))
+
+    return act
+
+
+async def lose_master_disk(pair: Pair, seconds: float) -> bool:
+    """The slave becomes the master, and the old master returns as its slave with an empty disk."""
+    await pair.caught_up()
+    return await take_over(pair, seconds)
+
+
+async def take_over(pair: Pair, seconds: float) -> bool:
+    await pair.kill(pair.master)
+    await pause(seconds)
+    await pair.take_over()
+    return True
+
+
+async def lose_master_disk_behind(pair: Pair, seconds: float) -> bool:
+    """The same while the slave is cut off and behind."""
+    await pair.caught_up()
+    pair.network.partition([pair.master], [pair.slave])
+    await pause(seconds / 2)
+    return await take_over(pair, seconds / 2)
+
+
+async def lose_slave_disk(pair: Pair, seconds: float) -> bool:
+    await pair.caught_up()
+    await pair.kill(pair.slave)
+    pair.empty(pair.slave)
+    await pause(seconds)
+    return pair.sync
+
+
+FAULTS_OF_PAIRS: Final[dict[str, Callable[[Any, float], Awaitable[bool]]]] = {
+    "pair-slave-kill": of_pair(lambda pair: pair.kill(pair.slave), master=False),
+    "pair-master-kill": of_pair(lambda pair: pair.kill(pair.master), master=True),
+    "pair-kill-both": of_pair(lambda pair: pair.kill(*pair.names), master=True),
+    "pair-slave-suspend": of_pair(suspend_one(lambda pair: pair.slave), master=False),
+    "pair-master-suspend": of_pair(suspend_one(lambda pair: pair.master), master=True),
+    "pair-partition": of_pair(cut_link, master=False),
+    "pair-slave-disk-lost": lose_slave_disk,
+    "pair-master-disk-lost": lose_master_disk,
+    "pair-master-disk-lost-behind": lose_master_disk_behind,
+}
+
+
+def faults_asked_for(only: str | None, seconds: float, among: Collection[str] = FAULTS) -> list[str]:
+    """Fault names for the long run: all, or the one in CHAOS_FAULT; empty for the short run, or if it is a fault of others.
 
     Raises ValueError for an unknown name, since the short run would pass instead.
     """
     if only is None:
-        return list(FAULTS) if seconds else []
-    if only not in FAULTS:
-        raise ValueError(f"CHAOS_FAULT={only}: no such fault; there are {', '.join(FAULTS)}")
-    return [only]
+        return list(among) if seconds else []
+    known = [*FAULTS, *FAULTS_OF_PAIRS]
+    if only not in known:
+        raise ValueError(f"CHAOS_FAULT={only}: no such fault; there are {', '.join(known)}")
+    return [only] if only in among else []

@@ -142,6 +142,7 @@ class Group:
         self.guess = self.names[0]
         self.loading = True
         self.jumped = False  # whether any wall clock jumped
+        self.counts: dict[str, int] = {}  # measurements of this kind of group only
         self.client = RemotingClient(settings=NetSettings())
         self._looking: asyncio.Task[None] | None = None
         (folder / "faults").mkdir(parents=True)

@@ -192,6 +192,29 @@ def test_a_slave_connects_again_every_5_seconds(tmp_path: Path) -> None:
     run(work)
 
 
+def test_a_slave_returns_soon_to_a_master_that_served_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = asyncio.get_running_loop().time
+        times: list[float] = []
+
+        async def serve_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            times.append(clock())
+            if len(times) == 1:
+                writer.write(frame(0, b""))
+                await reader.readexactly(8)
+
+        def pauses() -> list[float]:
+            return [after - before for before, after in itertools.pairwise(times)]
+
+        async with liar(serve_once) as address, following(tmp_path / "s", lambda: address):
+            await until(lambda: max(pauses(), default=0) > 1)
+        *soon, last = pauses()
+        assert 14 < sum(soon) < 17 and all(0.5 <= pause < 1 for pause in soon)
+        assert 5 <= last < 6
+
+    run(work)
+
+
 @pytest.mark.spec("HA-04")
 def test_the_first_report_is_sent_at_once_and_says_where_to_go_on(tmp_path: Path) -> None:
     async def work() -> None:

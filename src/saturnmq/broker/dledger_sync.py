@@ -53,7 +53,6 @@ REST: Final = 10  # pause after a copy, as a multiple of its duration: large tab
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the final copy before this member leads; the previous leader may be down
 LAST_POLL_SECONDS: Final = 0.01
-QUEUES_MIN: Final = 4  # queues of a topic recreated from the log: what producers request on a first send
 TIMER_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with the progress of timed messages
 
 
@@ -335,17 +334,7 @@ class LeaderCopy:
         Without them their messages could not be consumed.
         """
         missing_topics, self.missing_topics = self.missing_topics, {}
-        for topic, queues in missing_topics.items():
-            if self._topics.get(topic) is None:
-                if topic not in self._topics.system:
-                    queues = max(queues, QUEUES_MIN)
-                log.warning(
-                    "topic found in the log but not in topics.json, recreated topic=%s queues=%s", topic, queues
-                )
-                try:
-                    self._topics.ensure(topic, queues)
-                except SaturnError as error:
-                    log.error("topic not recreated topic=%r error=%s", topic, error)
+        self._topics.recreate(missing_topics)
 
 
 def _is_other(found: DataVersion, own: DataVersion, *, last: bool) -> bool:

@@ -55,6 +55,7 @@ class MasterCopy:
         self._own_address = own_address
         self._masters: dict[str, dict[int, int]] = {}  # the master's offsets at the last copy
         self._errors: dict[str, str] = {}  # last error by table
+        self._missing: dict[str, int] = {}  # topics that only replicated messages have, and the queues they need
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -73,6 +74,17 @@ class MasterCopy:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self._client.close()
+        self._recreate()
+
+    def replicated(self, topic: str, queue_id: int) -> None:
+        """Called for each replicated message: note a topic that is not in the table."""
+        if topic not in self._topics.table:
+            self._missing[topic] = max(self._missing.get(topic, 0), queue_id + 1)
+
+    def _recreate(self) -> None:
+        """Create the topics whose messages arrived and which no copy of the master's topics decided about."""
+        missing, self._missing = self._missing, {}
+        self._topics.recreate(missing)
 
     async def _run(self) -> None:
         await asyncio.sleep(FIRST_SECONDS)
@@ -84,6 +96,7 @@ class MasterCopy:
         """Copy all tables once, in the order of Apache RocketMQ (MS-02); nothing while the master is unknown."""
         address = self._registrar.master_address
         if not address or address == self._own_address():
+            self._recreate()
             return
         await self._guarded("topics", self._copy_topics, address)
         await self._guarded("consumer offsets", self._copy_offsets, address)
@@ -107,9 +120,17 @@ class MasterCopy:
         return answer.body or b""
 
     async def _copy_topics(self, address: str) -> None:
-        found = TopicConfigTable.decode(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
+        decided = list(self._missing)
+        try:
+            answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        except SaturnError:
+            self._recreate()  # the master may be lost, and this broker become the master
+            raise
+        found = TopicConfigTable.decode(answer)
         if self._broker_name not in found.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of {address} are not of a broker {self._broker_name}")
+        for name in decided:
+            self._missing.pop(name, None)
         if found.data_version != self._topics.version:
             self._topics.take(found)
             log.info("topics copied master=%s count=%s", address, len(found.topic_config_table))

@@ -92,6 +92,7 @@ class Slave:
         self._ha = ha
         self._registrar = registrar
         self.copy = copy
+        dispatch.on_message = copy.replicated
         self.client = HaSlave(ha, dispatch, self._master_address)
 
     def _master_address(self) -> str:

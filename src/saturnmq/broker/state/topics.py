@@ -8,7 +8,7 @@ Requirements: SND-06, NS-34, NS-35, CF-05.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from saturnmq.broker.events import Event
@@ -19,13 +19,14 @@ from saturnmq.net.rejections import Rejections
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import Perm, ResponseCode
-from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.names import LEGAL_NAME, topic_problem
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
 QUEUES_MAX: Final = 65_536
+RECREATED_QUEUES_MIN: Final = 4  # what producers request on a first send
 
 
 class Topics:
@@ -236,6 +237,19 @@ class Topics:
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
         return self.ensure(topic, queues)
+
+    def recreate(self, missing: Mapping[str, int]) -> None:
+        """Create topics that only the log has, so that their messages can be consumed. missing: queues needed, by topic."""
+        for topic, queues in missing.items():
+            if topic in self.table:
+                continue
+            if topic not in self.system:
+                queues = max(queues, RECREATED_QUEUES_MIN)
+            log.warning("topic found in the log but not in topics.json, recreated topic=%s queues=%s", topic, queues)
+            try:
+                self.ensure(topic, queues)
+            except SaturnError as error:
+                log.error("topic not recreated topic=%r error=%s", topic, error)
 
     def registered(self, names: Iterable[str] | None = None) -> TopicConfigTable:
         """The table to register with NameServers, limited to the broker's permission if that is not read-write (NS-35).

@@ -30,6 +30,10 @@ _HINT: Final = "Stop this slave, remove its store and start it again: it then co
 _MESSAGE_BYTES: Final = 500  # memory of a message besides its properties
 
 
+def _ignored(topic: str, queue_id: int) -> None:
+    """Until a listener is set."""
+
+
 class Step(Enum):
     """Result of a step: everything is done, there is more, or the next step has to wait for the disk."""
 
@@ -39,12 +43,16 @@ class Step(Enum):
 
 
 class SlaveDispatch:
-    """Dispatches what one slave's log receives. on_durable: called when more of the log became durable."""
+    """Dispatches what one slave's log receives.
+
+    on_durable: called when more of the log became durable. on_message: called with topic and queue of each message dispatched.
+    """
 
     def __init__(self, log: SlaveLog, store: MessageStore) -> None:
         self.log = log
         self.store = store
         self.on_durable: Callable[[], object] = int
+        self.on_message: Callable[[str, int], object] = _ignored
         self._pending: deque[tuple[PhysicalOffset, Message]] = deque()  # received completely, but not durable yet
         self._pending_bytes = 0
         log.listen(self._durable, store.stop_writing)
@@ -111,3 +119,4 @@ class SlaveDispatch:
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
         store.dispatch(queue, message, store.code_of(message))
         store.dispatched = end
+        self.on_message(message.topic, message.queue_id)

@@ -1,8 +1,8 @@
 """The client of a slave: connects to the master's HA port, appends what it sends, and reports what is stored.
 
 One connection at a time. It is closed when the master sends what does not continue this log, or is silent for
-haHousekeepingInterval; after a pause the slave connects again and goes on at the end of its last whole record. It never
-truncates its log: a master that continues elsewhere is an operator's case.
+haHousekeepingInterval; after a pause, a short one if it had served, the slave connects again and goes on at the end of its last
+whole record. It never truncates its log: a master that continues elsewhere is an operator's case.
 
 Requirements: HA-02..HA-06, HA-14, HA-16, HA-17, DUR-12, SEC-19.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -25,6 +26,8 @@ from saturnmq.tasks import supervised
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
+RETRY_SOON_SECONDS: Final = 0.5  # after a connection that served, as sends may wait for this slave (SYNC_MASTER)
+SOON_SECONDS: Final = 15.0  # how long after it
 CONNECT_SECONDS: Final = 5.0
 FLUSH_TIMEOUT_MS: Final = 600_000
 _CHECK_SECONDS: Final = 0.1
@@ -149,6 +152,7 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._connection: MasterConnection | None = None
         self._last_reason = ""
+        self._served_at = -math.inf  # when a connection that served was last seen
         dispatch.on_durable = self._durable
 
     @property
@@ -172,15 +176,17 @@ class HaSlave:
             self._connection.resume()
 
     async def _run(self) -> None:
-        store = self._dispatch.store
+        store, clock = self._dispatch.store, asyncio.get_running_loop().time
         while store.failure is None:
             address = self._address()
+            pause_s = 1.0
             if address:
                 reason = await self._replicate(address)
+                pause_s = RETRY_SOON_SECONDS if clock() < self._served_at + SOON_SECONDS else RETRY_SECONDS
                 if reason != self._last_reason:
-                    log.warning("replication stopped master=%s reason=%s retry_s=%s", address, reason, RETRY_SECONDS)
+                    log.warning("replication stopped master=%s reason=%s retry_s=%s", address, reason, pause_s)
                     self._last_reason = reason
-            await asyncio.sleep(RETRY_SECONDS if address else 1)
+            await asyncio.sleep(pause_s)
         log.critical("replication ended reason=%s", store.failure)
 
     async def _replicate(self, address: str) -> str:
@@ -207,6 +213,8 @@ class HaSlave:
             return connection.closed.result()
         finally:
             self._connection = None
+            if connection.served:
+                self._served_at = asyncio.get_running_loop().time()
             connection.close("this broker stops")
 
     async def _settle(self) -> None:

@@ -1,0 +1,217 @@
+"""A master and its slave as processes, two NameServers, and clients that load them; the slave can be made the master.
+
+Requirements: CHA-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from chaosbrokers import TOPIC, BrokerGroup, PlainBroker
+from chaosgroup import PRODUCERS, unpack
+from chaosproxy import Network, pause
+
+from harness.history.operations import OK
+from ports import free_port
+from saturnmq.protocol.message import Message
+from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.store.tools.scan import log_files
+from saturnmq.store.tools.verify import verify
+
+FILE_BYTES = 1_048_576
+EQUAL_SECONDS = 30.0
+SHORT_LANES, SHORT_RATE_MAX = 2, 200  # keys of each producer, sends per second
+# A slave copies consumer offsets every 10 s: after it became the master, members of a group read these seconds again. What a
+# transaction ended with is recorded after its message: if only the first was replicated, the half message is checked again.
+AGAIN = ("nonmonotonic-poll: member", "duplicate: 'half-")
+
+
+class Pair(PlainBroker):
+    """master: the member that is the master now.
+
+    lost: acknowledged messages that only the store of a lost master had. counts: how many these are, and how many others it had.
+    long: the load of `make chaos`; otherwise keyed sends and one reader.
+    """
+
+    size = 2
+    long = True
+    settings: Mapping[str, str] = {
+        **PlainBroker.settings,
+        "mappedFileSizeCommitLog": str(FILE_BYTES),
+        "haTransferFromOldestFile": "true",
+        "registerNameServerPeriod": "10000",
+    }
+    role = "ASYNC_MASTER"
+
+    def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
+        super().__init__(folder, size=size, heartbeat_ms=heartbeat_ms, seed=seed)
+        ports = {name: free_port((0, 1)) for name in self.names}
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        self.network = Network({name: f"127.0.0.1:{port + 1}" for name, port in ports.items()}, seed)
+        self.master, self.slave = self.names
+        self.lost: set[tuple[str, int]] = set()
+        self.counts = {"lacked": 0, "lost": 0}
+
+    @property
+    def sync(self) -> bool:
+        """Whether a send is acknowledged only when the slave has it."""
+        return self.role == "SYNC_MASTER"
+
+    @property
+    def safe(self) -> bool:
+        """Whether nothing acknowledged may be lost with one disk."""
+        return self.sync and self.settings["flushDiskType"] == "SYNC_FLUSH"
+
+    def acknowledged(self) -> set[tuple[str, int]]:
+        """Value and attempt of each keyed message that was acknowledged."""
+        sends = [op for op in self.history if op["op"] == "send" and op["result"] == OK and "key" in op]
+        return {(value, op["attempt"]) for op in sends for value, _ in op["messages"]}
+
+    def store(self, name: str) -> StoreSettings:
+        return StoreSettings(str(self.folder / name), profile=StoreProfile.SMALL, commit_log_file_bytes=FILE_BYTES)
+
+    def command(self, name: str) -> list[str]:
+        """A master, or a slave that reaches the master's HA port through the proxy."""
+        port = self.addresses[name].rpartition(":")[2]
+        values = dict(self.settings) | {"storePathRootDir": str(self.folder / name), "listenPort": port}
+        if name == self.master:
+            values |= {"brokerRole": self.role, "brokerId": "0"}
+        else:
+            values |= {
+                "brokerRole": "SLAVE",
+                "brokerId": "1",
+                "haMasterAddress": self.network.addresses[name, self.master],
+            }
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        return ["-m", "saturnmq.cli", "broker", "-n", self.at, *words]
+
+    async def start(self) -> None:
+        """Wait until the slave has copied the topic, too: it is not in the log."""
+        await super().start()
+        topics = self.folder / self.slave / "config" / "topics.json"
+        async with asyncio.timeout(EQUAL_SECONDS):
+            while not (topics.exists() and f'"{TOPIC}"' in topics.read_text()):
+                await pause(0.1)
+
+    def load(self, per_second: float) -> list[Coroutine[Any, Any, None]]:
+        if self.long:
+            return BrokerGroup.load(self, per_second)
+        per_second = min(per_second, SHORT_RATE_MAX)
+        lanes = [(producer, key) for producer in range(PRODUCERS) for key in range(SHORT_LANES)]
+        return [*(self.lane(*lane, per_second / len(lanes)) for lane in lanes), self.assigned()]
+
+    async def heal(self) -> None:
+        """In the short form the master is up before its slave, which waits 5 s otherwise, and a send has succeeded since."""
+        if self.long:
+            await super().heal()
+            return
+        if not self.members[self.master].up:
+            await self.members[self.master].start()
+            await self.members[self.master].ready()
+        await super().heal()
+        healed_ms = self.now()
+        async with asyncio.timeout(EQUAL_SECONDS):
+            while not any(
+                op["op"] == "send" and op["result"] == OK and op["begin"] > healed_ms
+                for op in self.history.operations[-100:]
+            ):
+                await pause(0.05)
+
+    # the loss of a disk
+
+    async def caught_up(self) -> None:
+        """Wait until the slave has what the master has now: two disks are never lost at once."""
+        end = len(log_of(self.store(self.master)))
+        async with asyncio.timeout(EQUAL_SECONDS):
+            while len(log_of(self.store(self.slave))) < end:
+                await pause(0.2)
+
+    async def take_over(self) -> None:
+        """The master is dead and its disk lost: the slave is stopped and becomes the master, the other its slave."""
+        old, new = self.master, self.slave
+        assert await self.members[new].end(signal.SIGTERM) == 0
+        kept, had = log_of(self.store(new)), log_of(self.store(old))
+        assert had[: len(kept)] == kept, "the slave's log is no prefix of its master's"
+        lacked = records_from(self.store(old), len(kept))
+        gone = {appended(message) for message in lacked} & self.acknowledged()
+        assert not gone or not self.safe, f"acknowledged messages are not at the slave: {gone}"
+        self.lost |= gone
+        self.counts = {"lacked": self.counts["lacked"] + len(lacked), "lost": len(self.lost)}
+        self.excused = (*self.excused, *(AGAIN if self.long else ()), *excuses(lacked))
+        if not self.sync:  # offsets of lost messages are used again
+            self.excused = (*self.excused, "nonmonotonic-send:", "key-order:")
+        self.empty(old)
+        self.master, self.slave = new, old
+
+    def empty(self, name: str) -> None:
+        """A new disk."""
+        shutil.rmtree(self.folder / name)
+
+    # the end
+
+    async def all_equal(self) -> None:
+        if self.long:
+            await super().all_equal()
+        else:
+            await self.send("marker", "marker-0", "m0")
+        async with asyncio.timeout(EQUAL_SECONDS):
+            while log_of(self.store(self.master)) != log_of(self.store(self.slave)):
+                await pause(0.1)
+
+    def check_ledgers(self) -> None:
+        """Exactly what is counted is lost, the logs are equal, queues and index follow from them, no route named two masters."""
+        polls = [op for op in self.history if op["op"] == "poll" and op["mode"] == "final"]
+        read = {(value, attempt) for op in polls for _, value, attempt in op["messages"]}
+        assert self.acknowledged() - read == self.lost
+        assert log_of(self.store(self.master)) == log_of(self.store(self.slave))
+        for name in self.names:
+            report = verify(self.store(name))
+            assert report.sound, report.problems
+        assert max(self.masters, default=0) <= 1
+
+
+class SyncPair(Pair):
+    settings: Mapping[str, str] = {**Pair.settings, "flushDiskType": "SYNC_FLUSH"}
+    role = "SYNC_MASTER"
+
+
+class ShortPair(Pair):
+    long = False
+
+
+class ShortSyncPair(SyncPair):
+    long = False
+
+
+def log_of(settings: StoreSettings) -> bytes:
+    """The log of a store up to its last byte in use."""
+    return b"".join(bytes(file.read(0, file.file_bytes)) for file in log_files(settings)).rstrip(b"\0")
+
+
+def records_from(settings: StoreSettings, offset: int) -> list[Message]:
+    """The records of a log that begin at an offset or behind it."""
+    found = [message for file in log_files(settings) for message in file.records()]
+    records = [message for message in found if isinstance(message, Message)]
+    assert len(records) == len(found)
+    return [message for message in records if message.physical_offset >= offset]
+
+
+def appended(message: Message) -> tuple[str, int]:
+    """Value and attempt of a message."""
+    return unpack(bytes(message.body).decode())
+
+
+def excuses(lost: list[Message]) -> list[str]:
+    """The beginnings of what the checker reports when exactly these messages are lost."""
+    said = []
+    for message in lost:
+        value, attempt = appended(message)
+        at = f"{TOPIC}/g/{message.queue_id} offset {message.queue_offset}"
+        said += [f"{kind}: {value!r} (attempt {attempt})," for kind in ("lost-write", "unseen")]
+        said.append(f"inconsistent-offsets: {at} holds {value!r} (attempt {attempt}),")
+    return said
