@@ -97,6 +97,19 @@ async def finish(work: Steps[T]) -> T:
         await asyncio.sleep(SLICE_SECONDS)
 
 
+class Pace:
+    """Paces a loop that awaits `step` after each step: after each slice a pause of the same length."""
+
+    def __init__(self) -> None:
+        self._until = thread_time() + SLICE_SECONDS
+
+    async def step(self) -> None:
+        """Let other tasks run if the slice is used up."""
+        if thread_time() >= self._until:
+            await asyncio.sleep(SLICE_SECONDS)
+            self._until = thread_time() + SLICE_SECONDS
+
+
 class Background:
     """Work that no request waits for: in slices with a pause of the same length after each, in order of arrival."""
 

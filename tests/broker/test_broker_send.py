@@ -528,6 +528,27 @@ def test_batch_of_too_many_messages_is_refused_early() -> None:
     run(work)
 
 
+@pytest.mark.spec("LIM-13", "BAT-04")
+def test_batch_with_long_common_properties_is_refused() -> None:
+    """30 KB that all 4,000 messages of a batch get made 120 MB of records out of a request of 120 KB, in 1.2 s."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            body = encode_batch([BatchItem(b"")] * 4000)
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 1, "h": 0, "m": True}
+            end = w.broker.store.log.end
+            with loop_steps() as steps:
+                long = await w.call(RequestCode.SEND_BATCH_MESSAGE, body, i="A\x01" + "x" * 30_000, **fields)
+            assert long.code == 13 and "common properties" in remark(long)
+            assert w.broker.store.log.end == end, "nothing of it was stored"
+            assert steps.longest < STEP_MAX
+            usual = await w.call(RequestCode.SEND_BATCH_MESSAGE, body, i="A\x01" + "x" * 900, **fields)
+            assert (usual.code, usual.ext["queueOffset"]) == (0, "1")
+
+    run(work)
+
+
 @pytest.mark.spec("MSG-06")
 def test_body_crc_is_of_received_body() -> None:
     async def work() -> None:

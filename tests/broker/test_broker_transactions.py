@@ -444,7 +444,7 @@ def test_at_most_three_producers_are_tried_per_check() -> None:
         async with wire(clock_ms=clock) as w:
             members = w.broker.clients.producers
             await become_producer(w)
-            deaf: list[Any] = [Mock(spec=Connection, closed=n == 0, congested=n > 0) for n in range(3)]
+            deaf: list[Any] = [Mock(spec=Connection, closed=n == 0, output_full=n > 0) for n in range(3)]
             (own,) = members["producers"]
             await half(w)
             clock.ms += 10_000

@@ -16,7 +16,7 @@ from netpair import pair
 
 from saturnmq.net import Connection, fairness, requests
 from saturnmq.net import connection as connection_module
-from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS, QUANTUM_STEP
+from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, encode_frame
 
@@ -114,7 +114,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 IN_QUANTUM = (
-    int(QUANTUM_SECONDS / 0.001) + QUANTUM_STEP
+    int(QUANTUM_SECONDS / 0.001) + 1
 )  # requests that a connection may have in a quantum of that clock
 
 

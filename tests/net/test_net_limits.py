@@ -19,6 +19,7 @@ from saturnmq.config.settings import to_properties
 from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
 from saturnmq.net.budget import descriptors_left
+from saturnmq.net.limits import Limits, RequestMemory
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -431,16 +432,72 @@ def test_large_requests_are_rejected_at_memory_limit() -> None:
         async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
             first = asyncio.ensure_future(p.call(Command(10, body=b"x" * 10_000)))
             await until(lambda: p.server.request_memory.used == 10_000)
-            refused = await p.call(Command(10, body=b"x" * 2000))
+            refused = await p.call(Command(10, body=b"x" * 5000))
             assert refused.code == 2 and (refused.remark or "").startswith("[OVERLOAD]system busy")
             assert p.server.rejections.counts == {"overload": 1} and len(seen) == 1
             small = asyncio.ensure_future(p.call(Command(34, body=b"heartbeat")))
             await until(lambda: len(seen) == 2)
             release.set()
             assert [(await first).code, (await small).code] == [0, 0]
-            assert (await p.call(Command(10, body=b"x" * 2000))).code == 0
+            assert (await p.call(Command(10, body=b"x" * 5000))).code == 0
 
     run(work)
+
+
+def long_headers() -> list[Command]:
+    """Requests of both serializations with 40,000 characters in the header, one of which makes each take four bytes."""
+    text = "\U0001f600" + "x" * 39_999
+    return [Command(10, ext={"k": text, "n": "1"}, serialization=form) for form in Serialization]
+
+
+@pytest.mark.spec("LIM-09")
+def test_header_fields_count_towards_bytes_in_flight_of_a_connection() -> None:
+    async def work() -> None:
+        release, seen = asyncio.Event(), list[Command]()
+        async with pair(waiting_handler(release, seen), NetSettings(in_flight_bytes_max=600_000)) as p:
+            reader, writer = await p.socket()
+            writer.write(b"".join(encode_frame(command) for command in long_headers() * 3))
+            await until(lambda: len(seen) == 4)  # 160,000 bytes each
+            (connection,) = p.server.connections
+            assert connection.read_paused and 640_000 <= connection.in_flight_bytes < 650_000
+            release.set()
+            decoder, answers = FrameDecoder(), list[Command]()
+            while len(answers) < 6:
+                answers += decoder.feed(await reader.read(65536))
+            assert (len(seen), connection.in_flight_bytes, p.server.request_memory.used) == (6, 0, 0)
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-10")
+def test_long_headers_are_rejected_at_memory_limit() -> None:
+    async def work() -> None:
+        release, seen = asyncio.Event(), list[Command]()
+        async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=300_000)) as p:
+            calls = [asyncio.ensure_future(p.call(command)) for command in long_headers()]
+            await until(lambda: len(seen) == 2)
+            assert p.server.request_memory.used >= 320_000
+            assert [(await p.call(command)).code for command in long_headers()] == [2, 2]
+            assert p.server.rejections.counts == {"overload": 2}
+            ordinary = asyncio.ensure_future(p.call(Command(34, ext={"a": "group", "b": "topic"}, body=b"heartbeat")))
+            await until(lambda: len(seen) == 3)
+            release.set()
+            assert [(await call).code for call in (*calls, ordinary)] == [0, 0, 0]
+            assert p.server.request_memory.used == 0
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-09")
+def test_request_is_released_as_counted_when_its_fields_change() -> None:
+    memory = RequestMemory(1 << 20)
+    limits = Limits(NetSettings(), memory)
+    request = Command(10, ext={"k": "v" * 1000}, body=bytes(1000))
+    limits.begin(request)
+    request.ext, request.body = {"k": "v" * 100_000}, None
+    assert limits.end(request) >= 2000
+    assert (limits.in_flight_bytes, memory.used) == (0, 0)
 
 
 def deaf_socket(p: Pair) -> socket.socket:

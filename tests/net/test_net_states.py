@@ -124,12 +124,12 @@ class FakeTransport:
 def test_connection_is_read_exactly_while_no_cause_holds() -> None:
     limits, transport = Limits(NetSettings(in_flight_max=2), RequestMemory(1 << 20)), FakeTransport()
     limits.transport = transport
-    waiting = Command(10)
+    waiting, second = Command(10), Command(10)
     for write_paused, full, yielding, backlog in itertools.product((False, True), repeat=4):
         limits.write_paused, limits.yielding = write_paused, yielding
         if full:
             limits.begin(waiting)
-            limits.begin(waiting)
+            limits.begin(second)
         if backlog:
             limits.backlog.append(waiting)
         limits.update_reading()
@@ -137,7 +137,7 @@ def test_connection_is_read_exactly_while_no_cause_holds() -> None:
         assert limits.read_paused == (not transport.reading)
         if full:
             limits.end(waiting)
-            limits.end(waiting)
+            limits.end(second)
         limits.backlog.clear()
     assert limits.in_flight == limits.in_flight_bytes == 0
 
@@ -146,16 +146,16 @@ def test_connection_is_read_exactly_while_no_cause_holds() -> None:
 def test_in_flight_limit_counts_requests_and_bytes() -> None:
     memory = RequestMemory(1 << 20)
     limits = Limits(NetSettings(in_flight_max=3, in_flight_bytes_max=5000), memory)
-    large, small = Command(10, body=bytes(3000)), Command(10)
+    large, small, third, fourth = (Command(10, body=bytes(size)) for size in (3000, 0, 0, 3000))
     limits.begin(large)
     limits.begin(small)
     assert not limits.full and memory.used == 3000
-    limits.begin(small)
+    limits.begin(third)
     assert limits.full
-    limits.end(small)
+    limits.end(third)
     assert not limits.full
-    limits.begin(large)
+    limits.begin(fourth)
     assert limits.full and (limits.in_flight_bytes, memory.used) == (6000, 6000)
-    for request in (large, small, large):
+    for request in (large, small, fourth):
         limits.end(request)
     assert (limits.in_flight, limits.in_flight_bytes, memory.used, limits.full) == (0, 0, 0, False)

@@ -21,6 +21,7 @@ from saturnmq.protocol.frames.command import Command
 log = logging.getLogger(__name__)
 
 _OPAQUE_END: Final = 1 << 31
+WAITING_FACTOR: Final = 4  # callers that may wait for a permit, as a multiple of the permits
 
 
 def opaques(first: int = 0) -> Iterator[int]:
@@ -82,7 +83,10 @@ class Calls:
 
 
 class Permits:
-    """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20)."""
+    """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20).
+
+    The number of those who wait is bounded, too: each is a request in flight, and peers of a server cause them.
+    """
 
     def __init__(self, count: int, kind: str) -> None:
         self.free = count
@@ -91,7 +95,10 @@ class Permits:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, timeout_ms: int, address: str) -> int:
-        """Take a permit; return the remaining timeout in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
+        """Take a permit; return the remaining timeout in ms.
+
+        Raises TooManyRequests for timeout_ms <= 0 or if too many callers wait, else NoPermit.
+        """
         if self.free > 0:
             self.free -= 1
             return timeout_ms
@@ -99,7 +106,7 @@ class Permits:
             f"no {self._kind} permit for a call to {address}: all {self._count} are taken, "
             f"{len(self._waiting)} callers wait"
         )
-        if timeout_ms <= 0:
+        if timeout_ms <= 0 or len(self._waiting) >= WAITING_FACTOR * self._count:
             raise TooManyRequests(text + "; too many requests, too fast")
         loop = asyncio.get_running_loop()
         before = loop.time()

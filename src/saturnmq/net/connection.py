@@ -417,16 +417,20 @@ class Connection(asyncio.Protocol):
 
     # ---- calls
 
-    async def invoke(self, command: Command, timeout_ms: int, *, limited: bool = True) -> Command:
+    async def invoke(
+        self, command: Command, timeout_ms: int, *, limited: bool = True, body: Callable[[], bytes | None] | None = None
+    ) -> Command:
         """Send a request and wait for the response. Raises CallTimeout, SendFailed (closed before the response), TooManyRequests.
 
         limited: take one of the endpoint's permits (REM-17, REM-20); waiting for it counts against timeout_ms. Callers with their
-        own limit on concurrent calls need no permit.
+        own limit on concurrent calls need no permit. body: makes the body once there is a permit, so that callers that wait hold none.
         """
         owner = self._owner
         if limited:
             timeout_ms = await owner.async_permits.acquire(timeout_ms, self.remote_address)
         try:
+            if body is not None:
+                command.body = body()
             reply = await self.ask(command, timeout_ms)
         finally:
             if limited:

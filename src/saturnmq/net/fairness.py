@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Final, Protocol
 
 QUANTUM_SECONDS: Final = 0.002  # for the requests of one connection
-QUANTUM_STEP: Final = 4  # requests between two clock reads
 ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
 BULK_BYTES: Final = (
     65_536  # after a read of this size a connection yields; uvloop reads it up to 32 times in a row otherwise

@@ -11,7 +11,7 @@ A connection is read exactly while no row of this table holds; `Limits.update_re
 
 Invariants: requests are handled in the order of their arrival, so nothing is handled while `backlog` holds older requests, and
 nothing is decoded while older bytes wait. The counts never go below zero: each `begin` has exactly one `end`. Units: bytes of
-request bodies, event-loop seconds.
+memory that requests take, body and header fields; event-loop seconds.
 
 Requirements: REM-05, REM-12, LIM-06, LIM-07, LIM-09..LIM-11.
 """
@@ -33,8 +33,13 @@ class ReadTransport(Protocol):
     def resume_reading(self) -> None: ...
 
 
+def memory_of(request: Command) -> int:
+    """Bytes that a request takes while it is in flight: its body and its header fields."""
+    return request.header_bytes + (len(request.body) if request.body else 0)
+
+
 class RequestMemory:
-    """Body bytes of the requests in flight over all connections of an endpoint, and their limit (LIM-10)."""
+    """Memory of the requests in flight over all connections of an endpoint, bytes, and its limit (LIM-10)."""
 
     __slots__ = ("bytes_max", "used")
 
@@ -48,6 +53,7 @@ class Limits:
 
     __slots__ = (
         "_bytes_max",
+        "_held",
         "_memory",
         "_requests_max",
         "backlog",
@@ -71,6 +77,7 @@ class Limits:
         self.undecoded = False
         self.backlog: deque[Command] = deque()
         self.read_paused = False
+        self._held: dict[int, int] = {}  # memory of each request in flight, by its id()
         self._memory = memory
         self._requests_max = settings.in_flight_max
         self._bytes_max = settings.in_flight_bytes_max
@@ -78,19 +85,20 @@ class Limits:
     def begin(self, request: Command) -> None:
         """Count a request as in flight. It loses its remark, which no server reads and no limit counts."""
         request.remark = None
-        body_bytes = len(request.body) if request.body else 0
+        held = self._held[id(request)] = memory_of(request)
         self.in_flight += 1
-        self.in_flight_bytes += body_bytes
-        self._memory.used += body_bytes
+        self.in_flight_bytes += held
+        self._memory.used += held
         self.full = self.in_flight >= self._requests_max or self.in_flight_bytes >= self._bytes_max
 
-    def end(self, request: Command) -> None:
-        """Count a request as completed."""
-        body_bytes = len(request.body) if request.body else 0
+    def end(self, request: Command) -> int:
+        """Count a request as completed; returns what it counted, bytes."""
+        held = self._held.pop(id(request))  # its fields may have been replaced meanwhile
         self.in_flight -= 1
-        self.in_flight_bytes -= body_bytes
-        self._memory.used -= body_bytes
+        self.in_flight_bytes -= held
+        self._memory.used -= held
         self.full = self.in_flight >= self._requests_max or self.in_flight_bytes >= self._bytes_max
+        return held
 
     @property
     def may_handle(self) -> bool:

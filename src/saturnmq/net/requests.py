@@ -19,9 +19,9 @@ from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from saturnmq.net.calls import Calls
-from saturnmq.net.fairness import QUANTUM_SECONDS, QUANTUM_STEP, FairQueue
+from saturnmq.net.fairness import QUANTUM_SECONDS, FairQueue
 from saturnmq.net.later import Later
-from saturnmq.net.limits import Limits, RequestMemory
+from saturnmq.net.limits import Limits, RequestMemory, memory_of
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 # Result of a handler. bytes is a whole encoded response frame; empty bytes and None mean no response.
 Reply = Command | bytes | Later | Awaitable[Command | None] | None
 
-_SMALL_BODY_BYTES: Final = 1024  # requests with at most this body are served even under memory pressure
+_SMALL_BYTES: Final = 4096  # requests of at most this size, header fields included, are served even under memory pressure
 _ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the peer sent
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
@@ -175,7 +175,7 @@ class Requests(Generic[C]):
             if limits.write_paused or limits.full:
                 limits.backlog.extend(commands[index + 1 :])
                 break
-            if not last and index % QUANTUM_STEP == QUANTUM_STEP - 1 and monotonic() > until:
+            if not last and monotonic() > until:
                 limits.backlog.extend(commands[index + 1 :])
                 self.yield_turn()
                 break
@@ -225,7 +225,7 @@ class Requests(Generic[C]):
         if owner.stopping:
             self._answer(command, command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is stopping"))
             return
-        if command.body and len(command.body) > _SMALL_BODY_BYTES and self._overloaded(command):
+        if memory_of(command) > _SMALL_BYTES and self._overloaded(command):
             return
         try:
             for hook in owner.hooks:
@@ -290,11 +290,12 @@ class Requests(Generic[C]):
         if reply is not None:
             self._answer(command, reply)
 
-    def _end(self, command: Command) -> None:
-        """Count a request as completed; handle requests held back because of the limit."""
-        self._limits.end(command)
+    def _end(self, command: Command) -> int:
+        """Count a request as completed; handle requests held back because of the limit. Returns its memory, bytes."""
+        held = self._limits.end(command)
         if self._limits.read_paused:
             self._loop.call_soon(self.resume)
+        return held
 
     @contextlib.contextmanager
     def release_in_flight(self, command: Command) -> Iterator[None]:
@@ -303,13 +304,12 @@ class Requests(Generic[C]):
         Otherwise this connection might stop being read although the awaited answer arrives on it.
         """
         memory = self._owner.request_memory
-        body_bytes = len(command.body) if command.body else 0
-        self._end(command)
-        memory.used += body_bytes  # its body still occupies memory
+        held = self._end(command)
+        memory.used += held  # it still occupies memory
         try:
             yield
         finally:
-            memory.used -= body_bytes
+            memory.used -= held
             self._limits.begin(command)
 
     def _answer(self, command: Command, reply: Command) -> None:

@@ -5,6 +5,8 @@ Requirements: CA-15, RT-08.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.requests.context import MessageContext
@@ -13,7 +15,7 @@ from saturnmq.broker.requests.table_row import BODY_BUDGET
 from saturnmq.net import CallTimeout, Connection
 from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
+from saturnmq.protocol.errors import RemoteProtocolError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import parse_offset_message_id
@@ -22,6 +24,8 @@ from saturnmq.protocol.signatures import without_credentials
 
 RELAY_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
+STATUS_SECONDS_MAX: Final = 15.0  # no further member is asked afterwards: clients have given up waiting
+STATUS_BYTES_MAX: Final = 8 << 20  # of the members' answers; the response must fit one frame
 
 
 async def running_info(
@@ -29,7 +33,7 @@ async def running_info(
 ) -> Command:
     """Serve GET_CONSUMER_RUNNING_INFO (307)."""
     ext = without_credentials(request.ext)
-    return await _relayed(ctx, request, header.consumer_group, header.client_id, ext, request.body)
+    return await _relayed(ctx, request, header.consumer_group, header.client_id, ext, lambda: request.body)
 
 
 async def consume_directly(
@@ -42,28 +46,42 @@ async def consume_directly(
         raise response_error(
             ResponseCode.SYSTEM_ERROR, f"msgId={header.msg_id!r:.80} is no offset id: {error}"
         ) from error
-    record = record_at(ctx.store, offset)
-    if record is None:
-        raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+
+    def record() -> bytes:
+        found = record_at(ctx.store, offset)
+        if found is None:
+            raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        return found
+
     ext = without_credentials(request.ext) | {"brokerName": ctx.settings.broker_name}
     return await _relayed(ctx, request, header.consumer_group, header.client_id or "", ext, record)
 
 
 async def _relayed(
-    ctx: MessageContext, request: Command, group: str, client_id: str, ext: dict[str, str], body: bytes | None
+    ctx: MessageContext,
+    request: Command,
+    group: str,
+    client_id: str,
+    ext: dict[str, str],
+    body: Callable[[], bytes | None],
 ) -> Command:
-    """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online."""
+    """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online or does not read."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
     member = next((c for c, info in members if info.client_id == client_id and not c.closed), None)
     if member is None:
         text = f"The Consumer <{group}> <{client_id}> not online"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    if member.output_full:
+        text = f"The Consumer <{group}> <{client_id}> does not read what is sent to it"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
     try:
-        answer = await member.invoke(Command(request.code, ext=ext, body=body), RELAY_TIMEOUT_MS)
+        answer = await member.invoke(Command(request.code, ext=ext), RELAY_TIMEOUT_MS, body=body)
     except CallTimeout as error:
         text = f"consumer <{group}> <{client_id}> Timeout: {error}"
         return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, text)
+    except ResponseError:
+        raise
     except SaturnError as error:
         text = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
@@ -75,21 +93,27 @@ async def consumer_status(
 ) -> Command:
     """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): current offsets of the members (221).
 
-    clientAddr, a client id, selects one member; members that do not answer are omitted.
+    clientAddr, a client id, selects one member; members that do not answer are omitted, as are those that are not reached
+    within STATUS_SECONDS_MAX and STATUS_BYTES_MAX.
     """
     live = ctx.clients.consumers.get(header.group)
     if live is None or not live.members:
         text = f"No Any Consumer online in the consumer group: [{header.group}]"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     table: dict[str, dict[MessageQueue, QueueOffset]] = {}
+    loop, left = asyncio.get_running_loop(), STATUS_BYTES_MAX
+    until = loop.time() + STATUS_SECONDS_MAX
     for member, info in list(live.members.items()):
+        if loop.time() >= until or left <= 0:
+            break
         if header.client_addr and info.client_id != header.client_addr:
             continue
         ask = h.GetConsumerStatus(topic=header.topic, group=header.group)
         command = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ask.to_ext())
         try:
             answer = await member.invoke(command, STATUS_TIMEOUT_MS)
-            if answer.code == ResponseCode.SUCCESS and answer.body:
+            left -= len(answer.body or b"")
+            if answer.code == ResponseCode.SUCCESS and answer.body and left >= 0:
                 table[info.client_id] = GetConsumerStatusBody.decode(
                     answer.body, budget=BODY_BUDGET
                 ).message_queue_table

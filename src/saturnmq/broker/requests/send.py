@@ -40,7 +40,7 @@ from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX, Host, Message, decode_batch
 from saturnmq.protocol.names import topic_problem
 from saturnmq.protocol.properties import find, take, with_property, without
-from saturnmq.store import PutResult, PutStatus
+from saturnmq.store import MessageStore, PutResult, PutStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
@@ -48,6 +48,12 @@ _COMMIT: Final = int(SysFlag.COMMIT)
 NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 )  # they describe the record's layout; a sender must not set them
+SMALL_BYTES: Final = 4096  # messages of at most this size are taken even if the flush of the log lags
+# Bytes of the log that are not flushed above which messages are rejected: those of more than LAGGING_BYTES, and all but small ones at
+# twice as many. A kernel lets every writer wait for the disk at a fifth of the memory.
+UNFLUSHED_BYTES: Final = 268_435_456
+LAGGING_BYTES: Final = 65_536
+BATCH_COMMON_BYTES_MIN: Final = 4 * 1024 * 1024  # of common properties, whatever maxMessageSize is
 DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 _DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
 _LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
@@ -190,7 +196,27 @@ def refused_at_arrival(ctx: SendContext, request: Command, base: dict[str, str])
             f" ({ctx.in_flight.sends} sends wait for the disk, at most {settings.send_queue_max} may)"
         )
         return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
-    return None
+    return refused_while_flush_lags(ctx, request, len(request.body or b""), base)
+
+
+def unflushed_bytes(store: MessageStore) -> int:
+    """Bytes of the log that are not durable yet."""
+    return store.log.end - store.flushed_offset
+
+
+def refused_while_flush_lags(ctx: SendContext, request: Command, size: int, base: dict[str, str]) -> Command | None:
+    """Reject a message of `size` bytes that is too large for a disk that does not keep up with the log.
+
+    Otherwise the kernel makes every append wait for the disk, and the whole broker with it. Small messages are still taken.
+    """
+    lag = unflushed_bytes(ctx.store) if size > SMALL_BYTES else 0
+    if lag <= UNFLUSHED_BYTES or (lag <= 2 * UNFLUSHED_BYTES and size <= LAGGING_BYTES):
+        return None
+    text = (
+        f"[OVERLOAD]system busy, start flow control for a while ({lag} bytes of the log are not flushed: the disk takes no message "
+        f"of {size} bytes now)"
+    )
+    return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
 
 
 def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[str, str]) -> TopicConfig:
@@ -300,6 +326,12 @@ def _put_batch(
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
+    if len(tail) * len(items) > max(limit, BATCH_COMMON_BYTES_MIN):  # a request of 100 KB could become 300 MB of records
+        text = (
+            f"the batch has {len(tail)} bytes of common properties, and each of its {len(items)} messages is stored with "
+            f"them: at most {max(limit, BATCH_COMMON_BYTES_MIN)} bytes in all; send it in parts"
+        )
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS

@@ -9,6 +9,7 @@ from typing import Final
 
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.message_queries import record_at
+from saturnmq.broker.requests.send import refused_at_arrival, refused_while_flush_lags
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
@@ -27,15 +28,22 @@ from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.store import PutStatus
+from saturnmq.slices import LongAnswer
+from saturnmq.store import PutResult, PutStatus
 
 _FIRST_RETRY_LEVEL: Final = 3
 
 
-async def send_back(
+def send_back(
     ctx: SendContext, connection: Connection, request: Command, header: h.ConsumerSendMsgBack
-) -> Command:
-    """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06)."""
+) -> LongAnswer:
+    """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06).
+
+    The copy is made within the turn of the connection: a request of 100 bytes may append 4 MiB.
+    """
+    refused = refused_at_arrival(ctx, request, {})
+    if refused is not None:
+        return refused
     group = ctx.groups.find(header.group, connection.remote_address)
     if group is None:
         text = f"subscription group not exist, {header.group}"
@@ -49,6 +57,9 @@ async def send_back(
     record = record_at(ctx.store, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    refused = refused_while_flush_lags(ctx, request, len(record), {})
+    if refused is not None:
+        return refused
     original = decode_record(record)
     most = group.retry_max_times
     if request.version >= VERSION_MAX_RECONSUME and header.max_reconsume_times is not None:
@@ -65,6 +76,13 @@ async def send_back(
     delay_ms = _exact_delay_ms(request) if level else 0
     copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
     result = ctx.master.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
+    if result.status is PutStatus.PUT_OK and ctx.store.acknowledges_at_once:
+        return request.reply()
+    return _sent_back(ctx, request, result)
+
+
+async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> Command:
+    """The response once the copy is durable."""
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())

@@ -69,7 +69,10 @@ def parse(template: HeaderTemplate) -> ParsedTemplate | None:
 
 def send(ctx: SendContext, connection: Connection, request: Command) -> Command | bytes | Later:
     """Serve a send. Returns a response, its encoded frame (empty for a one-way request), or one that completes later."""
-    if type(request) is TemplateCommand:
+    body, small = request.body, reference.SMALL_BYTES
+    if type(request) is TemplateCommand and (
+        body is None or len(body) <= small or reference.unflushed_bytes(ctx.store) <= reference.UNFLUSHED_BYTES
+    ):
         template = request.template
         parsed = template.parsed
         if parsed is None:

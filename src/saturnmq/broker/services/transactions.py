@@ -48,7 +48,7 @@ from saturnmq.protocol.message import (
 )
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.slices import finish, joined
+from saturnmq.slices import Pace, finish, joined
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.tasks import OnFailure, cancel, supervised
@@ -66,7 +66,6 @@ _DELAYS: Final = (
 )
 _TRIES: Final = 3
 _MEMBERS_ASKED_MAX: Final = 1000  # members of a producer group looked at for one that has the right
-_STEP: Final = 64  # records handled before other tasks run
 _RETRY_SECONDS: Final = 10
 _COMMIT: Final = int(SysFlag.COMMIT)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
@@ -196,20 +195,18 @@ class Transactions:
 
     async def _scan(self) -> None:
         half_from, op_from = self._progress(HALF_TOPIC), self._progress(OP_HALF_TOPIC)
-        decided = self._finished
-        for count, message in enumerate(self._records(OP_HALF_TOPIC, op_from, self._ends[1])):
+        decided, pace = self._finished, Pace()
+        for message in self._records(OP_HALF_TOPIC, op_from, self._ends[1]):
             decided.update(offset for offset in _decided_by(message) if offset >= half_from)
-            if count % _STEP == _STEP - 1:
-                await asyncio.sleep(0)
-        for count, message in enumerate(self._records(HALF_TOPIC, half_from, self._ends[0])):
+            await pace.step()
+        for message in self._records(HALF_TOPIC, half_from, self._ends[0]):
             if message.queue_offset not in decided:
                 half = self._half(message, op_from)
                 physical, checks = self._saved_checks.get(half.offset, (-1, 0))
                 if physical == half.physical:
                     half.checks = max(half.checks, checks)
                 self.table.add(half)
-            if count % _STEP == _STEP - 1:
-                await asyncio.sleep(0)
+            await pace.step()
         self._saved_checks, self._finished = {}, set()
         self.ready = True
         log.info("half messages read from=%s to=%s undecided=%s", half_from, self._ends[0], len(self.table.pending))
@@ -371,8 +368,8 @@ class Transactions:
         for offset in owed:
             self._write_op(offset)
         without_producer: dict[str, int] = {}
-        now_ms = self._clock_ms()
-        for count, half in enumerate(list(self.table.pending.values()), 1):
+        now_ms, pace = self._clock_ms(), Pace()
+        for half in list(self.table.pending.values()):
             step = self.table.step(half, now_ms)
             if step is not None and self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
@@ -385,8 +382,7 @@ class Transactions:
                     self._discard(half, message)
                 elif self._check(half, message, without_producer):
                     checked.add(half.offset)
-            if count % _STEP == 0:
-                await asyncio.sleep(0)
+            await pace.step()
         for group, number in without_producer.items():
             log.warning("no live producer to check half messages group=%s count=%s", group, number)
         await self._save()
@@ -425,7 +421,7 @@ class Transactions:
                 return None
             if not self._may_decide(connection, topic):
                 continue
-            if not (connection.closed or connection.congested):
+            if not (connection.closed or connection.output_full):
                 return connection
             tries -= 1
             if not tries:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -150,6 +151,11 @@ class Command:
     @property
     def is_oneway(self) -> bool:
         return bool(self.flag & _ONEWAY)
+
+    @property
+    def header_bytes(self) -> int:
+        """Memory of the header fields, bytes. A character takes up to four: one beyond the first 65,536 widens its whole text."""
+        return sum(map(sys.getsizeof, self.ext)) + sum(map(sys.getsizeof, self.ext.values()))
 
     def reply(
         self,

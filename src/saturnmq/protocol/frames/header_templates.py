@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -86,6 +87,11 @@ class TemplateCommand(Command):
     def ext(self, value: dict[str, str]) -> None:
         """Replace the fields; the text of those that came is not kept."""
         self._ext, self.values, self.text = value, (), ""
+
+    @property
+    def header_bytes(self) -> int:
+        """Memory of the header fields, bytes. What the template holds is shared, what `values` holds is short."""
+        return sys.getsizeof(self.text) if self._ext is None else super().header_bytes
 
 
 class Piece:
