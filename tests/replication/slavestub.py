@@ -1,25 +1,31 @@
-"""Fixtures of the master-slave tests: a store with small files, its HA port, and a slave that is only a socket."""
+"""Fixtures of the master-slave tests: a store with small files, its HA port, slaves of it, and a slave that is only a socket."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from saturnmq.net import TlsSettings
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.message import Host, Message
 from saturnmq.replication.masterslave.acks import SlaveAcks
+from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 from saturnmq.replication.masterslave.master import HaMaster
+from saturnmq.replication.masterslave.opening import slave_dispatch
 from saturnmq.replication.masterslave.settings import HaSettings
+from saturnmq.replication.masterslave.slave import HaSlave
 from saturnmq.replication.masterslave.stream import Frame, FrameDecoder, encode_report
-from saturnmq.store import MessageStore, StoreProfile, StoreSettings
+from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
+from waiting import until
 
 FILE: Final = 65_536  # bytes of a commit log file
 BROKER: Final = Host("127.0.0.1", 10911)
 CLIENT: Final = Host("10.0.0.9", 5)
+SYNC: Final = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 
 
 def message(body: bytes = b"body", topic: str = "T", queue: int = 0, properties: bytes = b"") -> Message:
@@ -49,13 +55,22 @@ def log_bytes(store: MessageStore, begin: int = 0, end: int | None = None) -> by
 class Port:
     """A store and its HA port."""
 
-    def __init__(self, store: MessageStore, **settings: Any) -> None:
+    def __init__(
+        self, store: MessageStore, tls: TlsSettings | None = None, *, protected: bool = False, **settings: Any
+    ) -> None:
         self.store = store
         self.settings = HaSettings(**settings)
         self.rejections = Rejections()
         self.acks = SlaveAcks(fall_behind_max=self.settings.fall_behind_max, timeout_ms=self.settings.slave_timeout_ms)
         self.master = HaMaster(
-            self.settings, store.log, lambda: store.dispatched, store.disk, self.acks, rejections=self.rejections
+            self.settings,
+            store.log,
+            lambda: store.dispatched,
+            store.disk,
+            self.acks,
+            protected=protected,
+            rejections=self.rejections,
+            tls=tls,
         )
         self.port = 0
         self.slaves: list[SocketSlave] = []
@@ -73,7 +88,7 @@ class Port:
 
 @asynccontextmanager
 async def serving(path: Path, *, flush: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Port]:
-    """A started store with an open HA port; `flush` are settings of the store."""
+    """A started store with an open HA port; `flush` are settings of the store, all others of `Port`."""
     store = opened(path, **(flush or {}))
     await store.start()
     made = Port(store, **settings)
@@ -131,7 +146,68 @@ class SocketSlave:
         while await self.frame() is not None:
             pass
 
+    async def closed_with(self, answer: bytes) -> None:
+        """Wait until the master has closed the connection; check that it sent this before, and nothing else."""
+        with contextlib.suppress(ConnectionError):
+            assert await self._reader.read() == answer
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
+
+
+class Slave:
+    """A slave's store and its client."""
+
+    def __init__(
+        self,
+        path: Path,
+        address: Callable[[], str],
+        store: dict[str, Any],
+        settings: dict[str, Any],
+        tls: TlsSettings | None = None,
+    ) -> None:
+        self.dispatch: SlaveDispatch = slave_dispatch(small(path, **store))
+        self.store: MessageStore = self.dispatch.store
+        self.client = HaSlave(HaSettings(**settings), self.dispatch, address, tls)
+
+    async def has(self, port: Port) -> None:
+        """Wait until everything of the master is visible here."""
+        await until(lambda: self.store.dispatched >= port.store.dispatched, why=lambda: self.store.dispatched)
+
+
+@asynccontextmanager
+async def following(
+    path: Path,
+    port: Port | Callable[[], str],
+    store: dict[str, Any] | None = None,
+    tls: TlsSettings | None = None,
+    **settings: Any,
+) -> AsyncIterator[Slave]:
+    """A started slave of a master."""
+    address = port if callable(port) else lambda: f"127.0.0.1:{port.port}"
+    slave = Slave(path, address, store or {}, settings, tls)
+    slave.store.open()
+    await slave.store.start()
+    slave.client.start()
+    try:
+        yield slave
+    finally:
+        await slave.client.stop()
+        await slave.store.stop()
+
+
+@asynccontextmanager
+async def liar(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """A port that behaves as the test says; yields its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"

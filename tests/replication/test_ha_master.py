@@ -11,7 +11,7 @@ from slavestub import FILE, Port, log_bytes, message, serving
 from broker.wire import run
 from saturnmq.net import StartError
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.replication.masterslave.master import REFUSED_MAX, SLAVES_MAX
+from saturnmq.replication.masterslave.master import REFUSED_MAX, SLAVES_MAX, WAITING_PER_HOST
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.store import FlushDiskType, PutStatus
 from waiting import until
@@ -197,12 +197,14 @@ def test_refused_connections_are_kept_for_a_moment(tmp_path: Path) -> None:
                 slave.report(5000)
                 await slave.closed()
                 assert clock() - began >= 1
-            crowd = [await port.slave() for _ in range(REFUSED_MAX + SLAVES_MAX)]
-            await until(lambda: len(port.master._refused) + len(port.master.peers) == REFUSED_MAX + SLAVES_MAX)
+            for _ in range(REFUSED_MAX):
+                (await port.slave()).report(5000)
+            await until(lambda: len(port.master._refused) == REFUSED_MAX)
             began = clock()
-            await (await port.slave()).closed()
+            slave = await port.slave()
+            slave.report(5000)
+            await slave.closed()
             assert clock() - began < 1
-            await crowd[-1].closed()
 
     run(work)
 
@@ -258,16 +260,34 @@ def test_too_many_slaves_are_refused_and_the_others_served(tmp_path: Path) -> No
     async def work() -> None:
         async with serving(tmp_path) as port:
             slaves = [await port.slave() for _ in range(SLAVES_MAX)]
-            await until(lambda: len(port.master.peers) == SLAVES_MAX)
-            await (await port.slave()).closed()
+            for slave in slaves:
+                slave.report(0)
+            await until(lambda: port.master.slaves == SLAVES_MAX)
+            late = await port.slave()
+            late.report(0)
+            await late.closed()
             port.put(5)
-            slaves[0].report(0)
             await slaves[0].data(port.store.log.end)
             await slaves[1].close()
-            await until(lambda: len(port.master.peers) == SLAVES_MAX - 1)
+            await until(lambda: port.master.slaves == SLAVES_MAX - 1)
             again = await port.slave()
             again.report(0)
             await again.data(port.store.log.end)
+
+    run(work)
+
+
+def test_connections_that_report_nothing_keep_no_slave_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as port:
+            port.put(5)
+            mute = [await port.slave() for _ in range(WAITING_PER_HOST + 2)]
+            await asyncio.gather(mute[0].closed(), mute[1].closed())
+            assert len(port.master.peers) == WAITING_PER_HOST
+            slave = await port.slave()
+            slave.report(0)
+            await slave.data(port.store.log.end)
+            assert port.master.slaves == 1
 
     run(work)
 

@@ -4,70 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slavestub import FILE, Port, log_bytes, message, serving, small
+from slavestub import FILE, SYNC, Slave, following, liar, log_bytes, message, serving
 
 from broker.wire import run
 from saturnmq.cli.runtime import loop_factory
 from saturnmq.protocol.message import decode_records
-from saturnmq.replication.masterslave.dispatch import SlaveDispatch
-from saturnmq.replication.masterslave.opening import slave_dispatch
-from saturnmq.replication.masterslave.settings import HaSettings
-from saturnmq.replication.masterslave.slave import HaSlave
-from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus
+from saturnmq.store import GetStatus, MessageStore, PutStatus
 from waiting import until
-
-SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-
-
-class Slave:
-    """A slave's store and its client."""
-
-    def __init__(self, path: Path, address: Callable[[], str], store: dict[str, Any], settings: dict[str, Any]) -> None:
-        self.dispatch: SlaveDispatch = slave_dispatch(small(path, **store))
-        self.store: MessageStore = self.dispatch.store
-        self.client = HaSlave(HaSettings(**settings), self.dispatch, address)
-
-    async def has(self, port: Port) -> None:
-        """Wait until everything of the master is visible here."""
-        await until(lambda: self.store.dispatched >= port.store.dispatched, why=lambda: self.store.dispatched)
-
-
-@asynccontextmanager
-async def following(
-    path: Path, port: Port | Callable[[], str], store: dict[str, Any] | None = None, **settings: Any
-) -> AsyncIterator[Slave]:
-    """A started slave of a master."""
-    address = port if callable(port) else lambda: f"127.0.0.1:{port.port}"
-    slave = Slave(path, address, store or {}, settings)
-    slave.store.open()
-    await slave.store.start()
-    slave.client.start()
-    try:
-        yield slave
-    finally:
-        await slave.client.stop()
-        await slave.store.stop()
-
-
-@asynccontextmanager
-async def liar(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """A port that behaves as the test says; yields its address."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await answer(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 def frame(offset: int, data: bytes) -> bytes:

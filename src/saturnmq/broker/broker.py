@@ -153,7 +153,7 @@ class Broker:
         stage = Stage.FLUSH if group is None else Stage.REPLICA
         self.admission = Admission(settings, self.in_flight, self.rejections, stage=stage, changed=self._reject)
         self.store.append_watch.listener = self.admission.append_was_slow
-        self.ha_master = Master(settings, self._ha, self.store, self.rejections) if composed is None else None
+        self.ha_master = Master(settings, self._ha, self.store, self.rejections, tls) if composed is None else None
         self.ha_slave = self._make_slave(dispatch, tls) if dispatch is not None else None
         self._make_requests(tls, group)
         self.configuration = runtime_configuration(
@@ -308,10 +308,11 @@ class Broker:
 
     def _make_slave(self, dispatch: SlaveDispatch, tls: TlsSettings | None) -> Slave:
         copy = MasterCopy(
-            self.settings.broker_name, self.registrar, self.topics, self.groups, self.offsets,
-            self._state_file("delayOffset.json"), self._net, tls, lambda: self.advertised_address,
+            self.settings.broker_name, self.store, self.registrar, self.topics, self.groups, self.offsets,
+            self._state_file("delayOffset.json"), self._state_file("timer.json"), self._net, tls,
+            lambda: self.advertised_address, self._ha.signer,
         )  # fmt: skip
-        return Slave(self._ha, dispatch, copy, self.registrar)
+        return Slave(self._ha, dispatch, copy, self.registrar, tls)
 
     # ---- lifecycle
 
@@ -337,7 +338,7 @@ class Broker:
             ports["broker"] = self.address
             if self._fast_bound[1]:
                 ports["fast"] = f"{self._fast_bound[0]}:{self._fast_bound[1]}"
-        if self.ha_master is not None and self.ha_master.address[1]:
+        if self.ha_master is not None and self.ha_master.address[1] and not self.ha_master.authenticated:
             ports["ha"] = "{}:{}".format(*self.ha_master.address)
         if self.dledger is not None and self._raft is not None and not self._raft.require_secret:
             ports["dledger"] = self._raft.peers[self._raft.self_id]

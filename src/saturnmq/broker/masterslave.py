@@ -15,7 +15,7 @@ from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.requests.table import LEADER_ONLY
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.net import Connection
+from saturnmq.net import Connection, TlsSettings
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.codes import ResponseCode
@@ -46,8 +46,16 @@ _NO_CHANGE: Final = "Can't modify topic or subscription group from slave broker,
 class Master:
     """The HA port of one master; with SYNC_MASTER, sends wait for a slave."""
 
-    def __init__(self, settings: BrokerSettings, ha: HaSettings, store: MessageStore, rejections: Rejections) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        ha: HaSettings,
+        store: MessageStore,
+        rejections: Rejections,
+        tls: TlsSettings | None = None,
+    ) -> None:
         self._store = store
+        self.authenticated = ha.secret_only(protected=settings.acl_enable)  # by the secret, not by addresses
         self._open = ha.port_open(protected=settings.acl_enable)
         self.acks = SlaveAcks(fall_behind_max=ha.fall_behind_max, timeout_ms=ha.slave_timeout_ms)
         self.port = HaMaster(
@@ -58,13 +66,14 @@ class Master:
             self.acks,
             protected=settings.acl_enable,
             rejections=rejections,
+            tls=tls,
         )
         self.address = ("", 0)  # host and port, once it listens
         if settings.broker_role == "SYNC_MASTER":
             if not self._open:
                 raise ConfigError(
                     "brokerRole=SYNC_MASTER needs slaves, and the HA port is closed: set haPortEnable=true, and with "
-                    "aclEnable=true the addresses of the slaves in haAllowedAddresses"
+                    "aclEnable=true haClusterSecret, or the addresses of the slaves in haAllowedAddresses"
                 )
             store.replicate_before_acknowledgement(self.acks)
 
@@ -88,12 +97,14 @@ class Master:
 class Slave:
     """The replication client of one slave, and its copies of the master's tables."""
 
-    def __init__(self, ha: HaSettings, dispatch: SlaveDispatch, copy: MasterCopy, registrar: Registrar) -> None:
+    def __init__(
+        self, ha: HaSettings, dispatch: SlaveDispatch, copy: MasterCopy, registrar: Registrar, tls: TlsSettings | None
+    ) -> None:
         self._ha = ha
         self._registrar = registrar
         self.copy = copy
         dispatch.on_message = copy.replicated
-        self.client = HaSlave(ha, dispatch, self._master_address)
+        self.client = HaSlave(ha, dispatch, self._master_address, tls)
 
     def _master_address(self) -> str:
         """The HA port of the master: the configured one, else what the NameServers report (HA-02)."""

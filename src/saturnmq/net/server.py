@@ -18,7 +18,7 @@ from saturnmq.net.errors import StartError
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.settings import NetSettings
-from saturnmq.net.tls import TLS_CLIENT_HELLO, ContextHolder, TlsMode, TlsSettings, TlsStream
+from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
 from saturnmq.protocol.addresses import host_of
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
@@ -66,7 +66,6 @@ class RemotingServer(Endpoint):
         self._network_of = network_of
         self._by_address: dict[str, int] = {}  # connections by network_of(remote IP), loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
-        self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
@@ -155,17 +154,8 @@ class RemotingServer(Endpoint):
         super().lost(connection)
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
-        """Decide by the first byte and tls.server.mode (table in docs/spec/00 section 3.6)."""
-        if first_byte != TLS_CLIENT_HELLO:
-            return None, "plain connection, but tls.server.mode=enforcing" if self._mode is TlsMode.ENFORCING else None
-        if self._mode is TlsMode.DISABLED:
-            return None, "TLS connection, but tls.server.mode=disabled"
-        if self._tls.context is None:
-            return (
-                None,
-                "TLS connection, but no certificate is configured: set tls.server.certPath and tls.server.keyPath",
-            )
-        return TlsStream(self._tls.context, server_side=True), None
+        """See `ContextHolder.choose`."""
+        return self._tls.choose(first_byte)
 
     @property
     def ports(self) -> set[int]:

@@ -273,6 +273,20 @@ class ContextHolder:
         log.info("tls files reloaded cert=%s", self.settings.server_cert_path)
         return True
 
+    def choose(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
+        """Decide by the first byte and tls.server.mode (table in docs/spec/00 section 3.6): TLS or None, and why not."""
+        mode = self.settings.server_mode
+        if first_byte != TLS_CLIENT_HELLO:
+            return None, "plain connection, but tls.server.mode=enforcing" if mode is TlsMode.ENFORCING else None
+        if mode is TlsMode.DISABLED:
+            return None, "TLS connection, but tls.server.mode=disabled"
+        if self.context is None:
+            return (
+                None,
+                "TLS connection, but no certificate is configured: set tls.server.certPath and tls.server.keyPath",
+            )
+        return TlsStream(self.context, server_side=True), None
+
     def watch(self, interval_ms: int = WATCH_INTERVAL_MS) -> None:
         """Start the task that checks the files periodically; `stop` ends it."""
         if self._sums:

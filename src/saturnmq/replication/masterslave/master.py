@@ -18,12 +18,16 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
+from saturnmq.acl.addresses import network_of
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.server import start_error
+from saturnmq.net.tls import ContextHolder, TlsSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.errors import RemoteProtocolError, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.raft.cluster_secret import ClusterSecret
 from saturnmq.replication.masterslave.acks import SlaveAcks
+from saturnmq.replication.masterslave.handshake import MasterChannel, Terms
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import HEADER, Extent, SlavePosition, encode_heartbeat
 from saturnmq.store.cold import RECENT_BYTES
@@ -35,6 +39,9 @@ from saturnmq.tasks import supervised
 log = logging.getLogger(__name__)
 
 SLAVES_MAX: Final = 16
+WAITING_MAX: Final = 64  # connections without a first report
+WAITING_PER_HOST: Final = 16
+PROOF_SECONDS: Final = 5.0  # for a connection whose address does not suffice
 STEP_BYTES: Final = 512 * 1024
 POLL_SECONDS: Final = 0.02  # how soon new records are sent if no send waits for a slave; Apache: 0.1
 DRAIN_SECONDS: Final = 1.0
@@ -51,12 +58,14 @@ class SlaveConnection(asyncio.Protocol):
         self._master = master
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._channel: MasterChannel | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._paused = self._scheduled = self._reading = False
         self._warm_until = 0  # everything before this offset has just been read into the page cache
         self.stream = SlavePosition(from_oldest=master.settings.from_oldest)
-        self.peer = ""
-        self.heard_at = self.wrote_at = self._loop.time()
+        self.peer = self.host = ""
+        self.trusted = False  # the address suffices
+        self.opened_at = self.heard_at = self.wrote_at = self._loop.time()
 
     # ---- events of the transport
 
@@ -64,10 +73,12 @@ class SlaveConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else ""
+        self.host = host_of(self.peer)
         problem = self._master.opened(self)
         if problem:
             self.close(problem)
             return
+        self._channel = MasterChannel(self._transport.write, self._master.terms, trusted=self.trusted)
         self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -84,9 +95,19 @@ class SlaveConnection(asyncio.Protocol):
         self.send()
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._closing is not None:
+        channel = self._channel
+        if channel is None or self._transport is None or self._closing is not None:
             return
         self.heard_at = self._loop.time()
+        try:
+            data = channel.feed(data)
+        except RemoteProtocolError as error:
+            self.close(error.message)
+            return
+        if channel.established:
+            self._reports(data, channel)
+
+    def _reports(self, data: bytes, channel: MasterChannel) -> None:
         first = self.stream.position is None
         try:
             reported = self.stream.received(data, self._master.extent)
@@ -97,8 +118,15 @@ class SlaveConnection(asyncio.Protocol):
         if not reported:
             return
         if first:
+            if self._master.slaves > SLAVES_MAX:
+                self.close(f"{SLAVES_MAX} slaves are connected")
+                return
             log.info(
-                "slave connected peer=%s stored=%s from=%s", self.peer, self.stream.acknowledged, self.stream.position
+                "slave connected peer=%s stored=%s from=%s tls=%s",
+                self.peer,
+                self.stream.acknowledged,
+                self.stream.position,
+                channel.encrypted,
             )
         self._master.acks.set(self, self.stream.acknowledged)
         if first:
@@ -130,20 +158,26 @@ class SlaveConnection(asyncio.Protocol):
         self._scheduled = False
         try:
             left = STEP_BYTES
-            while left > 0 and self._transport is not None and not self._waits:
-                size = self._send_frame(self._transport)
+            while left > 0 and self._channel is not None and self._transport is not None and not self._waits:
+                size = self._send_frame(self._channel)
                 if not size:
                     return
                 left -= size
         except StoreError as error:
             self.close(f"the log cannot be read: {error.message}")
             return
+        except RemoteProtocolError as error:
+            self.close(error.message)
+            return
         if left <= 0 and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.send)
 
-    def _send_frame(self, transport: asyncio.Transport) -> int:
-        """Send the next frame; returns the size of its data, 0 if there is none now. Raises CorruptRecord."""
+    def _send_frame(self, channel: MasterChannel) -> int:
+        """Send the next frame; returns the size of its data, 0 if there is none now.
+
+        Raises CorruptRecord, RemoteProtocolError.
+        """
         master, extent = self._master, self._master.extent
         offset, size = self.stream.next_data(extent, master.settings.batch_bytes)
         if not size:
@@ -158,7 +192,7 @@ class SlaveConnection(asyncio.Protocol):
                 f"the slave needs the log from offset {offset} on, this master has it from {extent.first} to {extent.end}"
             )
             return 0
-        transport.write(b"".join((HEADER.pack(offset, size), data)))
+        channel.write(b"".join((HEADER.pack(offset, size), data)))
         self.wrote_at = self._loop.time()
         self.stream.sent(size)
         return size
@@ -190,13 +224,20 @@ class SlaveConnection(asyncio.Protocol):
         if (now - self.heard_at) * 1000 > settings.housekeeping_ms:
             self.close(f"no report for {settings.housekeeping_ms} ms")
             return
-        if self._transport is None or self._waits or self.stream.position is None:
+        channel = self._channel
+        if not self.trusted and now - self.opened_at > PROOF_SECONDS and not (channel and channel.established):
+            self.close(f"haClusterSecret is not proved within {PROOF_SECONDS} s")
+            return
+        if channel is None or self._transport is None or self._waits or self.stream.position is None:
             return
         if not self._scheduled:
             self.send()
         if (now - self.wrote_at) * 1000 > settings.heartbeat_ms:
             self.wrote_at = now
-            self._transport.write(encode_heartbeat(self.stream.position))
+            try:
+                channel.write(encode_heartbeat(self.stream.position))
+            except RemoteProtocolError as error:
+                self.close(error.message)
 
 
 class HaMaster:
@@ -212,8 +253,9 @@ class HaMaster:
         *,
         protected: bool = False,
         rejections: Rejections | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """visible_end: everything before this offset may be sent. protected: see `HaSettings.allowed`."""
+        """visible_end: everything before this offset may be sent. protected: see `HaSettings.allowed`. Raises ConfigError."""
         self.settings = settings
         self.log = log
         self.acks = acks
@@ -221,6 +263,8 @@ class HaMaster:
         self.rejections = rejections or Rejections()
         self._disk = disk
         self._allowed = settings.allowed(protected=protected)
+        holder = ContextHolder(tls if tls is not None and settings.tls_enable else TlsSettings(mode="disabled"))
+        self.terms = Terms(holder, ClusterSecret.of(settings.cluster_secret, required=True))
         self._connections: dict[SlaveConnection, None] = {}
         self._refused: set[SlaveConnection] = set()  # closed after a pause
         self._server: asyncio.Server | None = None
@@ -244,6 +288,7 @@ class HaMaster:
         except OSError as error:
             chosen_by = "the HA port is 1 above listenPort; haPortEnable=false starts without it"
             raise start_error(host, port, error, chosen_by) from error
+        self.terms.tls.watch()
         self.acks.on_wait = self._wake
         self._task = supervised(self._run(), "HA port")
         name = self._server.sockets[0].getsockname()
@@ -268,7 +313,13 @@ class HaMaster:
         for connection in [*self._connections, *self._refused]:
             connection.abort()
         self.acks.stop()
+        await self.terms.tls.stop()
         await asyncio.gather(*self._reads, return_exceptions=True)
+
+    @property
+    def slaves(self) -> int:
+        """Number of connections with a first report."""
+        return sum(connection.stream.position is not None for connection in self._connections)
 
     @property
     def peers(self) -> list[str]:
@@ -279,13 +330,27 @@ class HaMaster:
 
     def opened(self, connection: SlaveConnection) -> str:
         """Register a connection; returns why it is refused, "" if it is not."""
-        if not self._allowed.matches(host_of(connection.peer)):
+        connection.trusted = not self.settings.require_secret and self._allowed.matches(connection.host)
+        if not connection.trusted and self.terms.secret is None:
             return "the address is not in haAllowedAddresses"
-        if len(self._connections) >= SLAVES_MAX:
-            return f"{SLAVES_MAX} slaves are connected"
+        self._make_space(network_of(connection.host))
         self._connections[connection] = None
         self._any_slave.set()
         return ""
+
+    def _make_space(self, network: str) -> None:
+        """Close the oldest connection without a first report if there are too many of them, of one network or in all."""
+        waiting = [each for each in self._connections if each.stream.position is None]
+        same = [each for each in waiting if network_of(each.host) == network]
+        oldest = None
+        if len(same) >= WAITING_PER_HOST:
+            oldest = same[0]
+        elif len(waiting) >= WAITING_MAX:
+            oldest = next((each for each in waiting if not each.trusted), waiting[0])
+        if oldest is not None:
+            self.rejections.note("ha", oldest.peer, "no report, and others wait")
+            oldest.abort()
+            self._forget(oldest)
 
     def lost(self, connection: SlaveConnection, reason: str) -> None:
         """Forget a closed connection."""

@@ -15,9 +15,12 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
+from saturnmq.net.tls import TlsSettings, client_context
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.raft.cluster_secret import ClusterSecret
 from saturnmq.replication.masterslave.dispatch import SlaveDispatch, Step
+from saturnmq.replication.masterslave.handshake import SlaveChannel
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
 from saturnmq.store import wait_confirmed
@@ -34,19 +37,33 @@ _CHECK_SECONDS: Final = 0.1
 _REPORT_BYTES_MAX: Final = 1024  # unsent reports, after which none are written
 
 
+_NO_ANSWER: Final = (
+    f"no answer to the opening for {CONNECT_SECONDS} s. A Java master knows neither TLS nor a secret on this port: for one, set "
+    "haTlsEnable=false and no haClusterSecret"
+)
+
+
 class MasterConnection(asyncio.Protocol):
     """One connection to a master. served: a frame that continues the log arrived. closed: set with the reason when it has ended."""
 
-    def __init__(self, settings: HaSettings, dispatch: SlaveDispatch) -> None:
+    def __init__(
+        self,
+        settings: HaSettings,
+        dispatch: SlaveDispatch,
+        make_channel: Callable[[Callable[[bytes], object]], SlaveChannel],
+    ) -> None:
+        """make_channel(send): the channel to the master."""
+        self._make_channel = make_channel
         self._settings = settings
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
+        self._channel: SlaveChannel | None = None
         self.served = self._stuck = self._scheduled = False
         self._step = Step.DONE
         self._reported = PhysicalOffset(-1)
-        self._heard_at = self._reported_at = self._loop.time()
+        self._opened_at = self._heard_at = self._reported_at = self._loop.time()
         self.closed: asyncio.Future[str] = self._loop.create_future()
 
     # ---- events of the transport
@@ -54,7 +71,10 @@ class MasterConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport.set_write_buffer_limits(high=_REPORT_BYTES_MAX)
-        self._report(always=True)  # at once: the master sends nothing before
+        channel = self._channel = self._make_channel(self._transport.write)
+        channel.start()
+        if channel.established:
+            self._report(always=True)  # at once: the master sends nothing before
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -67,11 +87,16 @@ class MasterConnection(asyncio.Protocol):
         self._stuck = False
 
     def data_received(self, data: bytes) -> None:
-        if self.closed.done():
+        channel = self._channel
+        if self.closed.done() or channel is None:
             return
         self._heard_at = self._loop.time()
         slave_log = self._dispatch.log
         try:
+            began = channel.established
+            data = channel.feed(data)
+            if channel.established and not began:
+                self._report(always=True)
             for frame in self._decoder.feed(data):
                 check_frame(frame, slave_log.received, slave_log.file_bytes)
                 if frame.data:
@@ -123,15 +148,23 @@ class MasterConnection(asyncio.Protocol):
     def _report(self, *, always: bool = False) -> None:
         """Report what is stored, if that has advanced."""
         stored = self._dispatch.stored
-        if self._transport is None or self._stuck or (stored <= self._reported and not always):
+        channel = self._channel
+        if self._transport is None or channel is None or not channel.established:
+            return
+        if self._stuck or (stored <= self._reported and not always):
             return
         self._reported = stored
         self._reported_at = self._loop.time()
-        self._transport.write(encode_report(stored))
+        try:
+            channel.write(encode_report(stored))
+        except RemoteProtocolError as error:
+            self.close(error.message)
 
     def check(self) -> None:
         """Report as a heartbeat if due; close the connection if the master is silent or reads no reports."""
         now, settings = self._loop.time(), self._settings
+        if self._channel is not None and not self._channel.established and now - self._opened_at > CONNECT_SECONDS:
+            self.close(_NO_ANSWER)
         if self._step is Step.BLOCKED:
             self._heard_at = now  # not read from
             self.resume()
@@ -145,8 +178,13 @@ class MasterConnection(asyncio.Protocol):
 class HaSlave:
     """Keeps a slave connected to its master. address: the master's HA port, `host:port`, or "" while it is unknown."""
 
-    def __init__(self, settings: HaSettings, dispatch: SlaveDispatch, address: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: HaSettings, dispatch: SlaveDispatch, address: Callable[[], str], tls: TlsSettings | None = None
+    ) -> None:
+        """tls: used if tls.enable and haTlsEnable are set. Raises ConfigError."""
         self._settings = settings
+        self._context = client_context(tls) if tls is not None and tls.enable and settings.tls_enable else None
+        self._secret = ClusterSecret.of(settings.cluster_secret, required=True)
         self._dispatch = dispatch
         self._address = address
         self._task: asyncio.Task[None] | None = None
@@ -193,11 +231,15 @@ class HaSlave:
         """Copy the log until the connection is closed; returns why it was."""
         host, _, port = address.rpartition(":")
         dispatch = self._dispatch
+
+        def channel(send: Callable[[bytes], object]) -> SlaveChannel:
+            return SlaveChannel(send, address, self._context, self._secret)
+
         try:
             await self._settle()
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: MasterConnection(self._settings, dispatch), host.strip("[]"), int(port)
+                    lambda: MasterConnection(self._settings, dispatch, channel), host.strip("[]"), int(port)
                 )
         except (OSError, ValueError, SaturnError) as error:
             return f"cannot connect: {error or type(error).__name__}"
