@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
+from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.forwarding import Forwarding
 from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.context import RuntimeContext
@@ -299,8 +299,6 @@ class DLedger:
         A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08).
         """
         code = request.code
-        if code == RequestCode.GET_ALL_DELAY_OFFSET:
-            return self._delay_progress(request)
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             return self._runtime_info(connection, request)
         if self.group.serving and self.group.leads:
@@ -378,14 +376,6 @@ class DLedger:
             "dledgerLastQuarantinedOffset": str(self.group.dispatch.quarantine.last),
         }
         return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
-
-    def _delay_progress(self, request: Command) -> Command:
-        """GET_ALL_DELAY_OFFSET (45), extended by the timer progress that our own followers need (DL-C07)."""
-        reply = request.reply(body=self._runtime.master.delay.encode())
-        progress = self._runtime.master.timer.published_progress()
-        if progress is not None:
-            reply.ext = {TIMER_FIELD: progress}
-        return reply
 
 
 _UNREAD: Final = (

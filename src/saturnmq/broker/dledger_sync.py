@@ -14,7 +14,6 @@ Requirements: DL-C07, DL-X18, SEC-18.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +22,7 @@ from saturnmq.broker.dledger_state import GroupState
 from saturnmq.broker.events import Event
 from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.registrar import Registrar
-from saturnmq.broker.services.timer import parse_progress
+from saturnmq.broker.services.timer import PROGRESS_FIELD, encode_progress, parse_progress
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.topics import Topics
@@ -53,7 +52,6 @@ REST: Final = 10  # pause after a copy, as a multiple of its duration: large tab
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the final copy before this member leads; the previous leader may be down
 LAST_POLL_SECONDS: Final = 0.01
-TIMER_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with the progress of timed messages
 
 
 class _NotServing(SaturnError):
@@ -237,7 +235,7 @@ class LeaderCopy:
             self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
         )
         bodies = [answer.body or b"" for answer in (topics, groups, offsets, delays)]
-        return GroupState(self._group.raft.group, name, True, -1, delays.ext.get(TIMER_FIELD, ""), *bodies)
+        return GroupState(self._group.raft.group, name, True, -1, delays.ext.get(PROGRESS_FIELD, ""), *bodies)
 
     async def _take(self, state: GroupState, known: list[str], *, last: bool, sure: bool) -> None:
         """Take over the tables. Raises SaturnError for tables of another broker, and what cannot be parsed."""
@@ -271,7 +269,7 @@ class LeaderCopy:
             most = min(timed[0], self._clock_ms()), min(timed[1], store.log.end)
             if most != timed:
                 log.warning("progress of timed messages above clock and log lowered from=%s to=%s", timed, most)
-                await self._write(self._timer_file, json.dumps({"doneMs": most[0], "logEnd": most[1]}).encode())
+                await self._write(self._timer_file, encode_progress(*most).encode())
 
     async def _write(self, file: StateFile, data: bytes) -> None:
         await asyncio.get_running_loop().run_in_executor(None, _write_changed, file, data)

@@ -1,9 +1,12 @@
-"""Copies to a slave its master's state that is not in the log: topics, groups, consumer offsets, progress of delayed messages.
+"""Copies to a slave its master's state that is not in the log: topics, groups, consumer offsets, progress of delivery.
 
 The master is the one that NameServers report. Each table is copied on its own, so that a failure of one affects no other. The
-master learns nothing from a slave, except what clients pull and commit there.
+master learns nothing from a slave, except what clients pull and commit there. Requests are signed with haAccessKey, if it is set.
 
-Requirements: MS-01..MS-05, MS-09, HA-20.
+What is copied never exceeds this slave's own log, so that it can become the master: consumer offsets are limited to the ends of
+its queues, and progress of delayed and timed messages is written once the log here has all that was delivered until then.
+
+Requirements: MS-01..MS-05, MS-09, HA-20, DUR-19, SEC-19.
 """
 
 from __future__ import annotations
@@ -11,18 +14,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
+from saturnmq.broker.services.delay import END_FIELD
 from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.services.timer import PROGRESS_FIELD, encode_progress, parse_progress
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
-from saturnmq.store import StateFile
+from saturnmq.protocol.headers.numbers import int64_or
+from saturnmq.slices import Slices, Steps
+from saturnmq.store import MessageStore, StateFile
 from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
@@ -30,30 +38,48 @@ log = logging.getLogger(__name__)
 FIRST_SECONDS: Final = 3.0
 PERIOD_SECONDS: Final = 10.0
 TIMEOUT_MS: Final = 3000
+REACH_SECONDS: Final = 2.0  # how long the log here may take to have what a copied progress covers, before the next copy
+_LOOKS: Final = 40  # in that time
+_Offsets = dict[str, dict[int, int]]
+_T = TypeVar("_T")
+
+
+class _Progress(NamedTuple):
+    """Progress of the master when its log ended at `end`: files and their contents."""
+
+    end: int
+    files: list[tuple[StateFile, bytes]]
 
 
 class MasterCopy:
-    """Copies periodically while it runs. own_address: the address that this broker registers."""
+    """Copies periodically while it runs. own_address: the address that this broker registers. signer: None without an account."""
 
     def __init__(
         self,
         broker_name: str,
+        store: MessageStore,
         registrar: Registrar,
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
         delay_file: StateFile,
+        timer_file: StateFile,
         net: NetSettings,
         tls: TlsSettings | None,
         own_address: Callable[[], str],
+        signer: Signer | None,
     ) -> None:
         self._broker_name = broker_name
+        self._store = store
         self._registrar = registrar
         self._topics, self._groups, self._offsets = topics, groups, offsets
-        self._delay_file = delay_file
+        self._delay_file, self._timer_file = delay_file, timer_file
+        self._signer = signer
+        self._slices = Slices()
+        self._progress: _Progress | None = None  # copied, not written yet
         self._client = RemotingClient(settings=net, tls=tls)
         self._own_address = own_address
-        self._masters: dict[str, dict[int, int]] = {}  # the master's offsets at the last copy
+        self._masters: _Offsets = {}  # the master's offsets at the last copy, as far as they were taken over
         self._errors: dict[str, str] = {}  # last error by table
         self._missing: dict[str, int] = {}  # topics that only replicated messages have, and the queues they need
         self._task: asyncio.Task[None] | None = None
@@ -109,24 +135,34 @@ class MasterCopy:
             await work(address)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             text = str(error) or repr(error)
+        except Exception as error:
+            log.exception("copy from master failed table=%s master=%s", what, address)
+            text = repr(error)
         if text and text != self._errors.get(what):
             log.warning("copy from master failed table=%s master=%s error=%s", what, address, text)
         self._errors[what] = text
 
-    async def _ask(self, address: str, code: RequestCode) -> bytes:
-        answer = await self._client.invoke(address, Command(code), TIMEOUT_MS)
+    async def _ask(self, address: str, code: RequestCode) -> Command:
+        request = Command(code)
+        if self._signer is not None:
+            self._signer.sign(request)
+        answer = await self._client.invoke(address, request, TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise response_error(answer.code, answer.remark, broker=address)
-        return answer.body or b""
+        return answer
+
+    async def _table(self, address: str, code: RequestCode, decode: Callable[[bytes], _T]) -> _T:
+        """A table of the master; a thread decodes it, because it may be large."""
+        answer = await self._ask(address, code)
+        return await asyncio.get_running_loop().run_in_executor(None, decode, answer.body or b"")
 
     async def _copy_topics(self, address: str) -> None:
         decided = list(self._missing)
         try:
-            answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            found = await self._table(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable.decode)
         except SaturnError:
             self._recreate()  # the master may be lost, and this broker become the master
             raise
-        found = TopicConfigTable.decode(answer)
         if self._broker_name not in found.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of {address} are not of a broker {self._broker_name}")
         for name in decided:
@@ -141,24 +177,56 @@ class MasterCopy:
         Offsets that clients committed here while the master was down are kept until the master has newer ones, and a reset on
         the master reaches the slave, too.
         """
-        found = ConsumerOffsetTable.decode(await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
+        found = await self._table(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable.decode)
+        self._masters = await self._slices.result(self._take_offsets(found.offset_table))
+        await self._offsets.save()
+
+    def _take_offsets(self, found: _Offsets) -> Steps[_Offsets]:
+        """Take over offsets in steps; the result is what they are limited to here."""
+        taken: _Offsets = {}
         for name, queues in found.items():
+            topic = name.partition("@")[0]
+            limited = {queue: min(offset, self._store.max_offset(topic, queue)) for queue, offset in queues.items()}
             before = self._masters.get(name, {})
-            changed = {queue: offset for queue, offset in queues.items() if before.get(queue, offset) != offset}
-            new = {queue: offset for queue, offset in queues.items() if queue not in before}
+            changed = {queue: offset for queue, offset in limited.items() if before.get(queue, offset) != offset}
+            new = {queue: offset for queue, offset in limited.items() if queue not in before}
             if changed:
                 self._offsets.take({name: changed})
             if new:
                 self._offsets.take({name: new}, forward=True)
-        self._masters = found
-        await self._offsets.save()
+            taken[name] = limited
+            yield
+        return taken
 
     async def _copy_delays(self, address: str) -> None:
-        data = DelayOffsetTable.decode(await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)).encode()
-        await asyncio.get_running_loop().run_in_executor(None, _write_changed, self._delay_file, data)
+        """Copy the progress of delayed and timed messages; a Java master has no timed ones and does not say where its log ends."""
+        await self._write_progress()  # of the last copy, if it was ahead of this log until now
+        answer = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        files = [(self._delay_file, DelayOffsetTable.decode(answer.body or b"").encode())]
+        timed = answer.ext.get(PROGRESS_FIELD)
+        if timed is not None:
+            files.append((self._timer_file, encode_progress(*parse_progress(timed.encode())).encode()))
+        self._progress = _Progress(int64_or(answer.ext, END_FIELD, 0), files)
+        for _ in range(_LOOKS):
+            if await self._write_progress():
+                return
+            await asyncio.sleep(REACH_SECONDS / _LOOKS)
+
+    async def _write_progress(self) -> bool:
+        """Write the copied progress if the log here has everything that it covers; returns whether nothing is left to write."""
+        progress = self._progress
+        if progress is None:
+            return True
+        if self._store.flushed_offset < progress.end:
+            self._store.log.start_flush()
+            return False
+        for file, data in progress.files:
+            await asyncio.get_running_loop().run_in_executor(None, _write_changed, file, data)
+        self._progress = None
+        return True
 
     async def _copy_groups(self, address: str) -> None:
-        found = SubscriptionGroupTable.decode(await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        found = await self._table(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable.decode)
         if found.data_version != self._groups.version:
             self._groups.take(found)
             log.info("groups copied master=%s count=%s", address, len(found.subscription_group_table))

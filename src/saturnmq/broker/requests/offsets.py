@@ -6,6 +6,8 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 from saturnmq.broker.requests.context import OffsetContext
+from saturnmq.broker.services.delay import END_FIELD
+from saturnmq.broker.services.timer import PROGRESS_FIELD
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import ResponseCode
@@ -64,8 +66,12 @@ def all_consumer_offsets(ctx: OffsetContext, connection: Connection, request: Co
 
 
 def all_delay_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:
-    """Serve GET_ALL_DELAY_OFFSET (45): progress of each delay level."""
-    return request.reply(body=ctx.master.delay.encode())
+    """Serve GET_ALL_DELAY_OFFSET (45): progress of each delay level; for our slaves and followers also of timed messages."""
+    ext = {END_FIELD: str(ctx.store.log.end)}
+    progress = ctx.master.timer.published_progress()
+    if progress is not None:
+        ext[PROGRESS_FIELD] = progress
+    return request.reply(ext=ext, body=ctx.master.delay.encode())
 
 
 def by_time(ctx: OffsetContext, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:

@@ -32,6 +32,7 @@ from saturnmq.tasks import OnFailure
 
 log = logging.getLogger(__name__)
 
+END_FIELD: Final = "saturnmqLogEnd"  # extField of the answer to code 45: end of the log that has all delivered copies
 BATCH_COUNT: Final = 64  # messages delivered per event-loop iteration
 BATCH_BYTES: Final = 1 << 20
 IDLE_MS: Final = 1000  # at most the shortest level, so a new message need not wake the task

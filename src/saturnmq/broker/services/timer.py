@@ -39,6 +39,7 @@ from saturnmq.tasks import OnFailure
 
 log = logging.getLogger(__name__)
 
+PROGRESS_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with `published_progress`
 LIMIT_MS: Final = 40 * 86_400_000
 HOUR_MS: Final = 3_600_000
 QUEUES: Final = 64  # of the topic; more than the hours until a message is stored again
@@ -341,7 +342,7 @@ class TimerService:
             self._published, self._next_published = self._next_published[1], None
         if self._next_published is None and self._loaded_until_ms and self._reading is None:
             end = store.log.end
-            self._next_published = end, json.dumps({"doneMs": self.done_ms(), "logEnd": end})
+            self._next_published = end, encode_progress(self.done_ms(), end)
         return self._published
 
     async def save(self) -> None:
@@ -357,7 +358,7 @@ class TimerService:
                 status = await wait_confirmed(store.log, end, FLUSH_WAIT_MS)
                 if status is not PutStatus.PUT_OK:
                     raise StoreError(f"the commit log is not confirmed up to {end}: {status.value}")
-                data = json.dumps({"doneMs": progress[0], "logEnd": progress[1]}).encode()
+                data = encode_progress(*progress).encode()
                 await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             except StoreError as error:
                 self._dirty = True
@@ -366,5 +367,16 @@ class TimerService:
 
 def parse_progress(data: bytes) -> tuple[int, int]:
     """Delivered up to this time, Unix ms, and the end of the log at which that was so. Raises ValueError, KeyError, TypeError."""
-    table = json.loads(data)
-    return int(table["doneMs"]), int(table["logEnd"])
+    try:
+        table = json.loads(data)
+        found = int(table["doneMs"]), int(table["logEnd"])
+    except (OverflowError, RecursionError) as error:
+        raise ValueError(f"progress of timed messages: {error}") from error
+    if not all(0 <= value < 1 << 62 for value in found):
+        raise ValueError(f"progress of timed messages out of range: {found}")
+    return found
+
+
+def encode_progress(done_ms: int, log_end: int) -> str:
+    """The content of timer.json."""
+    return json.dumps({"doneMs": done_ms, "logEnd": log_end})

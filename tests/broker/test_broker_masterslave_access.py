@@ -1,0 +1,217 @@
+"""A master and its slave with access control: TLS, the secret of the HA port, and the account by which a slave copies tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokerpair import Pair, pair, run
+from protected import ADMIN, v1, write_accounts
+
+from certificates import write_certificate
+from saturnmq.net import TlsSettings
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.signatures import SIGNATURE_TIME
+from saturnmq.replication.masterslave.settings import HaSettings
+from waiting import until
+
+WORD = "sixteen bytes or more"
+ACCOUNT: dict[str, Any] = {"access_key": ADMIN[0], "secret_key": ADMIN[1]}
+
+
+def enforcing(folder: Path) -> TlsSettings:
+    certificate, key = write_certificate(folder, "cluster")
+    return TlsSettings(
+        mode="enforcing",
+        enable=True,
+        server_cert_path=str(certificate),
+        server_key_path=str(key),
+        client_trust_path=str(certificate),
+    )
+
+
+def protected(root: Path, **more: Any) -> dict[str, Any]:
+    write_accounts(root)
+    return {"acl_enable": True, "acl_home": str(root), "fast_port_enable": False, **more}
+
+
+@pytest.mark.spec("SEC-19")
+def test_a_protected_pair_replicates_log_and_tables(tmp_path: Path) -> None:
+    secret = {"cluster_secret": WORD}
+
+    async def work() -> None:
+        settings = protected(tmp_path, tls=enforcing(tmp_path), master_ha=secret, slave_ha=secret | ACCOUNT)
+        async with pair(tmp_path, **settings) as both:
+            both.sign = v1(ADMIN)
+            assert (await both.send(both.master, b"1")).code == 0
+            await both.replicated()
+            assert [message.body for message in await both.messages(both.slave)] == [b"1"]
+            assert "ha" not in both.master.unauthenticated
+            await until(lambda: both.slave.groups.version == both.master.groups.version)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("account", "refusal"),
+    [({}, "accessKey"), ({"access_key": "RocketMQ", "secret_key": "87654321"}, "Need admin permission")],
+)
+def test_a_slave_without_an_administrators_account_copies_no_tables(
+    tmp_path: Path, account: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = {"cluster_secret": WORD}
+
+    async def work() -> None:
+        async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=secret | account)) as both:
+            both.sign = v1(ADMIN)
+            await both.send(both.master)
+            await until(lambda: both.slave.store.dispatched == both.master.store.dispatched)
+            await until(lambda: caplog.text.count("copy from master failed") == 4)
+            assert "T" not in both.slave.topics.table
+            assert refusal in caplog.text
+
+    run(work)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_copies_are_signed_with_the_version_that_is_set(tmp_path: Path, version: int) -> None:
+    """A Java master knows version 1 only."""
+    secret = {"cluster_secret": WORD}
+
+    async def work() -> None:
+        ha = secret | ACCOUNT | {"signature_version": version}
+        async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=ha)) as both:
+            asked: list[tuple[int, bool]] = []
+
+            def noted(handler: Any) -> Any:
+                def handle(connection: Any, request: Any) -> Any:
+                    asked.append((request.code, SIGNATURE_TIME in request.ext))
+                    return handler(connection, request)
+
+                return handle
+
+            both.master.intercept(noted)
+            both.sign = v1(ADMIN)
+            await both.send(both.master)
+            await both.replicated()
+            copies = {21, 43, 45, 201}
+            await until(lambda: copies <= {code for code, _ in asked})
+            assert {timed for code, timed in asked if code in copies} == {version == 2}
+
+    run(work)
+
+
+def test_account_keys_are_checked() -> None:
+    assert "must be set together" in HaSettings(access_key="someone").validate()[0]
+    assert HaSettings().signer is None
+
+
+# ---- progress of delivery
+
+
+def timer_file(both: Pair) -> dict[str, int]:
+    path = both.root / "slave" / "config" / "timer.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+async def send_timed(both: Pair, seconds: int) -> None:
+    answer = await both.call(
+        both.master, RequestCode.SEND_MESSAGE_V2, b"timed", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0,
+        i=f"TIMER_DELAY_SEC\x01{seconds}", j=0, k="false", m="false",
+    )  # fmt: skip
+    assert answer.code == 0
+
+
+@pytest.mark.spec("MS-05")
+def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master, b"plain")
+            await send_timed(both, 5)
+            await send_timed(both, 600)
+            await until(lambda: both.master.store.max_offset("T", 0) == 2)
+            end = both.master.store.log.end
+            await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
+            await both.replicated()
+            await both.stop_one(both.master)
+            await both.stop_one(both.slave)
+            promoted = await both._broker("slave", HaSettings())
+            await asyncio.sleep(60)  # poll
+            assert [message.body for message in await both.messages(promoted)] == [b"plain", b"timed"]
+            await both.send(promoted, b"later")
+            assert promoted.store.max_offset("T", 0) == 3
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-19")
+def test_progress_is_written_once_the_log_of_the_slave_covers_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master, b"plain")
+            await both.replicated()
+            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+            await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+            await send_timed(both, 1)
+            await until(lambda: both.master.store.max_offset("T", 0) == 2)
+            before = timer_file(both)
+            end = both.master.store.log.end
+            for _ in range(3):
+                await copy.copy()
+                await asyncio.sleep(20)  # poll
+            assert both.master.store.flushed_offset == end
+            assert timer_file(both) == before
+            both.slave.ha_slave.client.start()  # type: ignore[union-attr]
+            await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
+            assert both.slave.store.flushed_offset >= end
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[" * 20_000, '{"doneMs": 1e999, "logEnd": 0}', '{"doneMs": -1, "logEnd": 0}', '{"doneMs": "x"}']
+)
+def test_impossible_progress_of_timed_messages_is_refused(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.replicated()
+            caplog.clear()
+            both.master.master.timer.published_progress = lambda: text  # type: ignore[method-assign]
+            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+            before = timer_file(both)
+            await copy.copy()
+            assert "table=delay offsets" in caplog.text
+            assert timer_file(both) == before
+            assert not copy._errors["groups"]
+
+    run(work)
+
+
+@pytest.mark.spec("MS-04")
+def test_copied_offsets_do_not_exceed_the_slaves_queues(tmp_path: Path) -> None:
+    """The slave may become the master and use the offsets in between again: their messages would be skipped."""
+
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            await both.send(both.master)
+            await both.replicated()
+            await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+            await both.send(both.master)
+            await both.send(both.master)
+            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+            fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
+            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+            await copy.copy()
+            assert both.slave.offsets.get("T", "G", 0) == 1
+            both.slave.ha_slave.client.start()  # type: ignore[union-attr]
+            await both.replicated()
+            await copy.copy()
+            assert both.slave.offsets.get("T", "G", 0) == 3
+
+    run(work)
