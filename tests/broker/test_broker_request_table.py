@@ -10,7 +10,16 @@ import pytest
 from wire import wire
 
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
-from saturnmq.broker.requests.table import FAST_CODES, LEADER_ONLY, NOT_SERVED, READER_ONLY, ROUTES, TABLE
+from saturnmq.broker.requests.table import (
+    FAST_CODES,
+    FORWARDED,
+    LEADER_ONLY,
+    NOT_SERVED,
+    READER_ONLY,
+    ROUTES,
+    SHOW_ENDS,
+    TABLE,
+)
 from saturnmq.broker.requests.table_row import (
     BODY_BYTES_MAX,
     LIST_BYTES_MAX,
@@ -50,6 +59,23 @@ def test_a_code_has_one_row() -> None:
 def test_codes_of_the_leader_change_state() -> None:
     assert {TABLE[code].effect for code in LEADER_ONLY} == {Effect.CHANGE}
     assert {RequestCode.PULL_MESSAGE} == READER_ONLY
+
+
+@pytest.mark.spec("DL-C03", "DL-X08")
+def test_codes_that_show_ends_of_queues_are_not_of_followers() -> None:
+    """A follower's queues may end before the leader's, those of a new leader before what the last one has shown."""
+    assert {
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+    } == SHOW_ENDS
+    assert SHOW_ENDS < FORWARDED and {TABLE[code].effect for code in SHOW_ENDS} == {Effect.READ}
 
 
 def test_changes_that_followers_serve_stay_with_the_member() -> None:

@@ -384,6 +384,12 @@ def a_committed_offset_falls_again_after_a_reset(h: SequentialHistory) -> None:
             h.other("offset", group="g", queue=Q, offset=offset)
 
 
+@bad("position-fell")
+def a_new_leader_shows_an_earlier_end(h: SequentialHistory) -> None:
+    for kind, offset in (("max", 7), ("min", 0), ("next", 9), ("min", 3), ("next", 10), ("max", 5)):
+        h.other("position", queue=Q, kind=kind, offset=offset)
+
+
 @bad("missing-dead-letter")
 def past_its_retries_and_nowhere(h: SequentialHistory) -> None:
     h.three()
@@ -396,7 +402,15 @@ LOSSES = {"lost-write", "unseen", "duplicate", "inconsistent-offsets"}
 UNCOMMITTED = {"G1a", "precommitted-read"}
 POLLS = {"poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"}
 SENDS = {"nonmonotonic-send", "int-nonmonotonic-send", "int-send-skip"}
-OTHERS = {"key-order", "early-delivery", "offset-fell", "missing-dead-letter", "not-closed", "invented"}
+OTHERS = {
+    "key-order",
+    "early-delivery",
+    "offset-fell",
+    "position-fell",
+    "missing-dead-letter",
+    "not-closed",
+    "invented",
+}
 
 
 def each_of(family: set[str]) -> pytest.MarkDecorator:
@@ -448,7 +462,7 @@ def test_other_violations_are_found(kinds: str, make: Bad) -> None:
 @pytest.mark.spec("CHK-15")
 def test_every_violation_type_has_a_bad_history() -> None:
     assert len(BAD) >= 30
-    assert len(LOSSES | UNCOMMITTED | POLLS | SENDS | OTHERS) == 19
+    assert len(LOSSES | UNCOMMITTED | POLLS | SENDS | OTHERS) == 20
     families = (LOSSES, UNCOMMITTED, POLLS, SENDS, OTHERS)
     assert [name for name, kinds, _ in BAD if not any(set(kinds.split()) <= family for family in families)] == []
 

@@ -120,10 +120,9 @@ def test_transferee_wins_next_term_and_then_answers() -> None:
     assert take(bench) is None
     token = bench.last_token
     bench.tick()
-    assert bench.of(PersistTerm)[-1] == PersistTerm(3, None)
+    assert bench.of(PersistTerm) == [PersistTerm(3, None), PersistTerm(3, "n0")]
     assert bench.state.term_to_take == 3
-    bench.tick(300)
-    for send in bench.sends(kind=VoteRequest):
+    for send in bench.sends(kind=VoteRequest):  # at once: the former leader accepts nothing meanwhile
         bench.vote_answer(send, VoteResult.ACCEPT)
     bench.tick()
     assert (bench.state.role, bench.reply(token).code) == (Role.LEADER, Code.SUCCESS)
@@ -169,18 +168,62 @@ def test_transferee_failure_outcomes() -> None:
 
 
 @pytest.mark.spec("DL-L08")
-def test_taking_leadership_refuses_vote_unless_log_is_longer() -> None:
-    bench = Bench(log=LOG, term=2, preferred_leaders=("n0",)).follow("n1")
-    take(bench)
+def test_transferee_requests_votes_at_once_and_votes_for_no_other() -> None:
+    for preferred in (("n0",), ()):
+        bench = Bench(log=LOG, term=2, preferred_leaders=preferred).follow("n1")
+        take(bench)
+        bench.tick()
+        assert len(bench.sends(kind=VoteRequest)) == 2
+        assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_ALREADY_VOTED
+        for send in bench.sends(kind=VoteRequest):
+            bench.vote_answer(send, VoteResult.REJECT_TERM_NOT_READY)  # they adopt the term at their next tick
+        bench.forget()
+        bench.tick()
+        assert len(bench.sends(kind=VoteRequest)) == 2
+
+
+@pytest.mark.spec("DL-L03", "DL-X22", "DL-X09")
+def test_leadership_is_handed_over_after_pending_appends_are_answered() -> None:
+    """Otherwise the role change would fail them although the transferee has and commits them."""
+    bench = Bench(log=LOG, term=2, members=5).lead()
+    bench.appending("n1", 2)
+    bench.appending("n2", 2)
+    first = bench.propose(b"a")
+    give(bench)
     bench.tick()
-    assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
-    assert bench.node._elector.next_vote_ms == bench.now_ms + 30
-    assert bench.vote("n2", 3, end_index=3, end_term=2).vote_result is VoteResult.ACCEPT
-    asked = Bench(log=LOG, term=2).follow("n1")  # not a preferred leader: votes like any member
-    take(asked)
-    asked.tick()
-    assert asked.node._elector.next_vote_ms == asked.now_ms + 300
-    assert asked.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.ACCEPT
+    for peer in ("n1", "n2"):  # with the first of them n1 has the whole log, with the second a quorum has
+        assert bench.sends("n1", TransferRequest) == [] and bench.reply(first) is None
+        push = [send for send in bench.sends(peer, PushRequest) if send.request.entries][-1]  # type: ignore[union-attr]
+        bench.push_answer(push, Code.SUCCESS, 0, 3)
+        bench.tick()
+    assert bench.reply(first).code == Code.SUCCESS
+    assert len(bench.sends("n1", TransferRequest)) == 1
+
+
+@pytest.mark.spec("DL-X08", "DL-L06")
+def test_lease_ends_with_hand_over_and_returns_with_refusal() -> None:
+    """The transferee may be elected and serve while this leader still counts on its heartbeats."""
+    for answer, leads in (
+        (TransferResponse(code=418), True),
+        (None, True),
+        (TransferResponse(code=Code.SUCCESS), False),
+    ):
+        bench = leader()
+        assert bench.node.holds_lease(bench.now_ms) and not bench.node.handed_over
+        give(bench)
+        assert not bench.node.holds_lease(bench.now_ms) and bench.node.handed_over
+        bench.answer(bench.sends("n1", TransferRequest)[0], answer)
+        assert bench.node.holds_lease(bench.now_ms) is leads
+
+
+@pytest.mark.spec("DL-L05", "DL-L06")
+def test_leader_steps_down_when_transferee_reports_success() -> None:
+    bench = leader()
+    give(bench)
+    bench.answer(bench.sends("n1", TransferRequest)[0], TransferResponse(code=Code.SUCCESS, term=3))
+    assert bench.state.role is Role.CANDIDATE
+    bench.tick()
+    assert bench.state.term == 3
 
 
 @pytest.mark.spec("DL-L09")
@@ -245,6 +288,7 @@ def test_transfer_to_refusing_preferred_member_backs_off() -> None:
 
     assert asked(1 + 2 + 4 + 8 + 16) == 5
     assert asked(64) == 4
+    bench.tick(0)  # the last append is committed
     give(bench)  # an explicit request is not delayed by the back-off
     assert len(bench.sends("n1", TransferRequest)) == 5
 

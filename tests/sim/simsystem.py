@@ -34,7 +34,7 @@ from harness.javapeer.peer import OriginalLog, OriginalPeer
 from harness.systemsim.loop import RUNNING, Process, SimLoop
 from harness.systemsim.world import replace_the_machine
 from saturnmq import Client, SendStatus
-from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker import Broker, BrokerSettings, dledger
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller.puller import PullStatus
 from saturnmq.client.receipt import TransactionState
@@ -46,8 +46,11 @@ from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
+from saturnmq.raft.core.node import Node
+from saturnmq.raft.core.transfer import Transfers
 from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files import lock_file
 
@@ -57,6 +60,10 @@ COMMIT, ROLLBACK = "commit", "rollback"
 FAULTS = (
     "crash leader", "crash", "crash all", "isolate leader", "partition", "one way", "freeze", "freeze leader", "slow disk",
     "bad disk", "slow net", "transfer", "clock", "heal",
+)  # fmt: skip
+POSITIONS = (
+    (RequestCode.GET_MAX_OFFSET, "max"), (RequestCode.GET_MIN_OFFSET, "min"), (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "by time"),
+    (RequestCode.PULL_MESSAGE, "next"),
 )  # fmt: skip
 OF_GROUPS = ("isolate leader", "partition", "one way", "transfer", "bad disk")
 
@@ -482,6 +489,55 @@ class System:
         self.seen["read"] += len(found)
         return int(result.next_offset)
 
+    async def positions(self) -> None:
+        """Ask every member where a queue begins and ends, and pull at the highest end seen, as a client with an old route does.
+
+        A leader that does not serve yet is asked more often: few requests come in this short time otherwise.
+        """
+        net, highest = RemotingClient(settings=NetSettings()), dict.fromkeys(range(QUEUES), 0)
+        try:
+            while self.loading:
+                member, wait_s = self.leader, 0.005
+                if self.plain or member is None or member.broker is None or member.broker.store.log.serving:
+                    member, wait_s = self.rng.choice(self.members), 0.1
+                await pause(self.rng.random() * wait_s)
+                if member.original is None:
+                    asked = self.position(net, f"{member.host}:10911", self.rng.randrange(QUEUES), highest)
+                    await (asked if wait_s > 0.005 else asyncio.wait([self.loop.create_task(asked)], timeout=wait_s))
+        finally:
+            await net.close()
+
+    async def position(self, net: RemotingClient, address: str, number: int, highest: dict[int, int]) -> None:
+        code, kind = self.rng.choice(POSITIONS)
+        begin, offset, ext = self.now, highest[number], {"topic": TOPIC, "queueId": str(number)}
+        if kind == "by time":
+            ext |= {"timestamp": str(10**15)}
+        elif kind == "next":
+            ext |= {
+                "consumerGroup": "positions", "queueOffset": str(offset), "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0",
+                "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            }  # fmt: skip
+        try:
+            answer = await net.invoke(address, Command(code, ext=ext), 1500)
+        except SaturnError:
+            return
+        self.seen[f"{kind} {answer.code}"] += 1
+        found = {
+            name: int(answer.ext[name]) for name in ("offset", "nextBeginOffset", "maxOffset") if name in answer.ext
+        }
+        if kind == "next" and answer.code in (0, 19, 21):
+            found = {"max": found["maxOffset"], "next": max(found["nextBeginOffset"], offset * (answer.code != 21))}
+        elif answer.code == 0:
+            found = {kind: found["offset"]}
+        else:
+            return
+        for name, value in found.items():
+            self.history.add(
+                "position", address, begin, self.now, queue=name_of(queue_of(number)), kind=name, offset=value
+            )
+        if kind != "min":
+            highest[number] = max(offset, found.get("max", 0))
+
     async def subscribed(self, number: int, *, ordered: bool) -> None:
         """A group consumer that leaves and rejoins under a new name from time to time, which triggers rebalances."""
         life = 0
@@ -572,6 +628,7 @@ class System:
             (two, self.subscribed(2, ordered=True)),
             (one, self.topics()),
             (three, self.routes()),
+            (three, self.positions()),
         ]
         tasks = [self.loop.run_as(process, load) for process, load in work]
         others = self.loop.run_as(three, self.others())
@@ -734,6 +791,21 @@ def plant(defect: str) -> None:
     elif defect == "followers write other units":
         right = MessageStore.code_of
         MessageStore.code_of = lambda store, message: right(store, message) + (not store.log.serving)
+    elif defect == "served before it is committed":
+        GroupMember.caught_up = property(lambda group: True)
+    elif defect == "read before it is committed":
+        settled = dledger.DLedger.instead
+
+        def read_early(self: Any, connection: Any, request: Command) -> Any:
+            early = request.code in dledger._READS and self.group.member.node.is_leader
+            return None if early else settled(self, connection, request)
+
+        dledger.DLedger.instead = read_early
+    elif defect == "followers show their own positions":
+        dledger._READS = dledger.READER_ONLY
+        dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS
+    elif defect == "reads during a hand-over":
+        Node.handed_over = Transfers.handed_over = property(lambda self: False)
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

@@ -132,10 +132,13 @@ def test_whole_system_depends_on_no_time_zone_and_hour(monkeypatch: pytest.Monke
 @pytest.mark.timeout(600)
 @pytest.mark.spec("SIM-11")
 def test_whole_systems_find_planted_defects() -> None:
-    """Two that fail at once; in long runs also one that fails only if a leader is lost at a certain moment."""
+    """Two that fail at once; in long runs also those that fail only if a leader is lost at a certain moment."""
     assert any(run["why"] for run in simulate(1, 3, 4, "half is a quorum"))
     found = [run["why"] for run in simulate(1, 3, 4, "followers write other units")]
     assert any("members hold different queues" in why for why in found if why is not None), found
     if MANY:
+        for defect in ("read before it is committed", "followers show their own positions"):
+            found = [run["why"] for run in simulate(1, 60, 8, defect) if run["why"]]
+            assert any("position-fell" in why for why in found), (defect, found)
         found = [run["why"] for run in simulate(1, 40, 8, "answered before it is committed") if run["why"]]
         assert any("inconsistent-offsets" in why or "lost-write" in why for why in found), found

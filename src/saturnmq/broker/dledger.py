@@ -1,9 +1,13 @@
 """Switches a broker's services with its role in a DLedger group, and answers requests that the role does not allow.
 
 Role changes arrive from the raft driver as (role, term) events and are handled one at a time by one task. A leader serves only
-after its whole log is committed and dispatched and the state outside the log was copied from the other members.
+after its whole log is committed and dispatched and the state outside the log was copied from the other members: until then it
+answers no read either, because its queues may end before what an earlier leader has shown.
 
-Requirements: DL-C01..DL-C10, DL-X08, DL-X18, DL-X19, DL-X23, DL-X26.
+While the leadership is transferred, what only a leader may do waits as if no leader were known (forwarding.py): this member serves
+it if the transfer fails, else the next leader.
+
+Requirements: DL-C01..DL-C10, DL-L02, DL-X08, DL-X18, DL-X19, DL-X22, DL-X23, DL-X26.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from saturnmq.broker.forwarding import Forwarding
 from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
-from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY
+from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, SHOW_ENDS
 from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
@@ -48,6 +52,7 @@ RETRY_SECONDS: Final = (
 )
 PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
 TRANSFER_SECONDS: Final = 1.0
+_READS: Final = READER_ONLY | SHOW_ENDS
 
 
 class LedgerDelay(DelayService):
@@ -118,6 +123,7 @@ class DLedger:
         self._successor_copied = (
             asyncio.Event()
         )  # it copied the state outside the log, after this broker stopped leading
+        self._successor_serves = asyncio.Event()
         self.broker_id = NO_ROLE
         group.on_role = self._role_changed
         group.dispatch.on_foreign = copy.replicated
@@ -149,7 +155,8 @@ class DLedger:
         """Transfer leadership on an orderly stop, so that a follower leads at once and not after its election timeout.
 
         Followers are tried by watermark, highest first. A follower refuses if it has not yet copied the state outside the log
-        (DL-X18); then the next is tried. After a success, waits until that member has copied the state outside the log from here.
+        (DL-X18); then the next is tried. After a success, waits until that member has copied the state outside the log from here,
+        and serves: what clients have sent meanwhile is passed on to it.
         """
         member = self.group.member
         if member is None or self._task is None or not member.leads:
@@ -161,12 +168,14 @@ class DLedger:
                 for best in sorted(others, key=lambda name: others[name], reverse=True):
                     self._successor = best
                     self._successor_copied.clear()
+                    self._successor_serves.clear()
                     answer = await member.transfer(best)
                     log.info("leadership transferred to=%s code=%s", best, answer.code)
                     if answer.code == Code.SUCCESS:
                         async with asyncio.timeout(TRANSFER_SECONDS):
                             await self._successor_copied.wait()
-                        log.info("state copied by the new leader member=%s", best)
+                            log.info("state copied by the new leader member=%s", best)
+                            await self._successor_serves.wait()
                         return
         except TimeoutError:
             log.info("leadership transfer timed out")
@@ -190,6 +199,7 @@ class DLedger:
     def _copied(self, _address: str) -> None:
         if self._following:
             self._set_outdated(False)
+            self._successor_serves.set()
 
     def _copied_by(self, member: str) -> None:
         if member and member == self._successor:
@@ -200,6 +210,7 @@ class DLedger:
         member, host = self.group.member, self.group.raft.hosts.get(self._successor)
         if member is not None and host is not None and member.peers.access.is_host(host_of(address), host):
             self._successor_copied.set()
+            self._successor_serves.set()
 
     async def _run(self) -> None:
         """Handle role changes one at a time and in their order; a failed one is retried before the next (DL-C01)."""
@@ -296,15 +307,19 @@ class DLedger:
     def instead(self, connection: Connection, request: Command) -> Answer:
         """Answer in place of the ordinary handler; None if the request is to be served as on any broker.
 
-        A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08).
+        A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08), and queries that would show
+        the ends of its own queues.
         """
         code = request.code
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             return self._runtime_info(connection, request)
-        if self.group.serving and self.group.leads:
+        serves = self.group.serving and self.group.leads
+        if serves and not self.group.transferring:
             return None
-        local = code in READER_ONLY and self._runtime.settings.slave_read_enable
-        if code not in FORWARDED or local or not self.forwarding.possible:
+        possible = code in FORWARDED and self.forwarding.possible
+        if serves and not (possible and code in LEADER_ONLY):
+            return None
+        if not possible or (code in _READS and self._runtime.settings.slave_read_enable):
             return self._follower_answer(connection, request)
         if code == RequestCode.UNLOCK_BATCH_MQ:
             self._serve(connection, request)  # releases what this member granted as a leader
@@ -315,8 +330,8 @@ class DLedger:
         code = request.code
         if code in LEADER_ONLY:
             return self._refusal(request)
-        if code in READER_ONLY and not self._runtime.settings.slave_read_enable:
-            return self._pull_later(request)
+        if code in _READS and not self._runtime.settings.slave_read_enable:
+            return self._pull_later(request) if code in READER_ONLY else self._refusal(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._copied_by_java(connection.remote_address)
         return None

@@ -47,6 +47,7 @@ from saturnmq.tasks import cancel, supervised
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 1.0
+START_SECONDS: Final = 0.05  # while the leader does not serve yet
 SYNC_SECONDS_MAX: Final = 10.0  # the period of Apache RocketMQ
 REST: Final = 10  # pause after a copy, as a multiple of its duration: large tables are copied less often
 TIMEOUT_MS: Final = 3000
@@ -89,6 +90,7 @@ class LeaderCopy:
         self._task: asyncio.Task[None] | None = None
         self._leader = ""  # the last leader that answered: its member id, or the address of a Java one
         self._last_error = ""
+        self._leader_starts = False  # the leader that was asked last does not serve yet
         self._writing = asyncio.Lock()
         self.missing_topics: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
         self.count = 0  # successful copies
@@ -123,7 +125,8 @@ class LeaderCopy:
                     await self.copy(leader, TIMEOUT_MS)
             except Exception:
                 log.exception("copy from leader failed retry_s=%s", SYNC_SECONDS)
-            await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
+            pause = START_SECONDS if self._leader_starts else SYNC_SECONDS
+            await asyncio.sleep(min(max(pause, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
     def _followed(self) -> str | None:
         """The member that this one follows."""
@@ -170,13 +173,14 @@ class LeaderCopy:
         raft, delays = self._group.raft, self._master.delay.encode()
         timer = self._master.timer.published_progress() or ""
         state = GroupState(raft.group, raft.self_id, leads, term, timer, tables[0], tables[1], tables[2], delays)
-        if not leads:
+        if not self._group.serving:
             self.served.emit(to)
         return state.encode()
 
     async def copy(self, name: str, timeout_ms: int, *, last: bool = False) -> bool:
         """Take over the tables of a member, with `last` only what is newer; returns False and logs if it did not answer."""
         known = list(self.missing_topics)
+        self._leader_starts = False
         try:
             source, state = await self._state_of(name, timeout_ms, last=last)
             await self._take(state, known, last=last, sure=not last or source == self._leader)
@@ -185,6 +189,7 @@ class LeaderCopy:
                 level = logging.INFO if isinstance(error, _NotServing) else logging.WARNING
                 log.log(level, "copy from leader failed member=%s error=%s", name, error)
             self._last_error = str(error)
+            self._leader_starts = isinstance(error, _NotServing)
             return False
         if last:
             return True

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 ANSWER_MS: Final = 5000  # how long the leader may take, beyond the time that the request itself waits there
 REPLY_MS: Final = 10_000  # a reply waits for its requester
 RETRY_SECONDS: Final = 0.05
+TRANSFER_POLL_SECONDS: Final = 0.01  # while requests wait for the end of a transfer by this member
 _REPLIES: Final = frozenset((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2))
 _REFUSED: Final = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 _EMPTY: Final = bytes((Outcome.NOT_SERVING,))
@@ -92,6 +93,7 @@ class Forwarding:
         self._bytes = Shares(settings.forward_bytes_max)
         self._taken: WeakKeyDictionary[Connection, _InFlight] = WeakKeyDictionary()
         self._role_changed = asyncio.Event()
+        self._transfer_timer: asyncio.TimerHandle | None = None
         self._waiting: set[asyncio.Task[Any]] = (
             set()
         )  # pulls at the leader, and requests that wait for this member to serve
@@ -112,10 +114,24 @@ class Forwarding:
         event, self._role_changed = self._role_changed, asyncio.Event()
         event.set()
 
+    def _watch_transfer(self) -> None:
+        """While this member transfers the leadership: let waiting requests look again when it has failed."""
+        if self._group.transferring and self._transfer_timer is None:
+            self._transfer_timer = asyncio.get_running_loop().call_later(TRANSFER_POLL_SECONDS, self._transfer_polled)
+
+    def _transfer_polled(self) -> None:
+        self._transfer_timer = None
+        if self._group.transferring:
+            self._watch_transfer()
+        else:
+            self.changed()
+
     async def close(self) -> None:
         """Forward nothing more. Pulls are answered at once, changes that the leader has are still waited for."""
         self._closed = True
         self.changed()
+        if self._transfer_timer is not None:
+            self._transfer_timer.cancel()
         await cancel(*self._waiting)
 
     # ---- follower
@@ -147,6 +163,7 @@ class Forwarding:
             text = f"[OVERLOAD]system busy, too many requests for the leader: {problem}"
             self._rejections.note("forwarding", connection.remote_address, text)
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
+        self._watch_transfer()
         self._requests.add(host, 1)
         self._bytes.add(host, size)
         account = connection.attributes.get(CALLER)
@@ -173,7 +190,7 @@ class Forwarding:
         until = now() + self._settings.forward_wait_ms / 1000
         while not connection.closed:
             changed = self._role_changed
-            if self._group.serving and self._group.leads:
+            if self._group.settled:
                 return await _settled(connection, request, self._serve(connection, request))
             leadership = self._leadership()
             left = until - now()
@@ -249,9 +266,10 @@ class Forwarding:
             answer(bytes((Outcome.NOT_FORWARDED,)))
         elif taken.count >= self._requests.most or taken.bytes + len(body) > self._bytes.most:
             answer(bytes((Outcome.BUSY,)))
-        elif self._group.serving and self._group.leads:
+        elif self._group.settled:
             self._execute(forwarded, _counting(taken, len(body), answer))
         elif self._will_serve() and not self._closed:
+            self._watch_transfer()
             work = self._execute_later(forwarded, _counting(taken, len(body), answer))
             task = supervised(work, "forwarded request")
             self._waiting.add(task)
@@ -269,7 +287,7 @@ class Forwarding:
         serves = False
         try:
             async with asyncio.timeout(forwarded.wait_ms / 1000):
-                while self._will_serve() and not (serves := self._group.serving and self._group.leads):
+                while self._will_serve() and not (serves := self._group.settled):
                     await self._role_changed.wait()
         except TimeoutError:
             serves = False

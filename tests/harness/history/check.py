@@ -39,6 +39,7 @@ INVENTED: Final = "invented"  # read, but never sent
 KEY_ORDER: Final = "key-order"  # CHK-14, like the next four
 EARLY_DELIVERY: Final = "early-delivery"
 OFFSET_FELL: Final = "offset-fell"
+POSITION_FELL: Final = "position-fell"  # a broker sent clients back: it served before it had what was shown before
 MISSING_DEAD_LETTER: Final = "missing-dead-letter"
 NOT_CLOSED: Final = "not-closed"  # no final polls: losses cannot be judged
 
@@ -165,6 +166,7 @@ class Checker:
         )
         self._switches: list[float] = []
         self._offsets: defaultdict[tuple[str, str], _Calls] = defaultdict(_Calls)
+        self._positions: defaultdict[tuple[str, str], _Calls] = defaultdict(_Calls)
         self._resets: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         self._dead: list[tuple[str, int]] = []
         self._final = False
@@ -175,6 +177,9 @@ class Checker:
             "assign": self._assign,
             "switch": lambda o: self._switches.append(o["begin"]),
             "offset": lambda o: self._offsets[o["group"], o["queue"]].add(
+                o["begin"], o["end"], o["offset"], o["offset"]
+            ),
+            "position": lambda o: self._positions[o["kind"], o["queue"]].add(
                 o["begin"], o["end"], o["offset"], o["offset"]
             ),
             "reset": lambda o: self._resets[o["group"], o["queue"]].append((o["begin"], o["end"])),
@@ -488,12 +493,16 @@ class Checker:
             current[key] = offset
 
     def _judge_offsets(self) -> None:
-        """A committed offset may fall only by an explicit reset (CHK-14)."""
+        """A committed offset may fall only by an explicit reset (CHK-14), the begin and end of a queue never."""
         for (group, queue), calls in self._offsets.items():
             was_reset = partial(_was_reset, calls, self._resets.get((group, queue), []))
             for earlier, later in calls.falls(was_reset):
                 fall = f"{calls.last[earlier]} to {calls.first[later]}"
                 self._report(OFFSET_FELL, f"committed offset of {group} in {queue} fell from {fall}")
+        for (kind, queue), calls in self._positions.items():
+            for earlier, later in calls.falls():
+                fall = f"{calls.last[earlier]} to {calls.first[later]}"
+                self._report(POSITION_FELL, f"{kind} offset of {queue} fell from {fall}")
 
     # reporting
 

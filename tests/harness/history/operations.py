@@ -12,6 +12,8 @@ assign  the process got other queues, sought, or restarted: its next poll may be
 switch  another broker became the master
 offset  group, queue, offset: the committed offset, as read from the broker
 reset   group, queue: the committed offset was set explicitly
+position  queue, kind, offset: where a broker said that the queue begins or ends, by kind: min, max, by time, or the next
+        offset after a pull that it answered with another one than was asked for
 dead    group, value, attempt: delivered as often as the group allows, without success
 
 A history is closed by polls of mode `final` from the first offset of each queue to its end.

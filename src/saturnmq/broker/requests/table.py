@@ -44,6 +44,7 @@ from saturnmq.protocol.headers import messaging as h
 _CHANGE: Final = Effect.CHANGE
 _LEADER: Final = Roles.LEADER
 _FIRST: Final = Roles.LEADER_FIRST
+_ENDS: Final = Roles.ENDS
 _ADMIN: Final = (Need(Right.ADMIN, Resource.CLUSTER),)
 _LISTING: Final = (Need(Right.ADMIN, Resource.LISTING),)
 _PUB_V1: Final = (Need(Right.PUB, Resource.TOPIC, "topic"),)
@@ -88,10 +89,10 @@ ROUTES: Final = (
     # offsets
     Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, roles=_FIRST, needs=(_TOPIC, _GROUP)),
     Route(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
-    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, roles=_FIRST, needs=(_TOPIC,)),
-    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_FIRST, needs=(_TOPIC,)),
-    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_FIRST, needs=(_TOPIC,)),
-    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, needs=(_TOPIC,)),
+    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, roles=_ENDS, needs=(_TOPIC,)),
+    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_ENDS, needs=(_TOPIC,)),
+    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_ENDS, needs=(_TOPIC,)),
+    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, roles=_ENDS, needs=(_TOPIC,)),
     Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets, needs=_LISTING),
     Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
     # topics and groups
@@ -110,14 +111,14 @@ ROUTES: Final = (
     Route(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
     Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, _CHANGE, needs=_ADMIN),
     Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, admin.runtime_info),
-    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, needs=(_TOPIC,)),
-    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, needs=(_GROUP, _TOPIC)),
+    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, roles=_ENDS, needs=(_TOPIC,)),
+    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, roles=_ENDS, needs=(_GROUP, _TOPIC)),
     Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
     # progress of groups
-    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, needs=_LISTING),
-    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units, needs=(_TOPIC, _GROUP)),
+    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, roles=_ENDS, needs=_LISTING),
+    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units, roles=_ENDS, needs=(_TOPIC, _GROUP)),
     Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, needs=(_TOPIC, _NAMED_GROUP)),
+    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, roles=_ENDS, needs=(_TOPIC, _NAMED_GROUP)),
     Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction, needs=(_TOPIC, _COMPARED)),
     Route(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER, _ADMIN),
     # relayed to a consumer
@@ -225,6 +226,7 @@ TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
 FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.BOTH)
 LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
 READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)
+SHOW_ENDS: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.ENDS)
 # What a follower passes on to the leader. Administrative requests are checked and audited where they arrive, and stay there.
 FORWARDED: Final = frozenset(
     code for code, route in TABLE.items() if route.roles is not Roles.ANY and not route.administrative

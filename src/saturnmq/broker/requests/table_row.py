@@ -44,6 +44,7 @@ class Roles(Enum):
     ANY = "any"
     LEADER = "leader"
     READER = "reader"  # the leader, and followers with slaveReadEnable=true
+    ENDS = "ends"  # as READER: shows where queues begin or end, which on a follower may be before what the leader has shown
     LEADER_FIRST = (
         "leader first"  # any, but only the leader's state is current: a follower asks it first (forwardToLeader)
     )

@@ -61,9 +61,11 @@ class Elector:
             self.last_result = Parsed.WAIT_TO_REVOTE
         if self.raise_now:
             self.round = None
-            self.next_vote_ms = self._jitter()
             self.raise_now = False
-            return
+            if state.term_to_take != state.term:
+                self.next_vote_ms = self._jitter()
+                return
+            self.next_vote_ms = state.now_ms  # asked to lead: the former leader waits
         if state.recovering:
             self.next_vote_ms = self._jitter()
             return

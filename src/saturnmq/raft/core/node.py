@@ -202,6 +202,16 @@ class Node:
         """The code with which an append would be refused now; None if it would be accepted (DL-A01)."""
         return self._leader.refusal()
 
+    @property
+    def transferring(self) -> bool:
+        """Whether this leader refuses appends because the leadership is being transferred (DL-L02)."""
+        return self._state.transferee is not None
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another member was asked to take the leadership of this term, and has not refused (DL-L03)."""
+        return self._transfers.handed_over
+
     def watermarks(self) -> dict[str, LedgerIndex]:
         """Leader only: the highest index that each member is known to hold, for this member its acknowledged index."""
         return self._leader.watermarks()
@@ -211,8 +221,9 @@ class Node:
         return [peer for peer in self._state.others if not self._heartbeats.live.get(peer, False)]
 
     def holds_lease(self, now_ms: int) -> bool:
-        """Whether this member leads and its lease has not expired (DL-X08)."""
-        return self._state.role is Role.LEADER and now_ms < self._heartbeats.lease_ends_ms
+        """Whether this member leads, its lease has not expired, and it has not handed the leadership over (DL-X08)."""
+        leads = self._state.role is Role.LEADER and now_ms < self._heartbeats.lease_ends_ms
+        return leads and not self._transfers.handed_over
 
     # inputs without actions
 

@@ -1,7 +1,10 @@
 """Leadership transfer, on request or to a preferred leader.
 
-The leader refuses appends, waits until the transferee holds its whole log, then asks it to take the leadership. The transferee
-runs for election in the next term and reports the outcome.
+The leader refuses appends, waits until the transferee holds its whole log and all proposals are answered, then asks it to take
+the leadership. The transferee runs for election in the next term at once and reports the outcome.
+
+From that request on the leader's lease counts no more: the transferee may be elected and serve before this member notices. A
+refused or unanswered transfer restores the lease; a request that arrives later is refused by its term, or by its deadline.
 
 Requirements: DL-L01..DL-L09, DL-X18, DL-X22.
 """
@@ -56,6 +59,7 @@ class Transfers:
         self.outgoing: Outgoing | None = None
         self.incoming: Incoming | None = None
         self._checked_ms: int | None = None
+        self._given_up = NO_TERM  # the term whose leadership a transferee was asked to take
         self._refused = 0  # consecutive transfers to preferred leaders that were refused in this term
         self._alarmed = False
 
@@ -64,6 +68,11 @@ class Transfers:
         self._refused, self._alarmed = 0, False
         if self.outgoing is not None and not self.outgoing.sent:
             self._end(self.outgoing, Code.NOT_LEADER)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether a transferee was asked to take the leadership of this term, and has not refused: it may lead already."""
+        return self._given_up == self.state.term
 
     def request(self, token: int, request: TransferRequest) -> None:
         if request.transferee_id == request.transfer_id:
@@ -124,13 +133,17 @@ class Transfers:
         return self.state.log.end - self.leader.peers[peer].watermark
 
     def _hand_over(self, outgoing: Outgoing) -> None:
-        """Ask the transferee once it holds the whole log, so that it wins the election (DL-L03, DL-X22)."""
+        """Ask the transferee once it holds the whole log, so that it wins the election (DL-L03, DL-X22).
+
+        Pending proposals are answered first: the role change would fail them with an unknown outcome (DL-X09).
+        """
         state = self.state
-        if self._lag(outgoing.transferee) > 0:
+        if self._lag(outgoing.transferee) > 0 or self.leader.proposals:
             if state.now_ms >= outgoing.deadline_ms:
                 self._end(outgoing, Code.FALL_BEHIND_TOO_MUCH)
             return
         outgoing.sent = True
+        self._given_up = outgoing.term
         request = TransferRequest(
             group=state.group,
             term=state.term,
@@ -144,6 +157,12 @@ class Transfers:
         state.send(outgoing.transferee, request, partial(self._transfer_answered, outgoing))
 
     def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
+        """Step down if the transferee leads, also if its requests for votes have not arrived here."""
+        state = self.state
+        if response is None or response.code != Code.SUCCESS:
+            self._given_up = NO_TERM
+        elif state.role is Role.LEADER and response.term > state.term:
+            self.elector.see_higher_term(response.term)
         self._end(outgoing, Code.NETWORK_ERROR if response is None else response.code)
 
     def _end(self, outgoing: Outgoing, code: int) -> None:

@@ -15,7 +15,10 @@ from saturnmq.store.log.log import AppendRefused
 _REFUSALS: Final = {
     Code.DISK_FULL: "the disk is full",
     Code.LEADER_PENDING_FULL: "too many messages wait for the group",
+}
+_ELSEWHERE: Final = {  # certainly not stored; another member can store it
     Code.LEADER_TRANSFERRING: "the leadership is being handed over",
+    Code.LEADER_NOT_READY: "the leadership is changing",
     Code.NOT_LEADER: "this broker does not lead its group any more",
 }
 _OUTCOMES: Final = {  # put status by DLedger code (DL-B07)
@@ -67,9 +70,14 @@ def outcome(code: int) -> tuple[PutStatus, str]:
 
 
 def refused_by(taken: AppendResponse) -> AppendRefused:
-    """The error of an append that the leader refused: retriable (DL-B06), except a message that is too long (DL-A06)."""
+    """The error of an append that the leader refused: retriable (DL-B06), except a message that is too long (DL-A06).
+
+    Clients take SERVICE_NOT_AVAILABLE as not stored, and look for the new leader.
+    """
     if taken.code == Code.UNEXPECTED_ARGUMENT:
         reason = "the message is longer than an entry of the ledger may be"
         return AppendRefused(PutStatus.UNKNOWN_ERROR, reason, single=True)
+    if taken.code in _ELSEWHERE:
+        return AppendRefused(PutStatus.SERVICE_NOT_AVAILABLE, _ELSEWHERE[Code(taken.code)])
     reason = _REFUSALS.get(Code(taken.code), f"DLedger {taken.code}")
     return AppendRefused(PutStatus.OS_PAGE_CACHE_BUSY, reason)

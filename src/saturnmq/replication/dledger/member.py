@@ -150,6 +150,17 @@ class GroupMember(Listener):
         """Whether puts are accepted; see `RaftLog.serving`."""
         return self.log.serving
 
+    @property
+    def transferring(self) -> bool:
+        """Whether this leader refuses puts because the leadership is being transferred (DL-L02)."""
+        node = self.log.member.node if self.log.member is not None else None
+        return node is not None and node.transferring
+
+    @property
+    def settled(self) -> bool:
+        """Whether this leader serves, and keeps the leadership for the time being."""
+        return self.serving and self.leads and not self.transferring
+
     def stop_serving(self) -> None:
         """Refuse puts until `begin_serving`."""
         self.log.serving = False
