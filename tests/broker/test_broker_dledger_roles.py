@@ -212,11 +212,11 @@ def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) 
             master = await group.master()
             member = group.member(group.name_of(master))
             heartbeats = member.node._heartbeats
-            before = dict(heartbeats.acked_ms)
-            heartbeats.acked_ms = dict.fromkeys(before, -(10**9))
+            before = dict(heartbeats.lease_until_ms)
+            heartbeats.lease_until_ms = dict.fromkeys(before, -(10**9))
             answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
             assert member.node.is_leader  # before its next tick
-            heartbeats.acked_ms = before
+            heartbeats.lease_until_ms = before
             assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
             assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
 

@@ -6,8 +6,9 @@ Requirements: SEC-18, DL-X17.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from saturnmq.raft.core.messages import (
     Code,
     GetRequest,
     HeartBeatRequest,
+    HeartBeatResponse,
     MetadataRequest,
     PushKind,
     PushRequest,
+    Request,
+    Response,
     TransferRequest,
     VoteRequest,
 )
@@ -306,6 +310,38 @@ def test_group_with_required_secret_refuses_unsigned_and_replayed_requests(tmp_p
             await made.append(b"after the restart")
             await made.equal()
             assert made.members[name].status().end_index > end
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("SEC-18", "CHA-07")
+def test_unsigned_heartbeat_announces_no_interval_where_there_is_a_secret() -> None:
+    """Else a process without the secret could make a follower a candidate, or have a group use other timers."""
+
+    async def run() -> None:
+        received: list[Request] = []
+
+        def receive(request: Request, answer: Callable[[Response], None]) -> None:
+            received.append(request)
+            answer(HeartBeatResponse(interval_ms=500))
+
+        peers = Peers({}, NetSettings(), receive, access=Access(["127.0.0.1"]), secret=ClusterSecret(SECRET))
+        host, port = await peers.start("127.0.0.1", 0)
+        address, member = f"{host}:{port}", ClusterSecret(SECRET)
+        beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=3, interval_ms=0)
+        try:
+            for code in (16, 200):  # the first answer contains the name of the process
+                command = Command(DLedgerCode.HEART_BEAT, body=encode(beat))
+                member.sign(address, command)
+                reply = await ask_from("127.0.0.1", address, command)
+                assert member.check_response(address, command, reply) and reply.code == code
+            assert received == [beat]
+            assert peers._trusted(reply, HeartBeatResponse(interval_ms=500)).interval_ms == 500
+            reply = await ask_from("127.0.0.1", address, Command(DLedgerCode.HEART_BEAT, body=encode(beat)))
+            assert received == [beat, dataclasses.replace(beat, interval_ms=None)]
+            assert peers._trusted(reply, HeartBeatResponse(interval_ms=500)).interval_ms is None
+        finally:
+            await peers.stop()
 
     asyncio.run(run())
 

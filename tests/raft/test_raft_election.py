@@ -363,7 +363,7 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
     assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
     bench.follow("n1")
     assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
-    assert bench.node._heartbeats.received_ms == bench.now_ms
+    assert bench.node._heartbeats.patient_until_ms == bench.now_ms + 6000
     assert bench.state.transferee is None
     assert bench.of(RoleChanged)[-1] == RoleChanged(Role.FOLLOWER, bench.state.term, "n1")
 

@@ -152,6 +152,7 @@ class System:
         self.every_s = rng.choice((2.0, 4.0, 8.0))
         self.batch_push = rng.random() < 0.5
         self.heartbeat_ms = rng.choice((300, 500))
+        self.auto = seed % 3 == 1 and all(one.original is None for one in self.members)  # members choose their timers
         self.seen["batch push"] += self.batch_push and not self.plain
 
     @property
@@ -173,8 +174,8 @@ class System:
             group=GROUP,
             peers_text=peers,
             self_id=member.name,
-            profile=RaftProfile.FAST,
-            heartbeat_interval_ms=self.heartbeat_ms,
+            profile=RaftProfile.AUTO if self.auto else RaftProfile.FAST,
+            heartbeat_interval_ms=0 if self.auto else self.heartbeat_ms,
             index_file_units=4096,
             flush_interval_ms=200,  # 10 ms would slow the simulation; SYNC_FLUSH does not depend on it
             batch_push=self.batch_push,

@@ -384,6 +384,7 @@ class DLedger:
             "dledgerEndIndex": str(status.end_index),
             "dledgerCommittedIndex": str(status.committed_index),
             "dledgerFailed": status.failed or "",
+            "dledgerHeartBeatMs": str(status.heartbeat_interval_ms),
             "dledgerCopies": str(self.copy.count),
             "dledgerForwarded": str(self.forwarding.forwarded),
             "dledgerServedForwarded": str(self.forwarding.served),

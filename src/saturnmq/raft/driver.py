@@ -37,6 +37,7 @@ from saturnmq.raft.core.actions import (
     RoleChanged,
     Send,
     SyncLog,
+    TimersChanged,
 )
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Stamp
@@ -62,7 +63,7 @@ from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, Peers
-from saturnmq.raft.settings import RaftSettings
+from saturnmq.raft.settings import RaftProfile, RaftSettings
 from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.raft.wire.codec import DLedgerCode
 from saturnmq.server_admin import LOOPBACK
@@ -191,6 +192,8 @@ class RaftMember:
             noop=self._noop,
         )
         self._scrub.repair_first(self._damage_mark.damaged(self.files))
+        if self.settings.profile is RaftProfile.AUTO and self._core.fast is None:
+            log.warning("fast timers off reason=timers_set_in_file_do_not_fit member=%s", self.settings.self_id)
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
@@ -324,6 +327,7 @@ class RaftMember:
             node.committed,
             node.acked_index,
             node.failed,
+            node.settings.heartbeat_interval_ms,
             node.watermarks() if node.is_leader else {},
         )
 
@@ -445,6 +449,8 @@ class RaftMember:
             facts = action.role.value, action.term, action.leader_id, self.settings.self_id
             log.info("role changed role=%s term=%s leader=%s member=%s", *facts)
             self.listener.role_changed(action.role, action.term, action.leader_id)
+        elif isinstance(action, TimersChanged):
+            log.info("timers changed fast=%s member=%s", action.fast, self.settings.self_id)
         elif isinstance(action, Alarm):
             log.warning("%s member=%s", action.text, self.settings.self_id)
         return None

@@ -10,7 +10,10 @@ from saturnmq.raft.core.ids import LedgerIndex, Term
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """Indexes, term and role of a member. failed: why its storage failed. watermarks: member id -> index, only on a leader."""
+    """Indexes, term and role of a member. failed: why its storage failed. watermarks: member id -> index, only on a leader.
+
+    heartbeat_interval_ms: by the timers in use, which `dledger.profile=auto` chooses.
+    """
 
     self_id: str
     group: str
@@ -22,4 +25,5 @@ class MemberStatus:
     committed_index: LedgerIndex
     durable_index: LedgerIndex
     failed: str | None
+    heartbeat_interval_ms: int
     watermarks: dict[str, LedgerIndex]

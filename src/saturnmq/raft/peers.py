@@ -10,9 +10,10 @@ Requirements: DL-M06, DL-X17, DUR-08, SEC-18. Wire facts: docs/spec/04-dledger.m
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection
@@ -23,8 +24,18 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.access import Access, Origin
-from saturnmq.raft.cluster_secret import ClusterSecret, Verdict
-from saturnmq.raft.core.messages import AppendRequest, Code, PushKind, PushRequest, PushResponse, Request, Response
+from saturnmq.raft.cluster_secret import FIELD, ClusterSecret, Verdict
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    Code,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushKind,
+    PushRequest,
+    PushResponse,
+    Request,
+    Response,
+)
 from saturnmq.raft.wire.codec import (
     RESPONSE_HEADER_CODE,
     DLedgerCode,
@@ -55,6 +66,7 @@ _BODY_BYTES_MAX: Final = {
 }
 _MEMBER_BYTES_MAX: Final = 255
 _OFFERED = {OFFER: str(FORM)}
+M = TypeVar("M", bound=Request | Response)
 Answer = Callable[[Response], None]
 Receive = Callable[[Request, Answer], None]
 
@@ -153,7 +165,7 @@ class Peers:
             return self._serve_forwarded(connection, command)
         plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
-            request = decode_push(command.body or b"") if plain else self._decode(command)
+            request = decode_push(command.body or b"") if plain else self._trusted(command, self._decode(command))
         except UnsupportedRequest as error:
             return self._signed(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error)))
         except BodyError as error:
@@ -344,4 +356,10 @@ class Peers:
         if OFFER in command.ext:
             known = reply.ext.get(OFFER) == _OFFERED[OFFER]
             (self._plain.add if known else self._plain.discard)(peer)
-        return decode_response(command.code, reply.body)
+        return self._trusted(reply, decode_response(command.code, reply.body))
+
+    def _trusted(self, command: Command, message: M) -> M:
+        """The message of a checked command; where there is a secret, an unsigned heartbeat announces no interval."""
+        if self._secret is None or FIELD in command.ext or not isinstance(message, HeartBeatRequest | HeartBeatResponse):
+            return message
+        return dataclasses.replace(message, interval_ms=None)

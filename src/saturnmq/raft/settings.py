@@ -1,7 +1,7 @@
 """Settings of a member of a DLedger group, with the keys of Apache RocketMQ's broker.conf.
 
-Timers and limits that RocketMQ 4.9.7 does not expose are keys `dledger.*` with DLedger's defaults. The profile FAST shortens the
-timers that determine the fail-over time: a new leader within 3 s instead of 10 s.
+Timers and limits that RocketMQ 4.9.7 does not expose are keys `dledger.*` with DLedger's defaults. The fast profile shortens the
+timers that determine the fail-over time: a new leader within 3 s instead of 10 s. AUTO uses it where every member supports it.
 
 Requirements: DL-M02..DL-M04, CHA-07, SEC-18. Keys: docs/spec/04-dledger.md section 2.13.
 """
@@ -9,7 +9,7 @@ Requirements: DL-M02..DL-M04, CHA-07, SEC-18. Keys: docs/spec/04-dledger.md sect
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,9 @@ _SELF_ID: Final = re.compile(r"[a-zA-Z]\d+")
 
 
 class RaftProfile(Enum):
-    """STANDARD: DLedger's timers. FAST: heartbeats every 500 ms, vote intervals of 150 to 500 ms."""
+    """STANDARD: DLedger's timers. FAST: heartbeats every 500 ms, vote intervals of 150 to 500 ms. AUTO: see raft/core/timers.py."""
 
+    AUTO = "auto"
     STANDARD = "standard"
     FAST = "fast"
 
@@ -84,7 +85,7 @@ class RaftSettings:
     allowed_text: str = key("dledger.allowedAddresses", "", spec="SEC-18")
     cluster_secret: str = key("dledger.clusterSecret", "", spec="SEC-18", secret=True)
     require_secret: bool = key("dledger.requireClusterSecret", False, spec="SEC-18")
-    profile: RaftProfile = key("dledger.profile", RaftProfile.STANDARD, spec="CHA-07")
+    profile: RaftProfile = key("dledger.profile", RaftProfile.AUTO, spec="CHA-07")
     heartbeat_interval_ms: int = key("dledger.heartBeatTimeIntervalMs", 0, unit="ms", low=0, spec="DL-H01")
     heartbeat_leak_max: int = key("dledger.maxHeartBeatLeak", 3, low=2, spec="DL-H03")
     vote_interval_min_ms: int = key("dledger.minVoteIntervalMs", 0, unit="ms", low=0, spec="DL-E07")
@@ -177,8 +178,18 @@ class RaftSettings:
         return problems + self.core(1_073_741_824, sync_before_ack=True).validate()
 
     def core(self, file_bytes: int, *, sync_before_ack: bool) -> CoreSettings:
-        """The settings of the core. file_bytes: mappedFileSizeCommitLog; sync_before_ack: flushDiskType is SYNC_FLUSH."""
-        heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[self.profile]
+        """The settings of the core. file_bytes: mappedFileSizeCommitLog; sync_before_ack: flushDiskType is SYNC_FLUSH.
+
+        With AUTO, `fast` is None if the timers set in the file do not fit the fast ones.
+        """
+        if self.profile is not RaftProfile.AUTO:
+            return self._of(self.profile, file_bytes, sync_before_ack)
+        fast = self._of(RaftProfile.FAST, file_bytes, sync_before_ack)
+        standard = self._of(RaftProfile.STANDARD, file_bytes, sync_before_ack)
+        return replace(standard, announces_interval=True, fast=None if fast.validate() else fast)
+
+    def _of(self, profile: RaftProfile, file_bytes: int, sync_before_ack: bool) -> CoreSettings:
+        heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[profile]
         return CoreSettings(
             heartbeat_interval_ms=self.heartbeat_interval_ms or heartbeat_ms,
             heartbeat_leak_max=self.heartbeat_leak_max,
@@ -204,4 +215,5 @@ class RaftSettings:
             preferred_leaders=self.preferred_leaders,
             sync_before_ack=sync_before_ack,
             file_bytes=file_bytes,
+            announces_interval=profile is not RaftProfile.STANDARD,
         )

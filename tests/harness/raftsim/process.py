@@ -5,6 +5,7 @@ Requirements: SIM-04, SIM-05.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -27,8 +28,9 @@ from saturnmq.raft.core.actions import (
     SyncLog,
 )
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
-from saturnmq.raft.core.messages import Request, Response, VoteResponse
+from saturnmq.raft.core.messages import HeartBeatRequest, Request, Response, VoteResponse
 from saturnmq.raft.core.node import Node
+from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Member:
         self.incarnation = 0
         self.node: Node | None = None
         self.frozen = False
+        self.settings: CoreSettings | None = None  # of its next start; None: the cluster's
+        self.plain = False  # its heartbeats and those that it receives lose the announced interval, as with a Java member
         self.keeps_writes = False  # a crash ends the process, not the power
         self.clock_offset_ms = cluster.rng.randrange(10**6)
         self.clock_rate = 1.0
@@ -106,7 +110,7 @@ class Member:
             group=GROUP,
             self_id=self.name,
             peers={name: f"{name}:1" for name in cluster.names},
-            settings=cluster.settings,
+            settings=self.settings or cluster.settings,
             reader=StoredLog(self.log.live, self.flips, self.known_bad.add),
             hard_state=self.hard,
             committed=self.checkpoint,
@@ -167,7 +171,13 @@ class Member:
             return
         self._token = token = self._token + 1
         self._tokens[token] = answer
-        self.feed(lambda node: node.request(self.now_ms, token, request))
+        heard = self._as_spoken(request)
+        self.feed(lambda node: node.request(self.now_ms, token, heard))
+
+    def _as_spoken(self, request: Request) -> Request:
+        """The request without the fields that a Java member neither sends nor reads, if this one is `plain`."""
+        spoken = self.plain and isinstance(request, HeartBeatRequest)
+        return dataclasses.replace(request, interval_ms=None) if spoken else request
 
     def answered(self, incarnation: int, call: int, response: Response | None) -> None:
         if self.node is not None and incarnation == self.incarnation:
@@ -289,7 +299,8 @@ class Member:
             cluster.network.deliver(peer.name, self.name, lambda: self.answered(incarnation, send.call, response))
 
         if not cluster.drop(send.request):
-            cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
+            request = self._as_spoken(send.request)
+            cluster.network.deliver(self.name, send.peer, lambda: peer.ask(request, back))
 
     # disk
 

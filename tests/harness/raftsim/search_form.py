@@ -78,7 +78,7 @@ _KNOWN: Final = tuple(
         "known_max_term out parts calls next_call",
         "_reader _file_bytes begin end end_term end_pos next_index epoch durable _cache _cache_bytes _fresh",
         "state next_vote_ms raise_now last_result round spent_term",
-        "state elector sent_ms received_ms round live acked_ms stepped_down_ms",
+        "state elector timers sent_ms patient_until_ms round live lease_until_ms stepped_down_ms",
         "state verified _reported_end _appends _unsynced",
         "state stamp noop peers proposals",
         "state elector heartbeats leader outgoing incoming _checked_ms",
@@ -160,6 +160,11 @@ def waits(at_ms: int) -> int:
     if at_ms <= NOW:
         return -1
     return NOW + (10 if at_ms <= NOW + SOON else PATIENCE)
+
+
+def lasts(at_ms: int) -> int:
+    """Round the end of a lease: passed, or a whole lease."""
+    return NOW + PATIENCE // 2 if at_ms > NOW else -1
 
 
 def since(at_ms: int) -> int:
@@ -377,8 +382,8 @@ class _Run:
             elector.round = Tally(term, len(state.peers), deadline_ms)
             elector.round.known_max_term, elector.round.answers = known, dict(answers)
         beats = node._heartbeats
-        beats.sent_ms, beats.received_ms, beats.stepped_down_ms, beats.round, acked = core[3]
-        beats.acked_ms, beats.live = dict(acked), {}
+        beats.sent_ms, beats.patient_until_ms, beats.stepped_down_ms, beats.round, lease = core[3]
+        beats.lease_until_ms, beats.live = dict(lease), {}
         if core[3][3] is not None:
             beats.round = Round(*core[3][3])
         follower = node._follower
@@ -449,12 +454,20 @@ class _Run:
             ),
             (
                 since(beats.sent_ms) if beats.sent_ms >= 0 else -1,
-                lately(beats.received_ms),
+                waits(beats.patient_until_ms),
                 lately(beats.stepped_down_ms),
-                (beat.term, since(beat.sent_ms), beat.answered, beat.success, beat.not_ready, beat.inconsistent)
+                (
+                    beat.term,
+                    since(beat.sent_ms),
+                    beat.lease_ms,
+                    beat.answered,
+                    beat.success,
+                    beat.not_ready,
+                    beat.inconsistent,
+                )
                 if beat is not None
                 else None,
-                tuple((peer, lately(at_ms)) for peer, at_ms in sorted(beats.acked_ms.items()))
+                tuple((peer, lasts(at_ms)) for peer, at_ms in sorted(beats.lease_until_ms.items()))
                 if state.is_leader
                 else (),
             ),
@@ -518,9 +531,9 @@ def _shift(node: Node, ms: int) -> None:
         elector.round.deadline_ms -= ms
     if beats.sent_ms >= 0:
         beats.sent_ms -= ms
-    beats.received_ms -= ms
+    beats.patient_until_ms -= ms
     beats.stepped_down_ms -= ms
-    beats.acked_ms = {peer: at_ms - ms for peer, at_ms in beats.acked_ms.items()}
+    beats.lease_until_ms = {peer: at_ms - ms for peer, at_ms in beats.lease_until_ms.items()}
     if beats.round is not None:
         beats.round.sent_ms -= ms
     for waiting in node._follower._appends.values():

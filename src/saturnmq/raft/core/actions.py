@@ -89,10 +89,17 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TimersChanged:
+    """The fast timers are in use from now on, or the standard ones."""
+
+    fast: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Alarm:
     """An event that an operator should see; the caller logs it."""
 
     text: str
 
 
-Action = PersistTerm | AppendEntries | CutLog | SyncLog | Send | Reply | Commit | RoleChanged | Alarm
+Action = PersistTerm | AppendEntries | CutLog | SyncLog | Send | Reply | Commit | RoleChanged | TimersChanged | Alarm

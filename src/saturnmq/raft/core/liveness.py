@@ -2,6 +2,7 @@
 
 The lease starts with the election and is extended by every round that a quorum answered, counted from the time the round was
 sent. It is shorter than the followers' election timeout, so an isolated leader steps down before another can be elected.
+A leader that steps down reports it to the SaturnMQ members, which do not wait for their election timeout then.
 
 Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
 """
@@ -13,9 +14,10 @@ from functools import partial
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.elector import Elector
-from saturnmq.raft.core.ids import Term
+from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, Response
 from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.timers import Timers
 
 
 @dataclass(slots=True)
@@ -24,6 +26,7 @@ class Round:
 
     term: Term
     sent_ms: int
+    lease_ms: int
     answered: int = 1
     success: int = 1  # the leader counts itself
     not_ready: int = 0
@@ -32,15 +35,19 @@ class Round:
 
 @dataclass(slots=True)
 class Heartbeats:
-    """live: whether the last heartbeat to each peer was answered (DL-H04). received_ms: last heartbeat of the leader (DL-H08)."""
+    """live: whether the last heartbeat to each peer was answered (DL-H04). lease_until_ms: the lease by each peer's answers.
+
+    patient_until_ms: when a follower that receives no further heartbeat becomes candidate (DL-H07, DL-H08).
+    """
 
     state: State
     elector: Elector
+    timers: Timers
     sent_ms: int = -1
-    received_ms: int = -1
+    patient_until_ms: int = -1
     round: Round | None = None
     live: dict[str, bool] = field(default_factory=dict)
-    acked_ms: dict[str, int] = field(default_factory=dict)
+    lease_until_ms: dict[str, int] = field(default_factory=dict)
     stepped_down_ms: int = -(10**9)
 
     def role_changed(self) -> None:
@@ -50,41 +57,37 @@ class Heartbeats:
         self.round = None
         if self.state.role is Role.LEADER:
             self.live = {}
-            self.acked_ms = dict.fromkeys(self.state.others, now_ms)
+            self.lease_until_ms = dict.fromkeys(self.state.others, now_ms + self.state.settings.lease_timeout_ms)
         elif self.state.role is Role.FOLLOWER:
-            self.received_ms = now_ms
-
-    @property
-    def quorum_seen_ms(self) -> int:
-        """The latest time such that a quorum, this leader included, answered heartbeats sent at or after it."""
-        acked = self.acked_ms.values()
-        needed = len(self.state.peers) // 2
-        if needed == 1:  # fast path: evaluated before every append
-            return max(acked)
-        return sorted(acked, reverse=True)[needed - 1] if needed else self.state.now_ms
+            self.patient_until_ms = now_ms
 
     @property
     def lease_ends_ms(self) -> int:
-        return self.quorum_seen_ms + self.state.settings.lease_timeout_ms
+        """When the lease ends: the latest time until which a quorum, this leader included, has extended it."""
+        until_ms = self.lease_until_ms.values()
+        needed = len(self.state.peers) // 2
+        if needed == 1:  # fast path: evaluated before every append
+            return max(until_ms)
+        return sorted(until_ms, reverse=True)[needed - 1] if needed else NEVER
 
     def tick(self) -> None:
         state = self.state
         if state.role is Role.LEADER:
             if self.lease_is_good() and (
-                self.sent_ms < 0 or state.now_ms - self.sent_ms > state.settings.heartbeat_interval_ms
+                self.sent_ms < 0 or state.now_ms - self.sent_ms > self.timers.interval_ms
             ):
                 self._beat()
-        elif state.role is Role.FOLLOWER and state.now_ms - self.received_ms > state.settings.election_timeout_ms:
+        elif state.role is Role.FOLLOWER and state.now_ms > self.patient_until_ms:
             state.become_candidate(state.term)  # the term stays the same (DL-H07)
 
     def due_ms(self) -> int:
         """A leader's next heartbeat or the end of its lease; a follower's election timeout."""
         state = self.state
         if state.role is Role.FOLLOWER:
-            return self.received_ms + state.settings.election_timeout_ms + 1
+            return self.patient_until_ms + 1
         if state.role is not Role.LEADER:
             return NEVER
-        beat_ms = self.sent_ms + state.settings.heartbeat_interval_ms + 1 if self.sent_ms >= 0 else state.now_ms
+        beat_ms = self.sent_ms + self.timers.interval_ms + 1 if self.sent_ms >= 0 else state.now_ms
         return min(beat_ms, self.lease_ends_ms)
 
     def lease_is_good(self) -> bool:
@@ -92,8 +95,9 @@ class Heartbeats:
         state = self.state
         if state.now_ms < self.lease_ends_ms:
             return True
-        elapsed_ms = state.now_ms - self.quorum_seen_ms
+        elapsed_ms = state.now_ms - self.lease_ends_ms + state.settings.lease_timeout_ms
         state.alarm(f"leader stepped down reason=lease_expired term={state.term} elapsed_ms={elapsed_ms}")
+        self.resign()
         state.become_candidate(state.term)
         return False
 
@@ -101,16 +105,28 @@ class Heartbeats:
         """Send a round of heartbeats (DL-H01)."""
         state = self.state
         self.sent_ms = state.now_ms
-        beat = self.round = Round(state.term, state.now_ms)
+        beat = self.round = Round(state.term, state.now_ms, state.settings.lease_timeout_ms)
+        announced_ms = self.timers.announced_ms
         for peer in state.others:
-            request = HeartBeatRequest(
-                group=state.group,
-                term=state.term,
-                leader_id=state.self_id,
-                local_id=state.self_id,
-                remote_id=peer,
-            )
-            state.send(peer, request, partial(self._answered, beat, peer))
+            state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
+
+    def resign(self) -> None:
+        """Before a leader steps down: report it to the peers that know the announced interval; others would take it for a heartbeat."""
+        if self.state.role is Role.LEADER:
+            for peer in self.state.others:
+                if self.timers.ours[peer]:
+                    self.state.send(peer, self._request(peer, 0), lambda response: None)
+
+    def _request(self, peer: str, interval_ms: int | None) -> HeartBeatRequest:
+        state = self.state
+        return HeartBeatRequest(
+            group=state.group,
+            term=state.term,
+            leader_id=state.self_id,
+            local_id=state.self_id,
+            remote_id=peer,
+            interval_ms=interval_ms,
+        )
 
     def _answered(self, beat: Round, peer: str, response: Response | None) -> None:
         """Count a response (DL-H02..DL-H04); late ones count too while this member leads the term of the round."""
@@ -120,9 +136,11 @@ class Heartbeats:
         code = response.code if isinstance(response, HeartBeatResponse) else Code.NETWORK_ERROR
         self.live[peer] = code != Code.NETWORK_ERROR
         beat.answered += 1
+        if isinstance(response, HeartBeatResponse) and self.timers.answered(peer, response):
+            self.sent_ms = -1  # announce the new interval at the next tick
         if code == Code.SUCCESS:
             beat.success += 1
-            self.acked_ms[peer] = max(self.acked_ms[peer], beat.sent_ms)
+            self.lease_until_ms[peer] = max(self.lease_until_ms[peer], beat.sent_ms + beat.lease_ms)
         elif code == Code.TERM_NOT_READY:
             beat.not_ready += 1
         elif code == Code.EXPIRED_TERM and response is not None and response.term > state.term:
@@ -150,21 +168,33 @@ class Heartbeats:
         self.elector.see_higher_term(term)
 
     def receive(self, request: HeartBeatRequest) -> HeartBeatResponse:
-        """Answer a leader's heartbeat (DL-H05, DL-H06). A success response has no fields but the code."""
+        """Answer a leader's heartbeat (DL-H05, DL-H06). A response to Java has no fields but the code, and the term with 403."""
+        state = self.state
+        echo = request.interval_ms if self.timers.base.announces_interval else None
+        code, term = self._check(request), NO_TERM
+        if code == Code.EXPIRED_TERM:
+            term = state.term
+        elif code == Code.TERM_NOT_READY:
+            self.elector.see_higher_term(request.term)
+        elif code == Code.INCONSISTENT_LEADER:
+            state.alarm(f"second leader rejected term={state.term} leader={state.leader_id} sender={request.leader_id}")
+        elif code == Code.SUCCESS and echo is not None and echo <= 0:
+            if state.role is Role.FOLLOWER:
+                state.become_candidate(state.term)
+        elif code == Code.SUCCESS:
+            if state.leader_id is None:
+                assert request.leader_id is not None
+                state.become_follower(request.leader_id)
+            patience_ms = self.timers.patience_ms(request.interval_ms)
+            self.patient_until_ms = max(self.patient_until_ms, state.now_ms + patience_ms)
+        return HeartBeatResponse(code=code, term=term, interval_ms=echo)
+
+    def _check(self, request: HeartBeatRequest) -> Code:
         state = self.state
         if request.leader_id not in state.peers:
-            return HeartBeatResponse(code=Code.UNKNOWN_MEMBER)
+            return Code.UNKNOWN_MEMBER
         if request.leader_id == state.self_id:
-            return HeartBeatResponse(code=Code.UNEXPECTED_MEMBER)
-        if request.term < state.term:
-            return HeartBeatResponse(code=Code.EXPIRED_TERM, term=state.term)
-        if request.term > state.term:
-            self.elector.see_higher_term(request.term)
-            return HeartBeatResponse(code=Code.TERM_NOT_READY)
-        if state.leader_id is None:
-            state.become_follower(request.leader_id)
-        elif state.leader_id != request.leader_id:
-            state.alarm(f"second leader rejected term={state.term} leader={state.leader_id} sender={request.leader_id}")
-            return HeartBeatResponse(code=Code.INCONSISTENT_LEADER)
-        self.received_ms = state.now_ms
-        return HeartBeatResponse()
+            return Code.UNEXPECTED_MEMBER
+        if request.term != state.term:
+            return Code.EXPIRED_TERM if request.term < state.term else Code.TERM_NOT_READY
+        return Code.SUCCESS if state.leader_id in (None, request.leader_id) else Code.INCONSISTENT_LEADER

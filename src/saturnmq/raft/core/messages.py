@@ -105,12 +105,16 @@ class VoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartBeatRequest(Message):
-    pass
+    """interval_ms: the sender's interval from now on; 0: it leads no longer; None: not announced, as by Java members."""
+
+    interval_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartBeatResponse(Message):
-    pass
+    """interval_ms: the announced interval of the request, unless the member does not know that field or does not use it."""
+
+    interval_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

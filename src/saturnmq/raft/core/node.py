@@ -36,6 +36,7 @@ from saturnmq.raft.core.messages import (
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import Chance, HardState, State
 from saturnmq.raft.core.term_limit import TermLimit
+from saturnmq.raft.core.timers import Timers
 from saturnmq.raft.core.transfer import Transfers
 
 
@@ -101,11 +102,19 @@ class Node:
             self._state.known_max_term = log.end_term
             self._state.out.append(PersistTerm(log.end_term, None))
         self._elector = Elector(self._state)
-        self._heartbeats = Heartbeats(self._state, self._elector)
+        self._timers = Timers(self._state)
+        self._heartbeats = Heartbeats(self._state, self._elector, self._timers)
         self._follower = Follower(self._state)
         self._leader = Leader(self._state, stamp, noop)
         self._transfers = Transfers(self._state, self._elector, self._heartbeats, self._leader)
-        self._state.parts = [self._elector, self._heartbeats, self._follower, self._leader, self._transfers]
+        self._state.parts = [
+            self._elector,
+            self._timers,
+            self._heartbeats,
+            self._follower,
+            self._leader,
+            self._transfers,
+        ]
         self._term_limit = TermLimit(self._state)
         self._settled = False  # the last input was a tick without effect: until the next timer there is nothing to do
 
@@ -198,6 +207,11 @@ class Node:
         return len(self._leader.proposals)
 
     @property
+    def fast_timers(self) -> bool:
+        """Whether the fast timers are in use because every member is known to support them."""
+        return self._timers.fast
+
+    @property
     def append_refusal(self) -> Code | None:
         """The code with which an append would be refused now; None if it would be accepted (DL-A01)."""
         return self._leader.refusal()
@@ -229,7 +243,7 @@ class Node:
 
     def replace_settings(self, settings: CoreSettings) -> None:
         """Use other settings from the next tick on (DL-E02). file_bytes cannot change and is kept."""
-        self._state.settings = dataclasses.replace(settings, file_bytes=self._state.settings.file_bytes)
+        self._timers.replace(dataclasses.replace(settings, file_bytes=self._state.settings.file_bytes))
         self._settled = False
 
     def set_outdated(self, outdated: bool) -> None:
@@ -339,6 +353,7 @@ class Node:
             state.failed = why
             state.alarm(f"storage failed term={state.term} error={why}")
             self._elector.round = None
+            self._heartbeats.resign()
             state.become_candidate(state.term)
         return self._leave()
 

@@ -82,8 +82,8 @@ _COMMON: Final = {
 _FIELDS: Final[dict[type[Message], dict[str, str]]] = {
     VoteRequest: {"ledger_end_index": "ledgerEndIndex", "ledger_end_term": "ledgerEndTerm"},
     VoteResponse: {"vote_result": "voteResult"},
-    HeartBeatRequest: {},
-    HeartBeatResponse: {},
+    HeartBeatRequest: {"interval_ms": "saturnmqHeartBeatMs"},
+    HeartBeatResponse: {"interval_ms": "saturnmqHeartBeatMs"},
     PushResponse: {"index": "index", "count": "count", "begin_index": "beginIndex", "end_index": "endIndex"},
     TransferRequest: {
         "transfer_id": "transferId",

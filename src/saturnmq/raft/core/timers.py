@@ -1,0 +1,96 @@
+"""Chooses between standard and fast timers by what the other members are (`CoreSettings.fast`).
+
+A leader announces in each heartbeat the interval that it keeps from then on. SaturnMQ members echo it in their answers; Java members
+ignore it. A leader that every peer has echoed, silent ones included, uses the fast timers; one answer without the echo, and it uses the
+standard ones. Its followers take over its choice for their next election.
+
+Members need not switch at the same time: a follower waits for a multiple of the interval in the heartbeat, and never shorter than
+an earlier heartbeat of the same leader allowed; a leader's lease is extended by the length that belongs to the answered heartbeat.
+
+Requirements: CHA-07, DL-H01, DL-H07, DL-X08.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.raft.core.actions import Role, TimersChanged
+from saturnmq.raft.core.messages import HeartBeatResponse
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.core.state import NEVER, State
+
+ANNOUNCED_MS_MAX: Final = 2000  # a longer announced interval counts as this, unless the member's own one is longer
+
+
+class Timers:
+    """The timers in use: `state.settings` is `base` or, while `fast`, `base.fast`.
+
+    ours: leader only, whether each peer's last answer had the echo. settles_ms: until then a leader that left the fast timers keeps their
+    interval, so that a lost heartbeat does not make a follower that still waits for the next fast one a candidate.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.base = state.settings
+        self.fast = False
+        self.ours: dict[str, bool] = {}
+        self.settles_ms = -NEVER
+        self._fast_from_ms = -NEVER  # limits how often a peer that alternates can switch the timers
+
+    def role_changed(self) -> None:
+        """A new leader goes on with what its predecessor knew."""
+        if self.state.role is Role.LEADER:
+            self.ours = dict.fromkeys(self.state.others, self.fast)
+
+    def due_ms(self) -> int:
+        return NEVER
+
+    def replace(self, settings: CoreSettings) -> None:
+        self.base = settings
+        self.state.settings = settings.fast if self.fast and settings.fast is not None else settings
+
+    # the leader's side
+
+    @property
+    def interval_ms(self) -> int:
+        """ms between heartbeats now."""
+        if self.base.fast is not None and self.state.now_ms < self.settles_ms:
+            return self.base.fast.heartbeat_interval_ms
+        return self.state.settings.heartbeat_interval_ms
+
+    @property
+    def announced_ms(self) -> int | None:
+        """The interval to announce; None: announce none."""
+        return self.state.settings.heartbeat_interval_ms if self.base.announces_interval else None
+
+    def answered(self, peer: str, response: HeartBeatResponse) -> bool:
+        """Record a peer's answer; returns whether the timers changed."""
+        if not self.base.announces_interval:
+            return False
+        self.ours[peer] = response.interval_ms is not None
+        return self._use(all(self.ours.values()))
+
+    # the follower's side
+
+    def patience_ms(self, announced_ms: int | None) -> int:
+        """How long to wait for the next heartbeat after one that announced this interval."""
+        base = self.base
+        if announced_ms is None or not base.announces_interval:
+            self._use(False)
+            return base.election_timeout_ms
+        shortest = base.fast or base
+        self._use(base.fast is not None and announced_ms <= base.fast.heartbeat_interval_ms)
+        longest_ms = max(ANNOUNCED_MS_MAX, base.heartbeat_interval_ms)
+        return min(max(announced_ms, shortest.heartbeat_interval_ms), longest_ms) * base.heartbeat_leak_max
+
+    def _use(self, fast: bool) -> bool:
+        state, base = self.state, self.base
+        if fast == self.fast or base.fast is None or (fast and state.now_ms < self._fast_from_ms):
+            return False
+        self.fast = fast
+        state.settings = base.fast if fast else base
+        if not fast:
+            self._fast_from_ms = state.now_ms + base.election_timeout_ms
+            self.settles_ms = state.now_ms + base.fast.election_timeout_ms
+        state.out.append(TimersChanged(fast))
+        return True

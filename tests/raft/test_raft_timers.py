@@ -1,0 +1,267 @@
+"""Choice between standard and fast timers, and reports of leaders that step down (raft/core/timers.py, raft/core/liveness.py).
+
+Requirements: CHA-07, DL-H01, DL-H07, DL-X08.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from raftbench import Bench
+
+from saturnmq.raft.core.actions import Role, TimersChanged
+from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, VoteRequest
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.settings import RaftProfile, RaftSettings
+from saturnmq.raft.wire.codec import DLedgerCode, decode_request, decode_response, encode
+
+BEAT = HeartBeatRequest
+PEERS = "n0-h:1;n1-h:2;n2-h:3"
+STANDARD_MS, FAST_MS = 2000, 500
+
+
+def settings_of(profile: RaftProfile, **keys: Any) -> CoreSettings:
+    settings = RaftSettings(enabled=True, group="g", peers_text=PEERS, self_id="n0", profile=profile, **keys)
+    assert settings.validate() == []
+    return settings.core(1 << 20, sync_before_ack=True)
+
+
+def bench_of(profile: RaftProfile = RaftProfile.AUTO, **more: Any) -> Bench:
+    core = settings_of(profile)
+    return Bench(**{name: getattr(core, name) for name in core.__dataclass_fields__}, **more)
+
+
+def echo(bench: Bench, peer: str, interval_ms: int | None, code: Code = Code.SUCCESS) -> None:
+    """Answer the newest heartbeat of a peer: with an echo as SaturnMQ, or with None as Java."""
+    bench.answer(bench.sends(peer, BEAT)[-1], HeartBeatResponse(code=code, interval_ms=interval_ms))
+
+
+def announced(bench: Bench, peer: str = "n1") -> list[int | None]:
+    return [send.request.interval_ms for send in bench.sends(peer, BEAT)]  # type: ignore[union-attr]
+
+
+def fast_leader(**more: Any) -> Bench:
+    bench = bench_of(**more).lead()
+    bench.tick(1)
+    for peer in bench.state.others:
+        echo(bench, peer, STANDARD_MS)
+    bench.tick()
+    return bench
+
+
+def hear(bench: Bench, interval_ms: int | None, leader: str = "n1") -> HeartBeatResponse:
+    answer = bench.ask(BEAT(leader_id=leader, local_id=leader, term=bench.state.term, interval_ms=interval_ms))
+    assert isinstance(answer, HeartBeatResponse)
+    return answer
+
+
+@pytest.mark.spec("CHA-07")
+def test_leader_uses_fast_timers_once_every_peer_echoed() -> None:
+    bench = bench_of().lead()
+    bench.tick(1)
+    echo(bench, "n1", STANDARD_MS)
+    bench.tick()
+    assert (bench.node.fast_timers, announced(bench)) == (False, [STANDARD_MS])
+    echo(bench, "n2", STANDARD_MS)
+    bench.tick()
+    assert bench.of(TimersChanged) == [TimersChanged(True)]
+    assert announced(bench) == [STANDARD_MS, FAST_MS]  # announced at once
+    bench.tick(FAST_MS + 1)
+    assert announced(bench) == [STANDARD_MS, FAST_MS, FAST_MS]
+
+
+@pytest.mark.spec("CHA-07")
+def test_silent_peer_that_was_never_seen_keeps_standard_timers() -> None:
+    bench = bench_of().lead()
+    for _ in range(20):
+        bench.tick(STANDARD_MS + 1)
+        echo(bench, "n1", STANDARD_MS)
+        bench.answer(bench.sends("n2", BEAT)[-1], None)
+    assert not bench.node.fast_timers
+    assert bench.state.role is Role.LEADER
+
+
+@pytest.mark.spec("CHA-07")
+def test_known_peer_that_falls_silent_keeps_fast_timers() -> None:
+    bench = fast_leader()
+    for _ in range(20):
+        bench.tick(FAST_MS + 1)
+        echo(bench, "n1", FAST_MS)
+        bench.answer(bench.sends("n2", BEAT)[-1], None)
+    assert bench.node.fast_timers
+    assert bench.state.role is Role.LEADER
+
+
+@pytest.mark.spec("CHA-07", "DL-H01")
+def test_answer_without_echo_returns_to_standard_timers() -> None:
+    bench = fast_leader()
+    echo(bench, "n1", FAST_MS)
+    echo(bench, "n2", None)
+    assert bench.of(TimersChanged)[-1] == TimersChanged(False)
+    bench.forget()
+    for _ in range(2):  # keeps the fast interval meanwhile: followers may still expect it
+        bench.tick(FAST_MS + 1)
+        echo(bench, "n1", STANDARD_MS)
+        echo(bench, "n2", None)
+    assert announced(bench) == [STANDARD_MS] * 2
+    bench.forget()
+    bench.tick(FAST_MS + 1)
+    assert announced(bench) == []
+    bench.tick(STANDARD_MS - FAST_MS)
+    assert announced(bench) == [STANDARD_MS]
+
+
+@pytest.mark.spec("CHA-07")
+def test_peer_that_alternates_switches_timers_once_per_election_timeout() -> None:
+    bench = fast_leader()
+    began_ms = bench.now_ms
+    while bench.now_ms < began_ms + 60_000:
+        if bench.tick(10) and bench.sends("n2", BEAT):
+            for interval_ms in (None, FAST_MS, None, FAST_MS):
+                echo(bench, "n1", FAST_MS)
+                echo(bench, "n2", interval_ms)
+                bench.answer(bench.sends("n2", BEAT)[-1], HeartBeatResponse(interval_ms=interval_ms))
+                bench.tick(600)
+    assert bench.state.role is Role.LEADER
+    assert len(bench.of(TimersChanged)) <= 2 * 60_000 // 6000 + 2
+
+
+@pytest.mark.spec("DL-X08", "DL-H03")
+def test_lease_has_the_length_that_belongs_to_the_answered_heartbeat() -> None:
+    bench = bench_of().lead()
+    bench.tick(1)
+    first_ms = bench.now_ms
+    for peer in ("n1", "n2"):
+        echo(bench, peer, STANDARD_MS)
+    beats = bench.node._heartbeats
+    assert beats.lease_ends_ms == first_ms + 5000
+    bench.tick()
+    echo(bench, "n1", FAST_MS)
+    assert beats.lease_ends_ms == first_ms + 5000, "followers still wait for what the first heartbeat allowed"
+    while beats.lease_ends_ms == first_ms + 5000:
+        bench.tick(FAST_MS + 1)
+        echo(bench, "n1", FAST_MS)
+    assert beats.lease_ends_ms == beats.sent_ms + 1250
+
+
+@pytest.mark.spec("DL-H07", "DL-H08")
+@pytest.mark.parametrize(
+    ("profile", "interval_ms", "waits_ms"),
+    [
+        (RaftProfile.AUTO, None, 6000),
+        (RaftProfile.AUTO, STANDARD_MS, 6000),
+        (RaftProfile.AUTO, FAST_MS, 1500),
+        (RaftProfile.AUTO, 1000, 3000),
+        (RaftProfile.AUTO, 1, 1500),
+        (RaftProfile.AUTO, 1 << 62, 6000),
+        (RaftProfile.FAST, None, 1500),
+        (RaftProfile.FAST, STANDARD_MS, 6000),
+        (RaftProfile.FAST, FAST_MS, 1500),
+        (RaftProfile.STANDARD, FAST_MS, 6000),
+    ],
+)
+def test_follower_waits_for_multiple_of_announced_interval(
+    profile: RaftProfile, interval_ms: int | None, waits_ms: int
+) -> None:
+    bench = bench_of(profile, term=5)
+    answer = hear(bench, interval_ms)
+    assert answer == HeartBeatResponse(interval_ms=None if profile is RaftProfile.STANDARD else interval_ms)
+    bench.tick(waits_ms)
+    assert bench.state.role is Role.FOLLOWER
+    bench.tick(1)
+    assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 5)
+
+
+@pytest.mark.spec("DL-H07", "DL-X08")
+def test_later_heartbeat_never_shortens_what_an_earlier_one_allowed() -> None:
+    bench = bench_of(term=5)
+    hear(bench, STANDARD_MS)
+    bench.tick(100)
+    hear(bench, FAST_MS)  # perhaps older than the first one, and only delayed
+    bench.tick(5900)
+    assert bench.state.role is Role.FOLLOWER
+    bench.tick(1)
+    assert bench.state.role is Role.CANDIDATE
+
+
+@pytest.mark.spec("CHA-07", "DL-E07")
+def test_follower_takes_over_the_leaders_choice_for_its_election() -> None:
+    bench = bench_of(term=5)
+    hear(bench, FAST_MS)
+    assert bench.node.fast_timers and bench.state.settings.vote_interval_max_ms == 500
+    bench.tick(1501)
+    bench.tick()
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, None)
+    bench.tick(2000)
+    bench.lead()
+    bench.tick(1)
+    assert announced(bench)[-1] == FAST_MS, "the dead leader is known, though silent"
+    echo(bench, "n2", FAST_MS)
+    echo(bench, "n1", None)  # a Java member in its place
+    bench.tick()
+    assert announced(bench)[-1] == STANDARD_MS
+
+
+@pytest.mark.spec("CHA-07")
+def test_follower_of_a_java_leader_uses_standard_timers() -> None:
+    bench = bench_of(term=5)
+    hear(bench, FAST_MS)
+    hear(bench, None)
+    assert not bench.node.fast_timers
+    assert bench.state.settings.vote_interval_max_ms == 1000
+
+
+@pytest.mark.spec("DL-X08", "CHA-07")
+@pytest.mark.parametrize("profile", [RaftProfile.AUTO, RaftProfile.FAST])
+def test_leader_without_answers_reports_that_it_steps_down(profile: RaftProfile) -> None:
+    bench = bench_of(profile, term=3).lead()
+    bench.tick(1)
+    echo(bench, "n1", FAST_MS)
+    echo(bench, "n2", None)
+    while bench.state.role is Role.LEADER:
+        bench.tick(10)
+    assert announced(bench, "n1")[-1] == 0
+    assert announced(bench, "n2")[-1] != 0, "Java would take it for a heartbeat"
+
+
+@pytest.mark.spec("DL-X08", "CHA-07")
+def test_follower_of_a_leader_that_steps_down_is_candidate_at_once() -> None:
+    bench = bench_of(term=5)
+    hear(bench, FAST_MS)
+    assert hear(bench, 0, leader="n2").code == Code.INCONSISTENT_LEADER
+    assert bench.state.role is Role.FOLLOWER
+    assert hear(bench, 0).code == Code.SUCCESS
+    assert (bench.state.role, bench.state.term, bench.state.leader_id) == (Role.CANDIDATE, 5, None)
+    assert hear(bench, 0).code == Code.SUCCESS
+    assert bench.state.role is Role.CANDIDATE, "a leader that steps down is not followed again"
+
+
+@pytest.mark.spec("DL-X15", "CHA-07")
+def test_leader_with_failed_disk_reports_that_it_steps_down() -> None:
+    bench = fast_leader()
+    bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
+    assert [announced(bench, peer)[-1] for peer in ("n1", "n2")] == [0, 0]
+
+
+@pytest.mark.spec("CHA-07")
+def test_java_reads_and_writes_heartbeats_without_the_announced_interval() -> None:
+    request = BEAT(group="g", term=1, leader_id="n0", local_id="n0", remote_id="n1", interval_ms=FAST_MS)
+    assert b'"saturnmqHeartBeatMs":500' in encode(request)
+    assert decode_request(DLedgerCode.HEART_BEAT, encode(request)) == request
+    assert b"saturnmq" not in encode(BEAT(term=1))
+    response = HeartBeatResponse(interval_ms=FAST_MS)
+    assert decode_response(DLedgerCode.HEART_BEAT, encode(response)) == response
+    assert b"saturnmq" not in encode(HeartBeatResponse())
+
+
+@pytest.mark.spec("CHA-07")
+def test_auto_is_the_default_and_gives_way_to_timers_that_do_not_fit() -> None:
+    assert RaftSettings().profile is RaftProfile.AUTO
+    core = settings_of(RaftProfile.AUTO)
+    assert core.fast is not None
+    assert (core.heartbeat_interval_ms, core.fast.heartbeat_interval_ms) == (STANDARD_MS, FAST_MS)
+    assert settings_of(RaftProfile.AUTO, lease_ms=4000).fast is None
+    assert settings_of(RaftProfile.FAST).fast is None
+    assert not settings_of(RaftProfile.STANDARD).announces_interval
