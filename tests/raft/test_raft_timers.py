@@ -263,5 +263,6 @@ def test_auto_is_the_default_and_gives_way_to_timers_that_do_not_fit() -> None:
     assert core.fast is not None
     assert (core.heartbeat_interval_ms, core.fast.heartbeat_interval_ms) == (STANDARD_MS, FAST_MS)
     assert settings_of(RaftProfile.AUTO, lease_ms=4000).fast is None
+    assert RaftSettings(lease_ms=4000).auto_is_standard and not RaftSettings().auto_is_standard
     assert settings_of(RaftProfile.FAST).fast is None
     assert not settings_of(RaftProfile.STANDARD).announces_interval

@@ -198,7 +198,18 @@ def test_partitions_while_timers_switch_never_overlap_leases() -> None:
     for seed in range(SEEDS):
         group = calm_group(seed)
         cluster = group.cluster
-        cluster.mix = ("partition", "one way", "isolate leader", "bridge", "ring", "flap", "stall", "lossy", "heal", "heal")
+        cluster.mix = (
+            "partition",
+            "one way",
+            "isolate leader",
+            "bridge",
+            "ring",
+            "flap",
+            "stall",
+            "lossy",
+            "heal",
+            "heal",
+        )
         cluster.load(300)
         cluster.faults(3000)
         group.run(120)

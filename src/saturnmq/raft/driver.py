@@ -63,7 +63,7 @@ from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, Peers
-from saturnmq.raft.settings import RaftProfile, RaftSettings
+from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.raft.wire.codec import DLedgerCode
 from saturnmq.server_admin import LOOPBACK
@@ -148,7 +148,6 @@ class RaftMember:
         self._sync_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-sync-{settings.self_id}")
         self._inputs: deque[Input] = deque()
         self._actions: deque[Action] = deque()
-        self._running = False
         self._blocked: asyncio.Task[None] | None = None
         self._sync: asyncio.Task[None] | None = None
         self._sync_wanted: SyncLog | None = None
@@ -157,7 +156,7 @@ class RaftMember:
         self._ticker = Ticker(self._tick, self._due_in_ms)
         self._work = asyncio.Event()  # the log has changed: wakes housekeeping
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
-        self._push_soon = self._stopped = False
+        self._push_soon = self._running = self._stopped = False
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
         self._next_clean_ms = 0
@@ -192,8 +191,6 @@ class RaftMember:
             noop=self._noop,
         )
         self._scrub.repair_first(self._damage_mark.damaged(self.files))
-        if self.settings.profile is RaftProfile.AUTO and self._core.fast is None:
-            log.warning("fast timers off reason=timers_set_in_file_do_not_fit member=%s", self.settings.self_id)
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),

@@ -360,6 +360,10 @@ class Peers:
 
     def _trusted(self, command: Command, message: M) -> M:
         """The message of a checked command; where there is a secret, an unsigned heartbeat announces no interval."""
-        if self._secret is None or FIELD in command.ext or not isinstance(message, HeartBeatRequest | HeartBeatResponse):
+        if (
+            self._secret is None
+            or FIELD in command.ext
+            or not isinstance(message, HeartBeatRequest | HeartBeatResponse)
+        ):
             return message
         return dataclasses.replace(message, interval_ms=None)

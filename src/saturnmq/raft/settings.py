@@ -188,6 +188,11 @@ class RaftSettings:
         standard = self._of(RaftProfile.STANDARD, file_bytes, sync_before_ack)
         return replace(standard, announces_interval=True, fast=None if fast.validate() else fast)
 
+    @property
+    def auto_is_standard(self) -> bool:
+        """Whether the profile is AUTO, but timers set in the file do not fit the fast ones."""
+        return self.profile is RaftProfile.AUTO and self.core(1, sync_before_ack=True).fast is None
+
     def _of(self, profile: RaftProfile, file_bytes: int, sync_before_ack: bool) -> CoreSettings:
         heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[profile]
         return CoreSettings(

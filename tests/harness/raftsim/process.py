@@ -68,7 +68,9 @@ class Member:
         self.node: Node | None = None
         self.frozen = False
         self.settings: CoreSettings | None = None  # of its next start; None: the cluster's
-        self.plain = False  # its heartbeats and those that it receives lose the announced interval, as with a Java member
+        self.plain = (
+            False  # its heartbeats and those that it receives lose the announced interval, as with a Java member
+        )
         self.keeps_writes = False  # a crash ends the process, not the power
         self.clock_offset_ms = cluster.rng.randrange(10**6)
         self.clock_rate = 1.0

@@ -73,9 +73,7 @@ class Heartbeats:
     def tick(self) -> None:
         state = self.state
         if state.role is Role.LEADER:
-            if self.lease_is_good() and (
-                self.sent_ms < 0 or state.now_ms - self.sent_ms > self.timers.interval_ms
-            ):
+            if self.lease_is_good() and (self.sent_ms < 0 or state.now_ms - self.sent_ms > self.timers.interval_ms):
                 self._beat()
         elif state.role is Role.FOLLOWER and state.now_ms > self.patient_until_ms:
             state.become_candidate(state.term)  # the term stays the same (DL-H07)
@@ -111,10 +109,10 @@ class Heartbeats:
             state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
 
     def resign(self) -> None:
-        """Before a leader steps down: report it to the peers that know the announced interval; others would take it for a heartbeat."""
+        """Before a leader steps down: report it to the peers that echo the interval; others would take it for a heartbeat."""
         if self.state.role is Role.LEADER:
             for peer in self.state.others:
-                if self.timers.ours[peer]:
+                if self.timers.ours.get(peer):
                     self.state.send(peer, self._request(peer, 0), lambda response: None)
 
     def _request(self, peer: str, interval_ms: int | None) -> HeartBeatRequest:

@@ -1,8 +1,8 @@
 """Chooses between standard and fast timers by what the other members are (`CoreSettings.fast`).
 
-A leader announces in each heartbeat the interval that it keeps from then on. SaturnMQ members echo it in their answers; Java members
-ignore it. A leader that every peer has echoed, silent ones included, uses the fast timers; one answer without the echo, and it uses the
-standard ones. Its followers take over its choice for their next election.
+A leader announces in each heartbeat the interval that it keeps from then on. SaturnMQ members echo it in their answers; Java
+members ignore it. A leader uses the fast timers while the last answer of every peer had the echo, however old that answer is. Its
+followers take over its choice for their next election.
 
 Members need not switch at the same time: a follower waits for a multiple of the interval in the heartbeat, and never shorter than
 an earlier heartbeat of the same leader allowed; a leader's lease is extended by the length that belongs to the answered heartbeat.
@@ -25,8 +25,8 @@ ANNOUNCED_MS_MAX: Final = 2000  # a longer announced interval counts as this, un
 class Timers:
     """The timers in use: `state.settings` is `base` or, while `fast`, `base.fast`.
 
-    ours: leader only, whether each peer's last answer had the echo. settles_ms: until then a leader that left the fast timers keeps their
-    interval, so that a lost heartbeat does not make a follower that still waits for the next fast one a candidate.
+    ours: leader only, whether each peer's last answer had the echo. settles_ms: until then a leader that left the fast timers keeps
+    their interval, so that a lost heartbeat does not make a follower that still waits for the next fast one a candidate.
     """
 
     def __init__(self, state: State) -> None:

@@ -83,6 +83,8 @@ class GroupMember(Listener):
 
     def make_member(self, start_pos: int) -> RaftMember:
         """Create the Raft member without loading it; an empty ledger begins at start_pos (DL-U01)."""
+        if self.raft.auto_is_standard:
+            log.warning("fast timers off reason=timers_of_the_file_do_not_fit member=%s", self.raft.self_id)
         settings = self._settings
         member = self.log.member = RaftMember(
             self.raft,
