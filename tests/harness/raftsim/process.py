@@ -178,8 +178,9 @@ class Member:
 
     def _as_spoken(self, request: Request) -> Request:
         """The request without the fields that a Java member neither sends nor reads, if this one is `plain`."""
-        spoken = self.plain and isinstance(request, HeartBeatRequest)
-        return dataclasses.replace(request, interval_ms=None) if spoken else request
+        if self.plain and isinstance(request, HeartBeatRequest):
+            return dataclasses.replace(request, interval_ms=None)
+        return request
 
     def answered(self, incarnation: int, call: int, response: Response | None) -> None:
         if self.node is not None and incarnation == self.incarnation:
