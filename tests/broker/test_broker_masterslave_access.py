@@ -67,10 +67,13 @@ def test_a_slave_without_an_administrators_account_copies_no_tables(
     async def work() -> None:
         async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=secret | account)) as both:
             both.sign = v1(ADMIN)
-            await both.send(both.master)
-            await until(lambda: both.slave.store.dispatched == both.master.store.dispatched)
+            answer = await both.call(
+                both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=1,
+                writeQueueNums=1, perm=6, topicFilterType="SINGLE_TAG", order="false",
+            )  # fmt: skip
+            assert answer.code == 0
             await until(lambda: caplog.text.count("copy from master failed") == 4)
-            assert "T" not in both.slave.topics.table
+            assert "made" not in both.slave.topics.table
             assert refusal in caplog.text
 
     run(work)

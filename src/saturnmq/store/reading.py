@@ -196,7 +196,7 @@ def _gather(
     result.status = GetStatus.FOUND if count else status
     result.total_bytes, result.count = total, count
     result.next_offset = QueueOffset(result.next_offset + scanned)
-    result.behind_memory = bool(ranges) and ranges[-1][0] < on_disk
+    result.behind_memory = size != FILLER_SIZE and physical < on_disk  # of the last unit that was examined (RW-01)
 
 
 def _transfer_limits(

@@ -23,7 +23,7 @@ from saturnmq.protocol.errors import MissingField, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int32, int32_or, int64, int64_or
 from saturnmq.protocol.names import group_problem, topic_problem
-from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.store import GetResult, GetStatus
 
 _READ: Final = int(Perm.READ)
@@ -150,9 +150,7 @@ def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
     config = ctx.groups.table.get(group)
     if config is None:
         return 0
-    if result.buffers and ctx.store.on_disk(PhysicalOffset(int.from_bytes(result.buffers[-1][28:36], "big"))):
-        return config.which_broker_when_consume_slowly
-    return config.broker_id
+    return config.which_broker_when_consume_slowly if result.behind_memory else config.broker_id
 
 
 def _answer(ctx: PullContext, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
