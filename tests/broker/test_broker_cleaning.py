@@ -132,12 +132,12 @@ def test_closing_connections_with_many_groups_does_not_hold_the_event_loop() -> 
             clients = w.broker.clients
             assert len(clients.consumers) == 400
             assert {tuple(group.members) for group in clients.consumers.values()} == {(back,)}
-            assert clients._memberships.used == 400
+            assert clients._memberships.total == 400
             assert clients.consumers["g0"].encoded_ids() == b'{"consumerIdList":["c99"]}'
             w.broker.cleaning.add(clients.leaving(cast("Connection", back)))
             while w.broker.cleaning.busy:
                 await asyncio.sleep(0.001)  # poll
-            assert (clients.consumers, clients._memberships.used, clients._created[1].used) == ({}, 0, 0)
+            assert (clients.consumers, clients._memberships.total, clients._created[1].total) == ({}, 0, 0)
 
     run(work)
 
@@ -173,7 +173,7 @@ def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -> None
             assert {(await each).code for each in waiting[4000:]} == {19}
             await asyncio.gather(*waiting, return_exceptions=True)
             polling = w.broker.long_polling
-            assert (polling._queues, polling._connections, polling._groups, polling._due, polling._chars.used) == (
+            assert (polling._queues, polling._connections, polling._groups, polling._due, polling._chars.total) == (
                 {},
                 {},
                 {},

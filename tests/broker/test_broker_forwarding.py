@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -319,12 +320,13 @@ def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> None:
             await group.until(lambda: leader.long_polling.count == 2, "the pulls are not parked")
             refused = await group.send_to(follower, b"second")
             assert refused.code == ResponseCode.SYSTEM_BUSY and "[OVERLOAD]" in (refused.remark or "")
-            part(follower).forwarding._requests.most = 10  # a follower with another limit
+            behind = part(follower).forwarding
+            behind._settings = replace(behind._settings, forward_requests_max=10)  # a follower with another limit
             assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert (await group.send(b"third")).code == 0
             assert [(await pulled).code for pulled in waiting] == [0, 0]
             assert (await group.send_to(follower, b"fourth")).code == 0
-            assert part(follower).forwarding._requests.used == part(follower).forwarding._bytes.used == 0
+            assert part(follower).forwarding._requests.total == part(follower).forwarding._bytes.total == 0
 
     run(work)
 

@@ -147,7 +147,7 @@ def test_subscriptions_are_limited_per_client_and_in_total() -> None:
             while "B" in w.broker.clients.consumers:
                 await asyncio.sleep(0)
             clients = w.broker.clients
-            assert clients._units.used == sum(clients._units_of.values()) == 2
+            assert clients._units.total == sum(clients._units_of.values()) == 2
 
     run(work)
 

@@ -149,7 +149,7 @@ def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None:
             await until(lambda: w.broker.long_polling.count == 0)
             left = w.broker.long_polling
             assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._due)
-            assert left._chars.used == 0
+            assert left._chars.total == 0
 
     run(work)
 

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 import pytest
 from wire import Clock, Wire, run, wire
 
-from saturnmq.acl.addresses import is_local, network_of
 from saturnmq.broker.state.creation_quota import HOUR_MS
 from saturnmq.broker.state.locks import QueueLocks
-from saturnmq.broker.state.shares import Shares
+from saturnmq.net.shares import Shares
+from saturnmq.protocol.addresses import is_local, network_of
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.codes import ResponseCode
@@ -121,19 +121,29 @@ def test_networks_of_peers() -> None:
 
 
 def test_shares_leave_as_much_as_they_give() -> None:
-    shares = Shares(100)
+    shares = Shares()
 
     def taken(address: str) -> int:
         count = 0
-        while shares.exceeded(address, 1) is None:
+        while shares.exceeded(address, 1, 100) is None:
             shares.add(address, 1)
             count += 1
         return count
 
     assert [taken(f"10.0.0.{n}") for n in range(6)] == [50, 25, 12, 6, 3, 2]
-    assert taken("127.0.0.1") == 2 and shares.used == 100
+    assert taken("127.0.0.1") == 2 and shares.total == 100
     shares.add("10.0.0.0", -50)
-    assert shares.exceeded("10.0.0.0", 25) is None and shares.exceeded("10.0.0.0", 26) is not None
+    assert shares.exceeded("10.0.0.0", 25, 100) is None and shares.exceeded("10.0.0.0", 26, 100) is not None
+
+
+def test_share_is_a_multiple_of_what_is_left() -> None:
+    shares = Shares(4, local_limited=True)
+    for address in ("127.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        while shares.exceeded(address, 1, 100) is None:
+            shares.add(address, 1)
+    assert [shares.used(f"10.0.0.{n}") for n in (1, 2, 3)] == [16, 3, 1] and shares.used("127.0.0.1") == 80
+    assert shares.exceeded("10.0.0.4", 1, 100) == "100 are in use, at most 100 are allowed"
+    assert shares.exceeded("10.0.0.4", 50, 100, growth=0) is None, "it replaces entries of others"
 
 
 def test_locks_are_shared_by_network() -> None:

@@ -15,7 +15,7 @@ import pytest
 from test_namesrv_server import Served, run, served
 
 from loopsteps import STEP_MAX, loop_steps
-from saturnmq.namesrv.fair_queue import WAITING_MAX, FairQueue
+from saturnmq.namesrv.registration_queue import WAITING_MAX, RegistrationQueue
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, TopicList
 from saturnmq.protocol.codes import RequestCode
@@ -243,7 +243,7 @@ def test_refused_compressed_registrations_leave_no_memory(tmp_path: Path) -> Non
 
 def test_requests_that_wait_are_counted_by_address() -> None:
     async def work() -> None:
-        go, queue = asyncio.Event(), FairQueue()
+        go, queue = asyncio.Event(), RegistrationQueue()
 
         async def waits() -> Command:
             await go.wait()

@@ -13,7 +13,6 @@ import pytest
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import process
-from saturnmq.namesrv.shares import Shares
 from saturnmq.net import NetSettings
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
@@ -94,7 +93,7 @@ def test_stranger_who_disconnects_releases_its_share(tmp_path: Path) -> None:
     assert 12 <= count <= 16
     server.routes.connection_closed(stranger)
     for shares in (server.routes.topic_shares, server.routes.broker_shares, server.routes.cluster_shares):
-        assert shares == Shares()
+        assert (shares.total, shares.used("198.51.100.1")) == (0, 0)
     assert fill(server, Peer("198.51.100.1"))[0] == count
 
 

@@ -65,3 +65,16 @@ def test_log_limit_allows_a_line_per_key_and_few_in_all() -> None:
     assert sum(limit.suppressed(str(n)) is not None for n in range(1000)) == LINES_MAX - 2
     now = 1.0
     assert limit.suppressed("a") == 1000 - (LINES_MAX - 2)
+
+
+@pytest.mark.spec("LIM-08")
+def test_log_limit_allows_no_second_line_within_a_second_of_the_first() -> None:
+    now = 0.0
+    limit = LogLimit(lambda: now)
+    assert limit.suppressed("a") == 0
+    now = 0.5
+    assert limit.suppressed("b") == 0
+    now = 1.4
+    assert [limit.suppressed("a"), limit.suppressed("b")] == [0, None]
+    now = 1.5
+    assert limit.suppressed("b") == 1

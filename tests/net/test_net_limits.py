@@ -20,6 +20,7 @@ from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
 from saturnmq.net.budget import descriptors_left
 from saturnmq.net.limits import Limits, RequestMemory
+from saturnmq.net.log_limit import LINES_MAX
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -340,7 +341,7 @@ def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.Mo
             one[1].close()
             two[1].close()
             await until(lambda: len(p.server.connections) == 1)
-            monkeypatch.setattr(server_module, "_is_loopback", lambda ip: False)
+            monkeypatch.setattr(server_module, "is_local", lambda ip: False)
             other = await p.socket()
             await until(lambda: len(p.server.connections) == 2)
             await closed_after(p)
@@ -357,7 +358,7 @@ def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.Mo
 
 def test_one_address_takes_at_most_a_quarter_of_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `ulimit -n` 512 one address could hold all 256 connections of a process by sending a request over each."""
-    monkeypatch.setattr(server_module, "_is_loopback", lambda ip: False)
+    monkeypatch.setattr(server_module, "is_local", lambda ip: False)
 
     async def work() -> None:
         async with pair() as p:
@@ -631,3 +632,13 @@ def test_rejections_are_all_counted_but_logged_once_per_second(caplog: pytest.Lo
         rejections.note("bad_frame", "192.0.2.1:9", "nonsense")
     assert len(caplog.records) == 3
     assert rejections.counts == {"bad_frame": 6, "connections": 1}
+
+
+def test_log_lines_of_many_rejected_addresses_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """Each address had its line: a flood from thousands of them filled the disk."""
+    rejections = Rejections(lambda: 100.0)
+    with caplog.at_level(logging.WARNING, "saturnmq.net.rejections"):
+        for number in range(1000):
+            rejections.note("connections", f"192.0.{number // 250}.{number % 250}:1", "too many")
+    assert len(caplog.records) == LINES_MAX
+    assert rejections.counts == {"connections": 1000}

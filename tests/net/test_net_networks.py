@@ -8,7 +8,6 @@ import pytest
 from netpair import pair, run
 
 import saturnmq.net.server as server_module
-from saturnmq.acl.addresses import network_of
 from saturnmq.net import NetSettings, RemotingServer
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import RequestCode
@@ -17,11 +16,11 @@ from saturnmq.server_admin import Administration
 
 
 def test_connections_of_a_network_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_is_loopback", lambda ip: False)
+    monkeypatch.setattr(server_module, "is_local", lambda ip: False)
 
     async def work() -> None:
         async with pair(settings=NetSettings(connections_per_address=3)) as p:
-            server = RemotingServer(p.server.handler, settings=p.server.settings, network_of=network_of)
+            server = RemotingServer(p.server.handler, settings=p.server.settings)
             opened = [Opened(f"2001:db8:0:7::{number:x}:4000") for number in range(20)]
             for one in opened:
                 server.opened(one)  # type: ignore[arg-type]
@@ -60,7 +59,7 @@ class Watched:
 
 
 def test_log_lines_of_a_network_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
-    rejections = Rejections(lambda: 5.0, network_of)
+    rejections = Rejections(lambda: 5.0)
     administration = Administration("", lambda: 5.0)
     with caplog.at_level(logging.INFO):
         for number in range(100):

@@ -17,54 +17,18 @@ Requirements: ACL-06, ACL-07, FUZ-09.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address
 from typing import Final
 
+from saturnmq.protocol.addresses import Address, parse_address
 from saturnmq.protocol.errors import ConfigError
 
 _EVERYTHING: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
-_ADDRESS_LENGTH_MAX: Final = 64
+_RANGE_LENGTH_MAX: Final = 128  # of a rule with a range of IPv6 addresses
 _SHOWN_LENGTH_MAX: Final = 200
-_ADDRESSES_CACHED: Final = 1024
 _GROUPS: Final = 8  # of an IPv6 address
-
-Address = IPv4Address | IPv6Address
-
-
-@lru_cache(maxsize=4096)
-def network_of(host: str) -> str:
-    """What one peer can have any address of: an IPv4 address or the /64 network of an IPv6 address; other text as it is."""
-    address = _address(host.partition("%")[0])
-    if not isinstance(address, IPv6Address) or address.is_loopback:
-        return host if address is None else str(address)
-    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
-
-
-@lru_cache(maxsize=4096)
-def is_local(host: str) -> bool:
-    """Whether it is an address of this machine's loopback interface."""
-    address = _address(host)
-    return address is not None and address.is_loopback
-
-
-def _address(text: str) -> Address | None:
-    """The address that a text is, None if it is none."""
-    if len(text) > _ADDRESS_LENGTH_MAX or not text.isascii() or "%" in text:
-        return None
-    return _parsed(text)
-
-
-@functools.lru_cache(_ADDRESSES_CACHED)
-def _parsed(text: str) -> Address | None:
-    try:
-        found = ip_address(text)
-    except ValueError:
-        return None
-    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
 def _parts(address: Address) -> tuple[int, ...]:
@@ -89,7 +53,7 @@ class AddressRule:
             return True
         if not self.addresses and self.range is None:
             return False
-        address = _address(host)
+        address = parse_address(host)
         if address is None:
             return False
         if self.range is None:
@@ -122,7 +86,7 @@ class AddressList:
         """Whether a rule matches a peer's address, which is text without a port."""
         if self.everything:
             return True
-        address = _address(host)
+        address = parse_address(host)
         return address is not None and (address in self._addresses or any(rule.matches(host) for rule in self._ranges))
 
 
@@ -179,7 +143,7 @@ def _braces(text: str) -> list[str]:
 def _listed(text: str, spelled: list[str]) -> frozenset[Address]:
     addresses = set()
     for one in spelled:
-        address = _address(one)
+        address = parse_address(one)
         if address is None:
             raise _bad_address(one)
         addresses.add(address)
@@ -229,7 +193,7 @@ def _range_v4(text: str) -> tuple[int, tuple[int, ...], int, int]:
 
 def _range_v6(text: str) -> tuple[int, tuple[int, ...], int, int]:
     top = 0xFFFF
-    if len(text) > 2 * _ADDRESS_LENGTH_MAX:
+    if len(text) > _RANGE_LENGTH_MAX:
         raise _bad_scope(text)
     head_text, _, last = text.rpartition(":")
     groups_max = 7

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from saturnmq.acl.addresses import network_of
 from saturnmq.acl.plain import RELOAD_SECONDS
 from saturnmq.broker.access_control import AccessControl
 from saturnmq.broker.configuration import runtime_configuration
@@ -162,7 +161,7 @@ class Broker:
 
     def _make_state(self) -> None:
         settings, clock_ms = self.settings, self._clock_ms
-        self.rejections = Rejections(network_of=network_of)
+        self.rejections = Rejections()
         self.administration = Administration(settings.admin_addresses)
         self._access = AccessControl(
             settings, self.store, self.rejections, self.administration, clock_ms, Path(self._store_settings.root)
@@ -227,8 +226,8 @@ class Broker:
             handler, fast_handler = self._handle_member, self._handle_member_fast
         if self._access.enabled:
             handler, fast_handler = self._access.wrap(handler), self._access.wrap(fast_handler)
-        self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self, network_of=network_of)
-        self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self, network_of=network_of)
+        self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
+        self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
         if self.settings.log_level:
             set_log_level(self.settings.log_level)

@@ -27,11 +27,11 @@ from saturnmq.broker.requests.table import FORWARDED, READER_ONLY, TABLE
 from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.state.shares import Shares
 from saturnmq.net import ConnectFailed, Connection, Later
 from saturnmq.net.connection import Owner
 from saturnmq.net.errors import NoPermit
 from saturnmq.net.rejections import Rejections
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
@@ -89,8 +89,8 @@ class Forwarding:
         self._rejections = rejections
         self._serve = serve
         self._owner = owner
-        self._requests = Shares(settings.forward_requests_max)
-        self._bytes = Shares(settings.forward_bytes_max)
+        self._requests = Shares()
+        self._bytes = Shares()
         self._taken: WeakKeyDictionary[Connection, _InFlight] = WeakKeyDictionary()
         self._role_changed = asyncio.Event()
         self._transfer_timer: asyncio.TimerHandle | None = None
@@ -158,7 +158,9 @@ class Forwarding:
         if not self.possible:
             return otherwise(connection, request)
         host, size = host_of(connection.remote_address), len(request.body or b"")
-        problem = self._requests.exceeded(host, 1) or self._bytes.exceeded(host, size)
+        limits = self._settings
+        problem = self._requests.exceeded(host, 1, limits.forward_requests_max)
+        problem = problem or self._bytes.exceeded(host, size, limits.forward_bytes_max)
         if problem is not None:
             text = f"[OVERLOAD]system busy, too many requests for the leader: {problem}"
             self._rejections.note("forwarding", connection.remote_address, text)
@@ -264,7 +266,10 @@ class Forwarding:
         taken = self._taken.setdefault(member, _InFlight())
         if forwarded.request.code not in FORWARDED:
             answer(bytes((Outcome.NOT_FORWARDED,)))
-        elif taken.count >= self._requests.most or taken.bytes + len(body) > self._bytes.most:
+        elif (
+            taken.count >= self._settings.forward_requests_max
+            or taken.bytes + len(body) > self._settings.forward_bytes_max
+        ):
             answer(bytes((Outcome.BUSY,)))
         elif self._group.settled:
             self._execute(forwarded, _counting(taken, len(body), answer))

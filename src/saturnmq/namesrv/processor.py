@@ -12,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from saturnmq.acl.addresses import network_of
 from saturnmq.namesrv.access_control import Accounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.kv_config import BYTES_MAX, NAME_CHARS_MAX, KVConfig
@@ -27,7 +26,7 @@ from saturnmq.namesrv.routes import (
     RouteTable,
 )
 from saturnmq.namesrv.settings import NameServerSettings
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.bodies import Body, ClusterInfo, DataVersion, TopicList
 from saturnmq.protocol.codes import (
     MASTER_ID,
@@ -198,7 +197,7 @@ def _refuse(ctx: Context, connection: Peer, request: Command, reason: str) -> No
 def _check_limits(ctx: Context, connection: Peer, registration: Registration, host: str, merged: Merged | None) -> None:
     """Raise ResponseError when the registration would exceed the limit on brokers, clusters or topics (LIM-13).
 
-    Each is shared by the addresses that register (shares.py); host is what the registration is charged to.
+    Each is shared by the addresses that register (net/shares.py); host is what the registration is charged to.
     """
     routes = ctx.routes
     names = (registration.cluster, registration.broker_name, registration.address, registration.ha_address)
@@ -210,7 +209,7 @@ def _check_limits(ctx: Context, connection: Peer, registration: Registration, ho
         ("clusters", routes.cluster_shares, registration.cluster in routes.clusters),
         ("brokers", routes.broker_shares, registration.address in routes.live),
     ):
-        if not known and not shares.allows(shares.used(host) + 1, 1, limit):
+        if not known and shares.exceeded(host, 1, limit):
             text = f"brokersMax={limit}: {shares.total} {what} are registered, {shares.used(host)} of them from {host}, which "
             _reject(ctx, connection, text + "may add no more")
     name = registration.broker_name
@@ -218,11 +217,11 @@ def _check_limits(ctx: Context, connection: Peer, registration: Registration, ho
         _reject(ctx, connection, f"a broker name is in at most {CLUSTERS_PER_NAME_MAX} clusters")
     if not routes.takes_topics(registration):
         return
-    after, growth, use = routes.growth(registration, host, merged)
+    after, growth, charged = routes.growth(registration, host, merged)
     if growth > 0 and after > TOPICS_PER_NAME_MAX:
         _reject(ctx, connection, f"a broker name has at most {TOPICS_PER_NAME_MAX} topics, this one would have {after}")
     shares, limit = routes.topic_shares, ctx.settings.topics_max
-    if not shares.allows(use, growth, limit):
+    if shares.exceeded(host, charged, limit, growth):
         text = f"topicsMax={limit}: brokers have {shares.total} topics, {shares.used(host)} of them registered from {host}, which "
         _reject(ctx, connection, text + f"may not add {growth}")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from saturnmq.namesrv.shares import Shares
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
@@ -31,6 +31,7 @@ from saturnmq.protocol.codes import MASTER_ID, Perm, TopicSysFlag
 from saturnmq.slices import Steps
 
 CLUSTERS_PER_NAME_MAX: Final = 16
+_SHARE: Final = 4  # times what an address leaves free, it may use: 800,000 of 1,000,000 entries (net/shares.py)
 QUEUES_MAX: Final = 65_536
 FLAGS_MAX: Final = 2**31 - 1  # of perm and topicSysFlag
 UNIT: Final = int(TopicSysFlag.UNIT)
@@ -139,9 +140,9 @@ class RouteTable:
         self.live: dict[str, LiveBroker] = {}
         self.filter_servers: dict[str, list[str]] = {}
         self.changes = 0  # incremented by every change that can affect a route response
-        self.topic_shares = Shares()
-        self.broker_shares = Shares()
-        self.cluster_shares = Shares()
+        self.topic_shares, self.broker_shares, self.cluster_shares = (
+            Shares(_SHARE, local_limited=True) for _ in range(3)
+        )
         self._cluster_hosts: dict[str, str] = {}
         self._clusters_of: dict[str, dict[str, None]] = {}  # by broker name
         self._discard = discard
@@ -227,7 +228,7 @@ class RouteTable:
         return base is merged.base and (base is None or base.changes == merged.changes)
 
     def growth(self, registration: Registration, host: str, merged: Merged | None) -> tuple[int, int, int]:
-        """How many topics the broker name has after a registration, how many more that is, and how many `host` is charged with."""
+        """Topics of the broker name after a registration, how many more that is, and how many more `host` is charged with."""
         table, new = self.queues.get(registration.broker_name), registration.queues or {}
         before = len(table.topics) if table is not None else 0
         if merged is not None:
@@ -236,8 +237,7 @@ class RouteTable:
             after = len(new)
         else:
             after = before + sum(topic not in table.topics for topic in new)
-        use = self.topic_shares.used(host) + after - (before if table is not None and table.host == host else 0)
-        return after, after - before, use
+        return after, after - before, after - (before if table is not None and table.host == host else 0)
 
     def is_in(self, name: str, cluster: str) -> bool:
         """Whether a broker name is in a cluster."""

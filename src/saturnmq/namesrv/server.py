@@ -15,21 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from saturnmq.acl.addresses import network_of
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.config.settings import format_properties, masked, to_properties
 from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, Accounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.disposal import Disposal
-from saturnmq.namesrv.fair_queue import FairQueue
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.processor import Answer, Peer, process
+from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.tls import TlsSettings
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
@@ -76,9 +75,9 @@ class NameServer:
         self.administration = Administration(settings.admin_addresses)
         self.accounts = Accounts(settings, self._clock_ms) if settings.namesrv_access == SIGNED else None
         self._reloading: asyncio.Task[None] | None = None
-        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self, network_of=network_of)
+        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         # One large registration at a time: the memory of a parsed body is bounded, and the order is kept.
-        self._registrations = FairQueue()
+        self._registrations = RegistrationQueue()
         self._registering: Counter[Peer] = Counter()  # large registrations that wait or run, by connection
         self._parser = ThreadPoolExecutor(1, "registration")
         self._log_limit = LogLimit()
@@ -183,7 +182,7 @@ class NameServer:
         return connection in self._registering
 
     def later(self, connection: Peer, request: Command, work: Callable[[], Awaitable[Command]]) -> Awaitable[Command]:
-        """Run the work of a registration after those that arrived before, in turn between addresses. Raises as `FairQueue.put`."""
+        """Run the work of a registration after those that arrived before, in turn between addresses. Raises ResponseError 2."""
 
         def done(_: object) -> None:
             self._registering[connection] -= 1

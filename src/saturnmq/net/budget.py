@@ -18,6 +18,7 @@ from collections.abc import Callable, Sized
 from typing import Any, Final, Protocol
 
 from saturnmq.descriptors import UNLIMITED, descriptor_limit
+from saturnmq.net.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ LISTENER_SHARE: Final = 8
 # for that, and reports nothing.
 ACCEPTED_AT_ONCE: Final = 8
 
-_LOG_INTERVAL_SECONDS: Final = 1.0
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -77,20 +77,13 @@ class AcceptErrors:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged_at = float("-inf")
-        self._suppressed = 0
+        self._log_limit = LogLimit(clock)
 
     def __call__(self, loop: AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS and "socket" in context):
             loop.default_exception_handler(context)
             return
-        now = self._clock()
-        if now - self._logged_at < _LOG_INTERVAL_SECONDS:
-            self._suppressed += 1
-            return
-        log.error(
-            "accept failed error=%s descriptors_max=%s suppressed=%s", error, descriptor_limit(), self._suppressed
-        )
-        self._logged_at, self._suppressed = now, 0
+        suppressed = self._log_limit.suppressed("")
+        if suppressed is not None:
+            log.error("accept failed error=%s descriptors_max=%s suppressed=%s", error, descriptor_limit(), suppressed)

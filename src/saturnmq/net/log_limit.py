@@ -16,23 +16,24 @@ LINES_MAX: Final = 20  # lines of all keys within INTERVAL_SECONDS
 class LogLimit:
     """Allows a line per second and key, and LINES_MAX per second in all. Holds at most LINES_MAX keys."""
 
-    __slots__ = ("_began", "_clock", "_keys", "_suppressed")
+    __slots__ = ("_clock", "_lines", "_suppressed")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._began = -INTERVAL_SECONDS
-        self._keys: set[str] = set()  # with a line in the current second
+        self._lines: dict[str, float] = {}  # key -> time of its line within INTERVAL_SECONDS, the oldest first
         self._suppressed = 0
 
     def suppressed(self, key: str) -> int | None:
         """How many lines were suppressed since the last one, if a line for this key may be written now; else None."""
         now = self._clock()
-        if now - self._began >= INTERVAL_SECONDS:
-            self._began = now
-            self._keys.clear()
-        if key in self._keys or len(self._keys) >= LINES_MAX:
+        while self._lines:
+            oldest = next(iter(self._lines))
+            if now - self._lines[oldest] < INTERVAL_SECONDS:
+                break
+            del self._lines[oldest]
+        if key in self._lines or len(self._lines) >= LINES_MAX:
             self._suppressed += 1
             return None
-        self._keys.add(key)
+        self._lines[key] = now
         count, self._suppressed = self._suppressed, 0
         return count

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
 from typing import Final
 
 from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET, descriptors_left
@@ -16,25 +15,16 @@ from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
 from saturnmq.net.port_holder import port_holder
-from saturnmq.net.rejections import Rejections
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, is_local, network_of
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
-_LOOPBACK: Final = ("127.", "::ffff:127.")
-
-
-def _is_loopback(ip: str) -> bool:
-    return ip.startswith(_LOOPBACK) or ip == "::1"
 
 
 class RemotingServer(Endpoint):
-    """A listener with its connections. Interface: docs/decisions/0001.
-
-    network_of: what limits by address count an address as, such as the first 64 bits of an IPv6 address.
-    """
+    """A listener with its connections. Interface: docs/decisions/0001."""
 
     detects_tls = True
     uses_templates = True
@@ -46,7 +36,6 @@ class RemotingServer(Endpoint):
         settings: NetSettings,
         tls: TlsSettings | None = None,
         listener: ConnectionListener | None = None,
-        network_of: Callable[[str], str] = str,
     ) -> None:
         super().__init__(
             handler,
@@ -62,8 +51,6 @@ class RemotingServer(Endpoint):
         self.process_connections_max = descriptors_left(settings.descriptors_reserved)
         self.budget = PROCESS_BUDGET
         self.budget.join(self)
-        self.rejections = Rejections(network_of=network_of)
-        self._network_of = network_of
         self._by_address: dict[str, int] = {}  # connections by network_of(remote IP), loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
         self._server: asyncio.Server | None = None
@@ -117,8 +104,8 @@ class RemotingServer(Endpoint):
             )
             return
         ip = host_of(connection.remote_address)
-        if not _is_loopback(ip):
-            network = self._network_of(ip)
+        if not is_local(ip):
+            network = network_of(ip)
             limit, count = self._per_address_max, self._by_address.get(network, 0)
             if count >= limit:
                 connection.refuse(
@@ -147,7 +134,7 @@ class RemotingServer(Endpoint):
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection from the count of its address."""
         if connection in self.connections:
-            network = self._network_of(host_of(connection.remote_address))
+            network = network_of(host_of(connection.remote_address))
             count = self._by_address.pop(network, 0) - 1
             if count > 0:
                 self._by_address[network] = count

@@ -1,6 +1,17 @@
-"""Parts of an address in the form `host:port`, as connections report it. An IPv6 host has no brackets there."""
+"""Addresses of peers: their parts, in the form `host:port` as connections report it, and what limits by address count them as.
+
+An IPv6 host has no brackets there. An IPv4 address in IPv6 form (::ffff:a.b.c.d) counts as IPv4.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+_LENGTH_MAX: Final = 64
+
+Address = IPv4Address | IPv6Address
 
 
 def host_of(address: str) -> str:
@@ -12,3 +23,35 @@ def host_of(address: str) -> str:
 def port_of(address: str) -> int:
     """The number after the last colon. Raises ValueError if there is none."""
     return int(address.rpartition(":")[2])
+
+
+@lru_cache(maxsize=4096)
+def network_of(host: str) -> str:
+    """What one peer can have any address of: an IPv4 address or the /64 network of an IPv6 address; other text as it is."""
+    address = parse_address(host.partition("%")[0])
+    if not isinstance(address, IPv6Address) or address.is_loopback:
+        return host if address is None else str(address)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+@lru_cache(maxsize=4096)
+def is_local(host: str) -> bool:
+    """Whether it is an address of this machine's loopback interface."""
+    address = parse_address(host)
+    return address is not None and address.is_loopback
+
+
+def parse_address(text: str) -> Address | None:
+    """The address that a text is, None if it is none."""
+    if len(text) > _LENGTH_MAX or not text.isascii() or "%" in text:
+        return None
+    return _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from saturnmq.acl.addresses import network_of
 from saturnmq.escaping import quoted
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import RequestCode, request_name
 from saturnmq.protocol.frames.command import Command
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from saturnmq.broker.state.shares import Shares
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
 IMMUNITY_MS_MAX: Final = (
@@ -80,7 +80,7 @@ class HalfTable:
         self.limits = limits
         self.pending: dict[int, Half] = {}
         self._of_group: dict[str, int] = {}  # number of pending ones
-        self._of_host = Shares(limits.pending_max)
+        self._of_host = Shares()
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
 
     def add(self, half: Half) -> None:
@@ -107,7 +107,7 @@ class HalfTable:
             return f"{most} transactions are undecided, no more are accepted (undecidedHalfMessagesMax)"
         if self._of_group.get(group, 0) * 2 >= most > 1:
             return f"{most // 2} transactions of one producer group are undecided, half of undecidedHalfMessagesMax"
-        if (exceeded := self._of_host.exceeded(host, 1)) is not None:
+        if (exceeded := self._of_host.exceeded(host, 1, most)) is not None:
             return f"of the undecided transactions, {exceeded} (undecidedHalfMessagesMax)"
         return None
 

@@ -21,11 +21,10 @@ from functools import partial
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from saturnmq.acl.addresses import network_of
-from saturnmq.broker.state.shares import Shares
 from saturnmq.net import Connection, Later
 from saturnmq.net.rejections import Rejections
-from saturnmq.protocol.addresses import host_of
+from saturnmq.net.shares import Shares
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.slices import Steps
@@ -199,7 +198,7 @@ class LongPolling:
         self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
         self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
         self._waking: deque[Iterator[ParkedPull]] = deque()  # pulls that become ready in the next slices
-        self._chars = Shares(PARKED_CHARS_MAX)
+        self._chars = Shares()
         self._answering = False  # the next slice is scheduled
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0

@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Final
 
 from saturnmq.broker.events import Event
-from saturnmq.broker.state.shares import Shares
 from saturnmq.net import Connection
 from saturnmq.net.log_limit import LogLimit
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, SubscriptionData
 from saturnmq.slices import Steps
 
@@ -174,14 +174,15 @@ class Clients:
         """client_subscriptions_max, subscriptions_max: limits on the subscriptions of one connection and of all, in units."""
         self._live_groups_max = live_groups_max
         self._client_subscriptions_max = client_subscriptions_max
+        self._subscriptions_max = subscriptions_max
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # groups as producer, groups as consumer
         self._units_of: dict[Connection, int] = {}
-        self._units = Shares(subscriptions_max)
-        self._memberships = Shares(_MEMBERSHIPS_FACTOR * live_groups_max)
+        self._units = Shares()
+        self._memberships = Shares()
         self._creators: dict[tuple[bool, str], str] = {}  # (consumers, name of a group online) -> host that created it
-        self._created = (Shares(live_groups_max), Shares(live_groups_max))  # groups of producers, of consumers
+        self._created = (Shares(), Shares())  # groups of producers, of consumers
         self._log_limit = LogLimit()
         self.changed: Event[ConsumerGroup] = Event()
         self.resubscribed: Event[tuple[ConsumerGroup, list[str]]] = Event()
@@ -202,14 +203,15 @@ class Clients:
         if count > GROUPS_MAX:
             return f"{count} groups of one client, at most {GROUPS_MAX} are taken"
         if count > max(len(as_producer) + len(as_consumer), CROWDED_GROUPS_MAX):
-            exceeded = self._memberships.exceeded(host, count - len(as_producer) - len(as_consumer))
+            more, limit = count - len(as_producer) - len(as_consumer), _MEMBERSHIPS_FACTOR * self._live_groups_max
+            exceeded = self._memberships.exceeded(host, more, limit)
             if exceeded is not None:
                 return f"memberships in groups: {exceeded} ({_MEMBERSHIPS_FACTOR} x liveGroupsMax)"
         online: tuple[Set[str], Set[str]] = (self.producers.keys(), self.consumers.keys())
         for table, wanted, created in zip(online, names, self._created, strict=True):
             new = len(wanted - table)
             count = len(table) + new
-            if new and (exceeded := created.exceeded(host, new)) is not None:
+            if (exceeded := created.exceeded(host, new, self._live_groups_max)) is not None:
                 return f"groups online: {exceeded} (liveGroupsMax)"
             if count > self._live_groups_max and new:
                 return f"{count} groups are online, at most {self._live_groups_max} are allowed (liveGroupsMax)"
@@ -226,7 +228,8 @@ class Clients:
         if count > self._client_subscriptions_max:
             most = self._client_subscriptions_max
             return f"{count} subscriptions of one client, at most {most} are allowed (subscriptionsMaxPerClient)"
-        if after > before and (exceeded := self._units.exceeded(host, after - before)) is not None:
+        exceeded = self._units.exceeded(host, after - before, self._subscriptions_max)
+        if exceeded is not None:
             return f"subscriptions: {exceeded} (liveSubscriptionsMax)"
         return None
 

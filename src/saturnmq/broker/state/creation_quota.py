@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.broker.state.shares import Shares
 from saturnmq.net.rejections import Rejections
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
 
 HOUR_MS: Final = 3_600_000
@@ -31,7 +31,7 @@ class CreationQuota:
         self._clock_ms = clock_ms
         self._rejections = rejections
         self._hour_began_ms = 0
-        self._made = Shares(per_hour)  # created in the current hour
+        self._made = Shares()  # created in the current hour
 
     def add(self, present: int, name: str, peer: str = "") -> str | None:
         """Count one creation with `present` entries in the table; returns None, or why it is rejected.
@@ -42,12 +42,12 @@ class CreationQuota:
         if not 0 <= now - self._hour_began_ms < HOUR_MS:
             self._hour_began_ms = now
             self._made.clear()
-        made, host, problem = self._made.used, host_of(peer), None
+        made, host, problem = self._made.total, host_of(peer), None
         if present >= self._in_all:
             problem = f"there are {present} {self._what}, at most {self._in_all} may be made by clients"
         elif made >= self._per_hour:
             problem = f"clients made {made} {self._what} within an hour, at most {self._per_hour} are allowed"
-        elif (exceeded := self._made.exceeded(host, 1, made + self._in_all - present)) is not None:
+        elif (exceeded := self._made.exceeded(host, 1, min(self._per_hour, made + self._in_all - present))) is not None:
             problem = f"clients made {made} {self._what} within an hour: {exceeded}"
         if problem is None:
             self._made.add(host, 1)

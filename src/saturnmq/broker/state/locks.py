@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from saturnmq.acl.addresses import network_of
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.slices import Steps
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from time import monotonic
-from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
+from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.bodies import ConsumerOffsetTable
 from saturnmq.protocol.errors import StoreError
@@ -20,8 +19,6 @@ from saturnmq.store import wall_clock_ms
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
-
-_LOG_SECONDS: Final = 1.0
 
 
 class Offsets:
@@ -44,8 +41,7 @@ class Offsets:
         self._table: dict[str, dict[str, dict[int, int]]] = {}
         self._pairs = 0  # (topic, group) pairs in the table
         self.dirty = False
-        self._logged_at = -_LOG_SECONDS  # time of the last log line about a decrease
-        self._suppressed = 0  # decreases without a log line since then
+        self._log_limit = LogLimit()  # of lines about decreases
 
     def load(self) -> None:
         """Load the file if it exists. Raises CorruptRecord, StoreError."""
@@ -91,15 +87,12 @@ class Offsets:
 
     def _log_backwards(self, topic: str, group: str, queue_id: int, before: int, offset: int) -> None:
         """Log a decrease, at most one per second: a client can cause thousands."""
-        now = monotonic()
-        if now - self._logged_at < _LOG_SECONDS:
-            self._suppressed += 1
-            return
-        log.warning(
-            "offset set backwards topic=%s group=%s queue=%s from=%s to=%s suppressed=%s",
-            topic, group, queue_id, before, offset, self._suppressed,
-        )  # fmt: skip
-        self._logged_at, self._suppressed = now, 0
+        suppressed = self._log_limit.suppressed("")
+        if suppressed is not None:
+            log.warning(
+                "offset set backwards topic=%s group=%s queue=%s from=%s to=%s suppressed=%s",
+                topic, group, queue_id, before, offset, suppressed,
+            )  # fmt: skip
 
     def of(self, topic: str, group: str) -> dict[int, int]:
         """A copy of a group's offsets for a topic, by queue."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from saturnmq.broker.state.shares import Shares
 from saturnmq.net import Connection
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
 
 CONNECTION_SHARE: Final = 10
@@ -25,14 +25,14 @@ class PendingReplies:
         """most: limit on the pending replies of all requesters."""
         self._most = most
         self._of: Counter[Connection] = Counter()
-        self._shares = Shares(most)
+        self._shares = Shares()
 
     def begin(self, requester: Connection) -> str | None:
         """Count one more reply for a requester; returns None, or why it is not pushed."""
         own = self._of[requester]
         if own >= max(self._most // CONNECTION_SHARE, 1):
             return f"{own} replies wait for its confirmation"
-        if (exceeded := self._shares.exceeded(host_of(requester.remote_address), 1)) is not None:
+        if (exceeded := self._shares.exceeded(host_of(requester.remote_address), 1, self._most)) is not None:
             return f"of the replies that wait for confirmations, {exceeded}"
         self._of[requester] = own + 1
         self._shares.add(host_of(requester.remote_address), 1)

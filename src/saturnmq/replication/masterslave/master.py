@@ -18,11 +18,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from saturnmq.acl.addresses import network_of
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.server import start_error
 from saturnmq.net.tls import ContextHolder, TlsSettings
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.errors import RemoteProtocolError, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.cluster_secret import ClusterSecret

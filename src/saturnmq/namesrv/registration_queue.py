@@ -30,7 +30,7 @@ class _Waiting(NamedTuple):
     done: asyncio.Future[Command]
 
 
-class FairQueue:
+class RegistrationQueue:
     """The long requests of one server, each charged to an address (`network_of`)."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
