@@ -113,9 +113,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-IN_QUANTUM = (
-    int(QUANTUM_SECONDS / 0.001) + 1
-)  # requests that a connection may have in a quantum of that clock
+IN_QUANTUM = int(QUANTUM_SECONDS / 0.001) + 1  # requests that a connection may have in a quantum of that clock
 
 
 @LOOPS

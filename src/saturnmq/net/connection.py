@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
         """Send a request and wait for the response. Raises CallTimeout, SendFailed (closed before the response), TooManyRequests.
 
         limited: take one of the endpoint's permits (REM-17, REM-20); waiting for it counts against timeout_ms. Callers with their
-        own limit on concurrent calls need no permit. body: makes the body once there is a permit, so that callers that wait hold none.
+        own limit on concurrent calls need no permit. body: makes the body once there is a permit; callers that wait have none.
         """
         owner = self._owner
         if limited:

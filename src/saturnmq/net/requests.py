@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 # Result of a handler. bytes is a whole encoded response frame; empty bytes and None mean no response.
 Reply = Command | bytes | Later | Awaitable[Command | None] | None
 
-_SMALL_BYTES: Final = 4096  # requests of at most this size, header fields included, are served even under memory pressure
+_SMALL_BYTES: Final = (
+    4096  # requests of at most this size, header fields included, are served even under memory pressure
+)
 _ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the peer sent
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)

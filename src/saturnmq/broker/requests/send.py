@@ -49,8 +49,8 @@ NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 )  # they describe the record's layout; a sender must not set them
 SMALL_BYTES: Final = 4096  # messages of at most this size are taken even if the flush of the log lags
-# Bytes of the log that are not flushed above which messages are rejected: those of more than LAGGING_BYTES, and all but small ones at
-# twice as many. A kernel lets every writer wait for the disk at a fifth of the memory.
+# Bytes of the log that are not flushed above which messages are rejected: those of more than LAGGING_BYTES, and all but small ones
+# at twice as many. A kernel lets every writer wait for the disk at a fifth of the memory.
 UNFLUSHED_BYTES: Final = 268_435_456
 LAGGING_BYTES: Final = 65_536
 BATCH_COMMON_BYTES_MIN: Final = 4 * 1024 * 1024  # of common properties, whatever maxMessageSize is
@@ -326,7 +326,9 @@ def _put_batch(
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
-    if len(tail) * len(items) > max(limit, BATCH_COMMON_BYTES_MIN):  # a request of 100 KB could become 300 MB of records
+    if len(tail) * len(items) > max(
+        limit, BATCH_COMMON_BYTES_MIN
+    ):  # a request of 100 KB could become 300 MB of records
         text = (
             f"the batch has {len(tail)} bytes of common properties, and each of its {len(items)} messages is stored with "
             f"them: at most {max(limit, BATCH_COMMON_BYTES_MIN)} bytes in all; send it in parts"

@@ -34,9 +34,7 @@ from saturnmq.store import PutResult, PutStatus
 _FIRST_RETRY_LEVEL: Final = 3
 
 
-def send_back(
-    ctx: SendContext, connection: Connection, request: Command, header: h.ConsumerSendMsgBack
-) -> LongAnswer:
+def send_back(ctx: SendContext, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> LongAnswer:
     """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06).
 
     The copy is made within the turn of the connection: a request of 100 bytes may append 4 MiB.
