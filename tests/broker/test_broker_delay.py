@@ -361,7 +361,7 @@ class Bench:
         self.store = MessageStore(self.settings, clock_ms=self.clock)
         self.store.open()
         await self.store.start()
-        self.service = delay.DelayService(self.store, self.file, Stats(0), self.clock)
+        self.service = delay.DelayService(self.store, self.file, Stats("C", lambda: 0), self.clock)
         self.service.load()
         return self
 

@@ -46,7 +46,7 @@ class Bench:
         self.store = MessageStore(self.settings, clock_ms=self.clock)
         self.store.open()
         await self.store.start()
-        self.service = timer.TimerService(self.store, self.file, Stats(0), self.clock)
+        self.service = timer.TimerService(self.store, self.file, Stats("C", lambda: 0), self.clock)
         self.service.load()
         return self
 

@@ -20,9 +20,9 @@ from typing import Final
 
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.forwarding import Forwarding
-from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
+from saturnmq.broker.requests.runtime import runtime_info
 from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, SHOW_ENDS
 from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService

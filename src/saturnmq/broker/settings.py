@@ -46,6 +46,7 @@ class BrokerSettings:
     compressed_register: bool = key("compressedRegister", False, spec="NS-33")
     region_id: str = key("regionId", "DefaultRegion", spec="SND-01")
     trace_on: bool = key("traceOn", True, spec="SND-01")
+    delete_unused_stats: bool = key("autoDeleteUnusedStats", False, spec="MON-12")
     accept_send_from_ms: int = key("startAcceptSendRequestTimeStamp", 0, unit="ms", low=0, spec="SND-02", runtime=True)
     transaction_timeout_ms: int = key("transactionTimeOut", 6000, unit="ms", low=0, spec="TX-07")
     transaction_check_max: int = key("transactionCheckMax", 15, low=1, spec="TX-08")

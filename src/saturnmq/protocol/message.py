@@ -78,6 +78,14 @@ RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes o
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _ANY_V6: Final = _BORN_V6 | _STORE_V6
+
+
+def store_timestamp_of(record: bytes | memoryview) -> int:
+    """Store timestamp of a record, Unix ms."""
+    at = AT_STORE_TIMESTAMP_V4 + (12 if record[AT_SYS_FLAG + 3] & _BORN_V6 else 0)
+    return int.from_bytes(record[at : at + 8], "big")
+
+
 _LAYOUT_V6: Final = {  # from the born host to the body length, by the two IPv6 bits
     _BORN_V6: struct.Struct(">16siq4siiqi"),
     _STORE_V6: struct.Struct(">4siq16siiqi"),

@@ -1,13 +1,12 @@
 """Admin requests: topics, groups, configuration, statistics, cleaning.
 
-Codes 17, 21, 25, 26, 28, 200..202, 207, 208, 215, 300, 305, 306, 316, 329.
+Codes 17, 21, 25, 26, 200..202, 207, 208, 215, 300, 305, 306, 316, 329.
 
-Requirements: NS-34, RT-01..RT-04, DEL-08, DEL-10.
+Requirements: NS-34, RT-02..RT-04, DEL-08, DEL-10.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -18,7 +17,6 @@ from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
     ConsumeStats,
     GroupList,
-    KVTable,
     MessageQueue,
     OffsetWrapper,
     SubscriptionGroupConfig,
@@ -32,8 +30,6 @@ from saturnmq.protocol.codes import (
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    VERSION,
-    VERSION_DESC,
     ResponseCode,
 )
 from saturnmq.protocol.errors import response_error
@@ -42,6 +38,7 @@ from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.slices import LongAnswer, Steps, reply
+from saturnmq.statistics import LAST_MINUTE
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 ENTRIES_MAX = 80_000  # queues in one answer: more would not fit into a frame
@@ -97,6 +94,7 @@ async def delete_topic(ctx: AdminContext, connection: Connection, request: Comma
     ctx.topics.delete(header.topic)
     ctx.offsets.remove_topic(header.topic)
     ctx.store.delete_topic(header.topic)
+    ctx.stats.deleted(topic=header.topic)
     await ctx.topics.writer.saved()
     await ctx.offsets.save()  # stale offsets would make groups start in the middle of a new topic of that name
     return request.reply()
@@ -130,6 +128,7 @@ async def delete_group(
 ) -> Command:
     """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
     ctx.groups.delete(header.group_name)
+    ctx.stats.deleted(group=header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
         await ctx.offsets.save()
@@ -146,58 +145,6 @@ async def update_config(ctx: RuntimeContext, connection: Connection, request: Co
     """Serve UPDATE_BROKER_CONFIG (25) for the keys that may change at run time (SEC-07)."""
     await ctx.configuration().update(request.body or b"", connection.remote_address)
     return request.reply()
-
-
-def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
-    """Serve GET_BROKER_RUNTIME_INFO (28)."""
-    store, settings = ctx.store, ctx.settings
-    now = asyncio.get_running_loop().time()
-    seconds = max((ctx.clock_ms() - ctx.stats.started_ms) // 1000, 0)
-    days, rest = divmod(seconds, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, seconds = divmod(rest, 60)
-    usage = store.disk_usage()
-    table = ctx.stats.table(now) | {
-        "brokerVersion": str(VERSION),
-        "brokerVersionDesc": VERSION_DESC,
-        "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
-        "commitLogMinOffset": str(max(store.min_physical_offset, 0)),
-        "commitLogMaxOffset": str(store.max_physical_offset),
-        "remainHowManyDataToFlush": _size(store.max_physical_offset - store.flushed_offset),
-        "commitLogDiskRatio": f"{max(usage.commit_log, 0) / 100:.2f}",
-        "consumeQueueDiskRatio": f"{max(usage.consume_queue, 0) / 100:.2f}",
-        "dispatchBehindBytes": str(store.behind_bytes),
-        "dispatchMaxBuffer": "0",
-        "pageCacheLockTimeMills": "0",
-        "earliestMessageTimeStamp": str(store.earliest_store_ms),
-        "startAcceptSendRequestTimeStamp": str(settings.accept_send_from_ms),
-        "flushDiskType": store.settings.flush_disk_type.value,
-        "slowFlushTimes": str(store.log.slow_flushes),
-        "slowestFlushMs": str(store.log.slowest_flush_ms),
-        "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
-        "sendThreadPoolQueueSize": str(ctx.in_flight.sends),
-        "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(ctx.in_flight.wait_ms),
-        "pullThreadPoolQueueSize": "0",
-        "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
-        "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "queryThreadPoolQueueSize": "0",
-        "queryThreadPoolQueueCapacity": "20000",
-        "queryThreadPoolQueueHeadWaitTimeMills": "0",
-        "EndTransactionQueueSize": "0",
-        "EndTransactionThreadPoolQueueCapacity": "100000",
-    }
-    refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.rejections.counts.items())}
-    return request.reply(body=KVTable(table | ctx.master.delay.table() | refused).encode())
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> LongAnswer:
@@ -271,6 +218,8 @@ def consume_stats_of(
             stored = ctx.store.store_time(topic, queue_id, QueueOffset(consumed - 1)) if consumed > 0 else 0
             stats.offset_table[queue] = OffsetWrapper(high, consumed, max(stored, 0))
             yield
+        counted = ctx.stats.sets.find("GROUP_GET_NUMS", f"{topic}@{group}")
+        stats.consume_tps += counted.over(LAST_MINUTE).tps if counted is not None else 0.0
     return stats
 
 
@@ -295,6 +244,7 @@ def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Comm
     log.info("unused topics cleaned by=%s topics=%s", connection.remote_address, sorted(unused))
     for topic in unused:
         ctx.store.delete_topic(topic)
+        ctx.stats.deleted(topic=topic)
     return request.reply()
 
 

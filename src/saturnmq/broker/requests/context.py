@@ -82,6 +82,7 @@ class PullContext:
     identity: Identity
     role: Role
     long_polling: LongPolling
+    clock_ms: Callable[[], int]
     offset_moved: OffsetMovedEvents
 
 
@@ -133,6 +134,7 @@ class AdminContext:
     offsets: Offsets
     registrar: Registrar
     slices: Slices
+    stats: Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class ProgressContext:
     clock_ms: Callable[[], int]
     identity: Identity
     slices: Slices
+    stats: Stats
 
 
 @dataclass(frozen=True, slots=True)

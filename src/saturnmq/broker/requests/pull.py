@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Final
 
 from saturnmq.broker.requests.context import PullContext
@@ -22,6 +23,7 @@ from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCod
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int32, int32_or, int64, int64_or
+from saturnmq.protocol.message import store_timestamp_of
 from saturnmq.protocol.names import group_problem, topic_problem
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.store import GetResult, GetStatus
@@ -93,6 +95,7 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         cold = ctx.store.cold_read(topic, queue_id, offset, needed, bulk_bytes)
         if cold is not None:
             return _read_first(ctx, connection, request, cold)
+    began_ns = perf_counter_ns()
     result = ctx.store.get(
         topic,
         queue_id,
@@ -114,9 +117,11 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         return _redirect(ctx, request, group, offset, result)
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
         ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
-    return _answer(
-        ctx, request, result, code, _next_broker(ctx, group, result) if ctx.settings.slave_read_enable else 0
-    )
+    if code == ResponseCode.SUCCESS:
+        _count(ctx, topic, group, queue_id, result, perf_counter_ns() - began_ns)
+    else:
+        ctx.stats.get_miss += 1
+    return _answer(request, result, code, _next_broker(ctx, group, result) if ctx.settings.slave_read_enable else 0)
 
 
 def _read_first(ctx: PullContext, connection: Connection, request: Command, read: Callable[[], None]) -> Later:
@@ -153,14 +158,15 @@ def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
     return config.which_broker_when_consume_slowly if result.behind_memory else config.broker_id
 
 
-def _answer(ctx: PullContext, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
-    stats = ctx.stats
-    if code == ResponseCode.SUCCESS:
-        stats.get_messages += result.count
-        stats.get_bytes += result.total_bytes
-        stats.get_found += 1
-    else:
-        stats.get_miss += 1
+def _count(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetResult, ns: int) -> None:
+    last = result.buffers[-1]
+    behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big") - len(last)
+    behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
+    ctx.stats.got(topic, group, result.count, result.total_bytes)
+    ctx.stats.pulled(topic, group, queue_id, ns, behind_bytes, behind_ms)
+
+
+def _answer(request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
     offsets = (result.next_offset, result.min_offset, result.max_offset)
     records = result.buffers if code == ResponseCode.SUCCESS else ()
     return frame(request, code, result.status, broker_id, offsets, records)

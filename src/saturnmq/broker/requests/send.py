@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine
+from time import perf_counter_ns
 from typing import Any, Final
 
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
+from saturnmq.broker.services.statistics import QUEUE_PUTS
 from saturnmq.broker.services.timer import deliver_ms_of
 from saturnmq.broker.services.transactions import as_half
 from saturnmq.net import Connection, Later
@@ -24,6 +26,7 @@ from saturnmq.protocol.codes import (
     GROUP_LENGTH_MAX,
     HALF_TOPIC,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     VERSION_MAX_RECONSUME,
     Perm,
@@ -289,11 +292,12 @@ def put_one(
         ctx.identity.store_host,
         reconsume,
     )
+    began_ns = perf_counter_ns()
     result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
-        stats = ctx.stats
-        stats.put_messages += 1
-        stats.put_bytes += result.size
+        ctx.stats.put(topic, 1, result.size, perf_counter_ns() - began_ns)
+        if topic == SCHEDULE_TOPIC:
+            ctx.stats.scheduled(queue_id, result.size, QUEUE_PUTS)
         if half:
             ctx.master.transactions.prepared(message, result)
     return result, wait
@@ -341,10 +345,10 @@ def _put_batch(
     separated = b"\x02" + tail
     entries = [(body, own + (separated if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
     shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
+    began_ns = perf_counter_ns()
     result = ctx.store.put_entries(shared, entries)
     if result.status is PutStatus.PUT_OK:
-        ctx.stats.put_messages += len(entries)
-        ctx.stats.put_bytes += result.size
+        ctx.stats.put(topic, len(entries), result.size, perf_counter_ns() - began_ns)
     return result, wait
 
 

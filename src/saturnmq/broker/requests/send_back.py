@@ -11,12 +11,14 @@ from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.send import refused_at_arrival, refused_while_flush_lags
 from saturnmq.broker.services.delay import scheduled
+from saturnmq.broker.services.statistics import QUEUE_PUTS
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     EXACT_DELAY_FIELD,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     VERSION_MAX_RECONSUME,
     Perm,
     PropertyKey,
@@ -84,6 +86,10 @@ async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> C
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
+    ctx.stats.put(copy.topic, 1, result.size)
+    if copy.topic == SCHEDULE_TOPIC:
+        ctx.stats.scheduled(copy.queue_id, result.size, QUEUE_PUTS)
+    ctx.stats.sent_back(original.properties.get(PropertyKey.RETRY_TOPIC, original.topic), header.group)
     return request.reply()
 
 
@@ -106,6 +112,7 @@ def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level:
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
         first = offset_message_id(original.store_host, original.physical_offset)
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
+    properties = with_property(properties, PropertyKey.WAIT, "false")
     properties = with_property(properties, PropertyKey.DELAY, str(level))
     topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
     return Message(

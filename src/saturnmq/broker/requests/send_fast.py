@@ -11,6 +11,7 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Final
 
 from saturnmq.broker.requests import send as reference
@@ -139,12 +140,11 @@ def _send(
     )
     if store.quorum:
         return _put_soon(ctx, request, message)
+    began_ns = perf_counter_ns()
     result = store.put(message)
     if result.status is not _PUT_OK:
         return reference.answer(ctx, request, result, result.status, queue_id)
-    stats = ctx.stats
-    stats.put_messages += 1
-    stats.put_bytes += result.size
+    ctx.stats.put(config.topic_name, 1, result.size, perf_counter_ns() - began_ns)
     if not store.acknowledges_at_once:
         return _answer_later(ctx, request, result, queue_id)
     if request.flag & _ONEWAY:
@@ -154,13 +154,12 @@ def _send(
 
 def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> Later:
     """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
-    later, queue_id = Later(), message.queue_id
+    later, queue_id, began_ns = Later(), message.queue_id, perf_counter_ns()
     ctx.in_flight.sends += 1
 
     def completed(status: PutStatus, reason: str) -> None:
         if message.store_bytes:
-            ctx.stats.put_messages += 1
-            ctx.stats.put_bytes += message.store_bytes
+            ctx.stats.put(message.topic, 1, message.store_bytes, perf_counter_ns() - began_ns)
         made: Command | bytes
         if status is _PUT_OK:
             made = ctx.answers.one(

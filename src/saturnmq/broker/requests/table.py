@@ -23,6 +23,7 @@ from saturnmq.broker.requests import (
     pull,
     relay,
     replies,
+    runtime,
     send_back,
     send_fast,
     transactions,
@@ -110,7 +111,8 @@ ROUTES: Final = (
     Route(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE, needs=_ADMIN),
     Route(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
     Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, _CHANGE, needs=_ADMIN),
-    Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, admin.runtime_info),
+    Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, runtime.runtime_info),
+    Route(Code.VIEW_BROKER_STATS_DATA, h.ViewBrokerStatsData, runtime.view_stats, needs=_LISTING),
     Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, roles=_ENDS, needs=(_TOPIC,)),
     Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, roles=_ENDS, needs=(_GROUP, _TOPIC)),
     Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
@@ -193,7 +195,6 @@ NOT_SERVED: Final[dict[Code, str]] = (
     | {
         Code.REGISTER_FILTER_SERVER: "filter servers run uploaded Java classes; SaturnMQ has none",
         Code.REGISTER_MESSAGE_FILTER_CLASS: "sent to a filter server, never to a broker",
-        Code.VIEW_BROKER_STATS_DATA: "not built yet (MON-13)",
     }
 )
 

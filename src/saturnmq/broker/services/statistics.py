@@ -1,41 +1,239 @@
-"""Message counters of a broker, and their part of the runtime information (GET_BROKER_RUNTIME_INFO).
+"""Message counters of a broker: totals for the runtime information (28), and the statistics sets (315).
 
-Requirements: RT-01.
+Requirements: RT-01, MON-01, MON-12, MON-14, MON-18.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Generator
 from typing import Final
 
-PUT_BUCKETS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-_LABELS: Final = (
-    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]", "[1~2s]", "[2~3s]",
-    "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
-)  # fmt: skip
+from saturnmq.protocol.codes import SCHEDULE_TOPIC
+from saturnmq.statistics import ITEMS_MAX, StatsItem, StatsSets
+
+log = logging.getLogger(__name__)
+
 SAMPLE_SECONDS: Final = 1
-_WINDOWS: Final = (10, 60, 600)
+_RATES: Final = (10, 60, 600)  # s
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
+QUEUE_PUTS: Final = ("QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE")
+QUEUE_GETS: Final = ("QUEUE_GET_NUMS", "QUEUE_GET_SIZE")
+NAMES: Final = (
+    "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS", "GROUP_GET_SIZE", "GROUP_GET_LATENCY", "SNDBCK_PUT_NUMS",
+    "BROKER_PUT_NUMS", "BROKER_GET_NUMS", "QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE", "QUEUE_GET_NUMS", "QUEUE_GET_SIZE",
+    "GROUP_GET_FROM_DISK_NUMS", "GROUP_GET_FROM_DISK_SIZE", "BROKER_GET_FROM_DISK_NUMS", "BROKER_GET_FROM_DISK_SIZE",
+    "COMMERCIAL_SEND_TIMES", "COMMERCIAL_SEND_SIZE", "COMMERCIAL_RCV_TIMES", "COMMERCIAL_RCV_SIZE", "COMMERCIAL_RCV_EPOLLS",
+    "COMMERCIAL_SNDBCK_TIMES", "COMMERCIAL_PERM_FAILURES",
+)  # fmt: skip
+_COARSE: Final = (
+    (1, "[<=0ms]"), (10, "[0~10ms]"), (50, "[10~50ms]"), (100, "[50~100ms]"), (200, "[100~200ms]"), (500, "[200~500ms]"),
+    (1000, "[500ms~1s]"), (2000, "[1~2s]"), (3000, "[2~3s]"), (4000, "[3~4s]"), (5000, "[4~5s]"), (10_000, "[5~10s]"),
+)  # fmt: skip
+_STEPS: Final = ((20, 1), (15, 2), (10, 5), (10, 10), (6, 50), (5, 100), (9, 1000))
+
+
+def _edges() -> tuple[int, ...]:
+    edges, at = [], 0
+    for count, width in _STEPS:
+        for _ in range(count):
+            at += width
+            edges.append(at)
+    return tuple(edges)
+
+
+EDGES_MS: Final = _edges()  # upper ends of the histogram's buckets, exclusive; the last bucket has none
+
+
+class PutTimes:
+    """Histogram of how long puts took, in ms, over the current minute and the last full one."""
+
+    __slots__ = ("_counts", "_full", "max_ms", "under_1_ms")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(EDGES_MS) + 1)
+        self._full: list[int] | None = None
+        self.under_1_ms = self.max_ms = 0
+
+    def add(self, ms: int) -> None:
+        """Count a put of at least 1 ms; shorter ones are counted by `under_1_ms`."""
+        self._counts[bisect_left(EDGES_MS, ms + 1)] += 1
+        self.max_ms = max(self.max_ms, ms)
+
+    def rotate(self) -> None:
+        """Begin a new minute."""
+        self._counts[0] += self.under_1_ms
+        self._full, self._counts, self.under_1_ms = self._counts, [0] * len(self._counts), 0
+
+    def distribution(self) -> str:
+        """Counts of the last full minute in Apache's thirteen classes; `null` in the first minute."""
+        if self._full is None:
+            return "null"
+        text, low = "", 0
+        for limit, label in _COARSE:
+            high = bisect_left(EDGES_MS, limit) + 1
+            text += f"{label}:{sum(self._full[low:high])} "
+            low = high
+        return f"{text}[10s~]:{sum(self._full[low:])} "
+
+    def percentile(self, share: float) -> float:
+        """Time in ms that this share of the last full minute's puts did not exceed, interpolated within its bucket; 0 without."""
+        counts = self._full or []
+        rank = share * sum(counts)
+        before = 0
+        for bucket, count in enumerate(counts):
+            if count and before + count >= rank:
+                low = EDGES_MS[bucket - 1] if bucket else 0
+                high = EDGES_MS[bucket] if bucket < len(EDGES_MS) else max(self.max_ms, low)
+                return low + (high - low) * (rank - before) / count
+            before += count
+        return 0.0
 
 
 class Stats:
-    """Totals since the start, sampled each second for rates over 10, 60 and 600 s."""
+    """Totals since the start, sampled each second for rates over 10, 60 and 600 s, and statistics by topic and group.
 
-    __slots__ = ("_samples", "get_bytes", "get_found", "get_messages", "get_miss", "put_bytes", "put_failed", "put_messages",
-                 "started_ms")  # fmt: skip
+    cluster: key of the broker's own items. clock_ms: Unix ms. delete_unused: whether items of deleted topics and groups go.
+    """
 
-    def __init__(self, started_ms: int) -> None:
-        self.started_ms = started_ms
+    __slots__ = ("_cluster", "_delete_unused", "_gets", "_latencies", "_morning", "_next_midnight_ms", "_puts", "_samples",
+                 "fall_ms", "fall_size", "get_bytes", "get_found", "get_max_ms", "get_messages", "get_miss", "put_bytes",
+                 "put_failed", "put_messages", "put_times", "sets", "started_ms")  # fmt: skip
+
+    def __init__(self, cluster: str, clock_ms: Callable[[], int], *, delete_unused: bool = False) -> None:
+        self.started_ms = clock_ms()
         self.put_messages = self.put_bytes = self.put_failed = 0
-        self.get_messages = self.get_bytes = self.get_found = self.get_miss = 0
-        self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=max(_WINDOWS) + 1)
+        self.get_messages = self.get_bytes = self.get_found = self.get_miss = self.get_max_ms = 0
+        self.put_times = PutTimes()
+        self.sets = StatsSets(NAMES, clock_ms)
+        self.fall_size: dict[str, int] = {}  # bytes behind the log's end at the last pull, by queueId@topic@group
+        self.fall_ms: dict[str, int] = {}
+        self._cluster, self._delete_unused = cluster, delete_unused
+        self._puts: dict[str, tuple[StatsItem, StatsItem]] = {}
+        self._gets: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._latencies: dict[tuple[int, str, str], tuple[StatsItem, str]] = {}
+        self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=max(_RATES) + 1)
+        self._morning = (0, 0, 0, 0)  # puts and gets until yesterday's midnight, puts and gets until today's
+        self._next_midnight_ms = _midnight_after(self.started_ms)
+
+    # ---- counting
+
+    def put(self, topic: str, count: int, size: int, ns: int = 0) -> None:
+        """Count one stored request of `count` messages and `size` log bytes that took ns nanoseconds."""
+        self.put_messages += count
+        self.put_bytes += size
+        pair = self._puts.get(topic)
+        if pair is None:
+            pair = self._puts[topic] = self.sets["TOPIC_PUT_NUMS"].item(topic), self.sets["TOPIC_PUT_SIZE"].item(topic)
+        messages, sizes = pair
+        messages.value += count
+        messages.times += 1
+        sizes.value += size
+        sizes.times += 1
+        if ns < 1_000_000:
+            self.put_times.under_1_ms += 1
+        else:
+            self.put_times.add(ns // 1_000_000)
+
+    def got(self, topic: str, group: str, count: int, size: int) -> None:
+        """Count messages that were read for a group."""
+        self.get_messages += count
+        self.get_bytes += size
+        pair = self._gets.get((topic, group))
+        if pair is None:
+            key = f"{topic}@{group}"
+            pair = self._gets[topic, group] = (
+                self.sets["GROUP_GET_NUMS"].item(key),
+                self.sets["GROUP_GET_SIZE"].item(key),
+            )
+        messages, sizes = pair
+        messages.value += count
+        messages.times += 1
+        sizes.value += size
+        sizes.times += 1
+
+    def pulled(self, topic: str, group: str, queue_id: int, ns: int, behind_bytes: int, behind_ms: int) -> None:
+        """Record one successful pull: how long its read took, and how far its last message is behind the log's end and now."""
+        self.get_found += 1
+        known = self._latencies.get((queue_id, topic, group))
+        if known is None:
+            key = f"{queue_id}@{topic}@{group}"
+            known = self._latencies[queue_id, topic, group] = self.sets["GROUP_GET_LATENCY"].item(key), key
+        latency, key = known
+        ms = ns // 1_000_000
+        latency.value += ms
+        latency.times += 1
+        self.get_max_ms = max(self.get_max_ms, ms)
+        self.fall_size[key] = behind_bytes
+        self.fall_ms[key] = behind_ms
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count one message that a group sent back."""
+        item = self.sets["SNDBCK_PUT_NUMS"].item(f"{topic}@{group}")
+        item.value += 1
+        item.times += 1
+
+    def scheduled(self, queue_id: int, size: int, names: tuple[str, str], group: str = "") -> None:
+        """Count a message of the delay topic that was stored or, for a group, delivered. names: the sets of numbers and bytes."""
+        key = f"{SCHEDULE_TOPIC}@{queue_id}" + (f"@{group}" if group else "")
+        for name, value in zip(names, (1, size), strict=True):
+            item = self.sets[name].item(key)
+            item.value += value
+            item.times += 1
+
+    # ---- forgetting
+
+    def deleted(self, *, topic: str = "", group: str = "") -> None:
+        """Remove the items of a deleted topic or group, if so configured (autoDeleteUnusedStats)."""
+        if not self._delete_unused:
+            return
+
+        def unwanted(key: str) -> bool:
+            parts = key.split("@")
+            return topic in parts[:2] if topic else len(parts) > 1 and parts[-1] == group
+
+        for _, one in self.sets:
+            one.remove(unwanted)
+        for values in (self.fall_size, self.fall_ms):
+            for key in [key for key in values if unwanted(key)]:
+                del values[key]
+        self._drop_cached()
+
+    def _drop_cached(self) -> None:
+        self._puts.clear()
+        self._gets.clear()
+        self._latencies.clear()
 
     def sample(self, now_seconds: float) -> None:
         """Record a sample of the totals. now_seconds: event-loop time."""
         self._samples.append((now_seconds, self.put_messages, self.get_found, self.get_miss, self.get_messages))
 
+    def sample_sets(self) -> Generator[None, None, None]:
+        """Sample the statistics sets; to be run each ten seconds. Keys are cached between two samples only."""
+        self.sets["BROKER_PUT_NUMS"].item(self._cluster).value = self.put_messages
+        self.sets["BROKER_GET_NUMS"].item(self._cluster).value = self.get_messages
+        for values in (self.fall_size, self.fall_ms):
+            while len(values) > ITEMS_MAX:
+                del values[next(iter(values))]
+        self._drop_cached()
+        yield from self.sets.sampling()
+
+    def note_time(self, now_ms: int) -> None:
+        """Begin a new day of the daily counters at local midnight (MON-14)."""
+        if now_ms < self._next_midnight_ms:
+            return
+        self._next_midnight_ms = _midnight_after(now_ms)
+        self._morning = (*self._morning[2:], self.put_messages, self.get_messages)
+        before_puts, before_gets, puts, gets = self._morning
+        log.info("yesterday put message total=%s", puts - before_puts)
+        log.info("yesterday get message total=%s", gets - before_gets)
+
     def _rates(self, column: int, total: int, now_seconds: float) -> str:
         rates = []
-        for window in _WINDOWS:
+        for window in _RATES:
             first = next((s for s in self._samples if s[0] >= now_seconds - window), None)
             elapsed = now_seconds - first[0] if first else 0.0
             rates.append((total - int(first[column])) / elapsed if first and elapsed > 0 else 0.0)
@@ -50,19 +248,21 @@ class Stats:
         both = " ".join(str(float(a) + float(b)) for a, b in zip(found.split(), miss.split(), strict=True))
         return {
             "bootTimestamp": str(self.started_ms),
-            "putMessageTimesTotal": str(self.put_messages),
+            "putMessageTimesTotal": str(max(self.put_messages, 1)),
             "putMessageFailedTimes": str(self.put_failed),
             "putMessageSizeTotal": str(self.put_bytes),
             "putMessageAverageSize": str(average),
-            "putMessageDistributeTime": " ".join(f"{label}:0" for label in _LABELS) + " ",
-            "putMessageEntireTimeMax": "0",
-            "getMessageEntireTimeMax": "0",
+            "putMessageDistributeTime": self.put_times.distribution(),
+            "putMessageEntireTimeMax": str(self.put_times.max_ms),
+            "getMessageEntireTimeMax": str(self.get_max_ms),
+            "putLatency99": f"{self.put_times.percentile(0.99):.2f}",
+            "putLatency999": f"{self.put_times.percentile(0.999):.2f}",
             "msgPutTotalTodayNow": str(self.put_messages),
             "msgGetTotalTodayNow": str(self.get_messages),
-            "msgPutTotalTodayMorning": "0",
-            "msgGetTotalTodayMorning": "0",
-            "msgPutTotalYesterdayMorning": "0",
-            "msgGetTotalYesterdayMorning": "0",
+            "msgPutTotalTodayMorning": str(self._morning[2]),
+            "msgGetTotalTodayMorning": str(self._morning[3]),
+            "msgPutTotalYesterdayMorning": str(self._morning[0]),
+            "msgGetTotalYesterdayMorning": str(self._morning[1]),
             "putTps": self._rates(1, self.put_messages, now_seconds),
             "getFoundTps": found,
             "getMissTps": miss,
@@ -70,3 +270,9 @@ class Stats:
             "getTransferedTps": self._rates(4, self.get_messages, now_seconds),
             "getTimesTotal": str(gets),
         }
+
+
+def _midnight_after(now_ms: int) -> int:
+    """The next local midnight, Unix ms."""
+    now = time.localtime(now_ms / 1000)
+    return int(time.mktime((now.tm_year, now.tm_mon, now.tm_mday + 1, 0, 0, 0, 0, 0, -1))) * 1000

@@ -314,8 +314,7 @@ class TimerService:
         else:
             result = self._store.put(copy)
             if result.status is PutStatus.PUT_OK:
-                self._stats.put_messages += 1
-                self._stats.put_bytes += result.size
+                self._stats.put(copy.topic, 1, result.size)
         if result.status is not PutStatus.PUT_OK and self._rest_ms < RETRY_MS_MAX:
             log.warning("timed message not delivered, retried status=%s reason=%s", result.status.value, result.reason)
         return result.status is PutStatus.PUT_OK

@@ -340,8 +340,7 @@ class Transactions:
             if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
                 code = ResponseCode.SERVICE_NOT_AVAILABLE
             return code, f"{result.status.value} {result.reason}".strip()
-        self._stats.put_messages += 1
-        self._stats.put_bytes += result.size
+        self._stats.put(message.topic, 1, result.size)
         return None
 
     def _write_op(self, offset: int) -> None:

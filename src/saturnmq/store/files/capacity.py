@@ -20,14 +20,28 @@ def percent(used: int, total: int) -> int:
 
 def used_percent(folder: Path) -> int:
     """Used share of the folder's file system in whole percent; -1 if it cannot be read. The folder need not exist yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        facts = os.statvfs(folder)
+        facts = _facts(folder)
     except OSError:
         return -1
     used = facts.f_blocks - facts.f_bfree
     return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
+
+
+def space(folder: Path) -> tuple[int, int]:
+    """Size of the folder's file system and what is free of it for us, in bytes; zeros if it cannot be read."""
+    try:
+        facts = _facts(folder)
+    except OSError:
+        return 0, 0
+    return facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+
+
+def _facts(folder: Path) -> os.statvfs_result:
+    """File system of the folder, or of its nearest parent that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.statvfs(folder)
 
 
 def nearly_full(folder: Path) -> bool:
