@@ -26,6 +26,7 @@ TOP_LEVEL = {
     "durable.py",
     "escaping.py",
     "slices.py",
+    "statistics.py",
     "py.typed",
 }
 FILE_LINES_MAX = 600

@@ -105,7 +105,8 @@ def test_pull_maps_get_status_to_code_and_remark(
     async def work() -> None:
         async with wire() as w:
             await w.send()
-            result = GetResult(GetStatus(status), next_offset=7, min_offset=1, max_offset=9)
+            found = w.broker.store.get("T", 0, 0, 1).buffers if status == "FOUND" else []
+            result = GetResult(GetStatus(status), next_offset=7, min_offset=1, max_offset=9, buffers=found)
             monkeypatch.setattr(w.broker.store, "get", lambda *_, **__: result)
             answer = await w.pull(offset=offset)
             assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, "7")

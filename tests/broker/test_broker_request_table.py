@@ -146,7 +146,7 @@ def test_rights_are_strict_by_default() -> None:
         321: (_TOPIC, _GROUP),
         **dict.fromkeys((223, 303), (_TOPIC, _sub(Resource.GROUP, "group"))),
         308: (_TOPIC, _sub(Resource.GROUP, "compareGroup")),
-        **dict.fromkeys((21, 43, 45, 201, 204, 317, 328), (Need(Right.ADMIN, Resource.LISTING),)),
+        **dict.fromkeys((21, 43, 45, 201, 204, 315, 317, 328), (Need(Right.ADMIN, Resource.LISTING),)),
         309: (_GROUP, _sub(Resource.MESSAGE, "msgId")),
         **dict.fromkeys((17, 25, 50, 51, 52, 53, 54, 200, 207, 215, 222, 306, 314, 316, 323, 329), _ADMIN),
     }

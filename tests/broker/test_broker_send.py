@@ -509,7 +509,9 @@ def test_batch_of_too_many_messages_is_refused_early() -> None:
     """190,000 empty messages in one request held the event loop for 1.2 s."""
 
     async def work() -> None:
-        async with wire() as w:
+        async with wire(
+            fast_failure=False
+        ) as w:  # steps are measured in processor time, lateness depends on the machine
             await w.send(queue=1)
             with loop_steps() as most_allowed:
                 assert (await w.send_batch([BatchItem(b"")] * BATCH_MESSAGES_MAX)).code == 0

@@ -12,7 +12,7 @@ import pytest
 from wire import Wire, run, wire
 
 from saturnmq.broker.services.statistics import EDGES_MS, NAMES, PutTimes, Stats
-from saturnmq.protocol.bodies import BrokerStatsData, ConsumeStats
+from saturnmq.protocol.bodies import BrokerStatsData, ConsumeStats, ProducerConnection, ProducerTableInfo
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import BatchItem
 
@@ -300,5 +300,24 @@ def test_committed_transactional_message_counts_for_its_own_topic() -> None:
             assert (await w.call(RequestCode.END_TRANSACTION, **fields)).code == 0
             found = w.broker.stats.sets.find("TOPIC_PUT_NUMS", "T")
             assert found is not None and found.value == 1
+
+    run(work)
+
+
+@pytest.mark.spec("RT-07")
+def test_producers_are_listed_by_group_with_the_address_in_javas_form() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            missing = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+            assert missing.code == ResponseCode.SYSTEM_ERROR
+            assert missing.remark == "the producer group[producers] not exist"
+            await w.heartbeat()
+            listed = await w.call(RequestCode.GET_ALL_PRODUCER_INFO)
+            ((group, (one,)),) = ProducerTableInfo.decode(listed.body or b"").data.items()
+            assert group == "producers" and re.fullmatch(r"/127\.0\.0\.1:\d+", one.remote_ip or "")
+            assert one.last_update_timestamp > 0 and one.client_id == "c1"
+            found = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+            (connection,) = ProducerConnection.decode(found.body or b"").connection_set
+            assert (connection.client_id, f"/{connection.client_addr}") == ("c1", one.remote_ip)
 
     run(work)

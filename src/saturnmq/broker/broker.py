@@ -83,7 +83,6 @@ from saturnmq.replication.masterslave.opening import slave_dispatch
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.server_admin import Administration, set_log_level
 from saturnmq.slices import Background, Slices, Steps
-from saturnmq.statistics import SAMPLE_SECONDS as STATS_SECONDS
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 from saturnmq.tasks import cancel, supervised
 
@@ -91,7 +90,6 @@ log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 60
 LOG_FIRST_SECONDS: Final = 10
-MINUTE_SECONDS: Final = 60
 HEARTBEAT_SECONDS: Final = 0.01  # a heartbeat that takes longer waits for other long ones
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
@@ -196,7 +194,7 @@ class Broker:
     def _make_services(self, tls: TlsSettings | None, delay_class: type[DelayService]) -> None:
         settings = self.settings
         self._delay_class = delay_class
-        self.stats = Stats(self.settings.cluster_name, self._clock_ms, delete_unused=self.settings.delete_unused_stats)
+        self.stats = Stats(self.settings.cluster_name, self._clock_ms, self.settings.delete_unused_stats)
         self.master = MasterServices(self._make_master_services, self._task_failed)
         self.long_polling = LongPolling(
             lambda parked: pull.resume(self._pull_context, parked),
@@ -402,9 +400,7 @@ class Broker:
                 self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets),
                 self._every(self.settings.client_scan_ms / 1000, self.expire_clients),
                 self._every(SAVE_SECONDS, self.filters.save_soon),
-                self._every(SAMPLE_SECONDS, self._sample),
-                self._every(STATS_SECONDS, lambda: self.cleaning.begin(self.stats.sample_sets()), 0),
-                self._every(MINUTE_SECONDS, self.stats.put_times.rotate),
+                self._every(SAMPLE_SECONDS, self._sample, 0),
                 self._every(CHECK_SECONDS, self._disable_slow_groups),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save()),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save()),
@@ -637,5 +633,5 @@ class Broker:
             self.ha_master.log_lag()
 
     def _sample(self) -> None:
-        self.stats.sample(asyncio.get_running_loop().time())
-        self.stats.note_time(self._clock_ms())
+        for due in self.stats.sample(asyncio.get_running_loop().time(), self._clock_ms()):
+            self.cleaning.begin(due)

@@ -241,7 +241,7 @@ def _all_producers(ctx: ClientContext, request: Command) -> Steps[Command]:
     for group, members in list(ctx.clients.producers.items()):
         data[group] = [
             ProducerInfo(
-                info.client_id, c.remote_address, language_name(info.language), info.version, info.heartbeat_ms
+                info.client_id, f"/{c.remote_address}", language_name(info.language), info.version, info.heartbeat_ms
             )
             for c, info in members.items()
         ]

@@ -89,7 +89,8 @@ async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> C
     ctx.stats.put(copy.topic, 1, result.size)
     if copy.topic == SCHEDULE_TOPIC:
         ctx.stats.scheduled(copy.queue_id, result.size, QUEUE_PUTS)
-    ctx.stats.sent_back(original.properties.get(PropertyKey.RETRY_TOPIC, original.topic), header.group)
+    properties = copy.properties_raw.decode(errors="surrogateescape")
+    ctx.stats.sent_back(find(properties, PropertyKey.RETRY_TOPIC) or original.topic, header.group)
     return request.reply()
 
 

@@ -9,11 +9,12 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC
 from saturnmq.statistics import ITEMS_MAX, StatsItem, StatsSets
+from saturnmq.statistics import SAMPLE_SECONDS as SETS_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +100,32 @@ class Stats:
     cluster: key of the broker's own items. clock_ms: Unix ms. delete_unused: whether items of deleted topics and groups go.
     """
 
-    __slots__ = ("_cluster", "_delete_unused", "_gets", "_latencies", "_morning", "_next_midnight_ms", "_puts", "_samples",
-                 "fall_ms", "fall_size", "get_bytes", "get_found", "get_max_ms", "get_messages", "get_miss", "put_bytes",
-                 "put_failed", "put_messages", "put_times", "sets", "started_ms")  # fmt: skip
+    __slots__ = (
+        "_cluster",
+        "_delete_unused",
+        "_gets",
+        "_latencies",
+        "_morning",
+        "_next_midnight_ms",
+        "_puts",
+        "_samples",
+        "_ticks",
+        "fall_ms",
+        "fall_size",
+        "get_bytes",
+        "get_found",
+        "get_max_ms",
+        "get_messages",
+        "get_miss",
+        "put_bytes",
+        "put_failed",
+        "put_messages",
+        "put_times",
+        "sets",
+        "started_ms",
+    )  # fmt: skip
 
-    def __init__(self, cluster: str, clock_ms: Callable[[], int], *, delete_unused: bool = False) -> None:
+    def __init__(self, cluster: str, clock_ms: Callable[[], int], delete_unused: bool = False) -> None:
         self.started_ms = clock_ms()
         self.put_messages = self.put_bytes = self.put_failed = 0
         self.get_messages = self.get_bytes = self.get_found = self.get_miss = self.get_max_ms = 0
@@ -116,6 +138,7 @@ class Stats:
         self._gets: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
         self._latencies: dict[tuple[int, str, str], tuple[StatsItem, str]] = {}
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=max(_RATES) + 1)
+        self._ticks = 0
         self._morning = (0, 0, 0, 0)  # puts and gets until yesterday's midnight, puts and gets until today's
         self._next_midnight_ms = _midnight_after(self.started_ms)
 
@@ -207,9 +230,18 @@ class Stats:
         self._gets.clear()
         self._latencies.clear()
 
-    def sample(self, now_seconds: float) -> None:
-        """Record a sample of the totals. now_seconds: event-loop time."""
+    def sample(self, now_seconds: float, now_ms: int) -> Iterator[Generator[None, None, None]]:
+        """Record a sample of the totals, each second; yields longer work that is due, to be done in slices.
+
+        now_seconds: event-loop time. now_ms: Unix ms.
+        """
         self._samples.append((now_seconds, self.put_messages, self.get_found, self.get_miss, self.get_messages))
+        self.note_time(now_ms)
+        self._ticks += 1
+        if self._ticks % 60 == 0:
+            self.put_times.rotate()
+        if self._ticks % SETS_SECONDS == 1:
+            yield self.sample_sets()
 
     def sample_sets(self) -> Generator[None, None, None]:
         """Sample the statistics sets; to be run each ten seconds. Keys are cached between two samples only."""
