@@ -76,9 +76,19 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     delay_ms = _exact_delay_ms(request) if level else 0
     copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
     result = ctx.master.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
-    if result.status is PutStatus.PUT_OK and ctx.store.acknowledges_at_once:
-        return request.reply()
+    if result.status is PutStatus.PUT_OK:
+        _count(ctx, copy, result.size, header.group)
+        if ctx.store.acknowledges_at_once:
+            return request.reply()
     return _sent_back(ctx, request, result)
+
+
+def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
+    ctx.stats.put(copy.topic, 1, size)
+    if copy.topic == SCHEDULE_TOPIC:
+        ctx.stats.scheduled(copy.queue_id, size, QUEUE_PUTS)
+    properties = copy.properties_raw.decode(errors="surrogateescape")
+    ctx.stats.sent_back(find(properties, PropertyKey.RETRY_TOPIC) or "", group)
 
 
 async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> Command:
@@ -86,11 +96,6 @@ async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> C
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
-    ctx.stats.put(copy.topic, 1, result.size)
-    if copy.topic == SCHEDULE_TOPIC:
-        ctx.stats.scheduled(copy.queue_id, result.size, QUEUE_PUTS)
-    properties = copy.properties_raw.decode(errors="surrogateescape")
-    ctx.stats.sent_back(find(properties, PropertyKey.RETRY_TOPIC) or original.topic, header.group)
     return request.reply()
 
 
