@@ -106,6 +106,14 @@ async def one_way(group: Group, seconds: float) -> bool:
     return False
 
 
+async def deaf(group: Group, seconds: float) -> bool:
+    """The leader's messages reach the others; theirs, answers included, do not reach it."""
+    leader = await group.leader()
+    group.network.cut = {(other, leader) for other in group.names if other != leader}
+    await pause(seconds)
+    return False
+
+
 async def flapping(group: Group, seconds: float) -> bool:
     leader = await group.leader()
     group.network.partition([leader], [name for name in group.names if name != leader])
@@ -181,6 +189,7 @@ FAULTS: Final[dict[str, Fault]] = {
     # beyond OpenChaos
     "leader-partition": partition("leader"),
     "one-way": one_way,
+    "leader-deaf": deaf,
     "flapping": flapping,
     "kill-all": kill_all,
     "kill-during-recovery": kill_during_recovery,
