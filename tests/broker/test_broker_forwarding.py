@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -254,9 +255,9 @@ def test_sends_at_a_follower_go_on_while_the_leadership_moves(tmp_path: Path) ->
             codes: list[int] = []
 
             async def send() -> None:
-                for number in range(400):
-                    if ledger(target).serving and codes[-1:] == [0]:
-                        break
+                for number in itertools.count():
+                    if ledger(target).serving and codes[-1] == 0:
+                        return
                     codes.append((await group.send_to(follower, b"%d" % number)).code)
 
             sending = asyncio.create_task(send())
@@ -341,6 +342,30 @@ def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
             async with asyncio.timeout(10):
                 await group.stop(group.name_of(follower))
                 assert (await waiting).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X26", "DL-L01")
+def test_stopping_leader_forwards_until_clients_have_new_routes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, forward_drain_ms=35_000) as group:
+            leader, _ = await follower_of(group)
+            await group.until(lambda: all(part(broker).copy.count for broker in group.followers()), "would not lead")
+            clock = asyncio.get_running_loop().time
+            begin, name = clock(), group.name_of(leader)
+            stopping = asyncio.create_task(leader.stop())
+            await group.until(lambda: part(leader).broker_id > 0 and group.serving(), "no other master")
+            while not stopping.done() and clock() < begin + 30:
+                assert (await group.send_to(leader, b"late")).code == 0
+                await asyncio.sleep(5)
+            await stopping
+            assert 35 <= clock() - begin < 45
+            del group.brokers[name]
+            begin = clock()
+            for follower in group.followers():  # they did not lead
+                await group.stop(group.name_of(follower))
+            assert clock() - begin < 10
 
     run(work)
 
