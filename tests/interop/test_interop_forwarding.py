@@ -183,7 +183,7 @@ def test_default_java_client_goes_on_after_a_leader_is_killed(tmp_path: Path, ho
         steady.works()
         outages, restarts = [], []
         for _ in range(kills):
-            time.sleep(ROUTE_SECONDS)
+            time.sleep(ROUTE_SECONDS)  # clients poll their routes
             name, begin = made.leader(), time.time() * 1000
             os.kill(made.brokers[name].pid, signal.SIGKILL)
             made.brokers[name].stop()
@@ -207,7 +207,7 @@ def test_default_java_client_sees_no_failed_send_in_a_planned_restart(tmp_path: 
         made.leader()
         steady.works()
         for _ in range(2):
-            time.sleep(ROUTE_SECONDS)
+            time.sleep(ROUTE_SECONDS)  # clients poll their routes
             name, begin = made.leader(), time.time() * 1000
             assert made.brokers[name].stop(DRAIN_SECONDS + 30) == 0
             made.start(name)
