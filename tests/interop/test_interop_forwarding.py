@@ -38,7 +38,6 @@ OUTAGE_MS_MAX = 4000
 SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "g",
-    "dledger.profile": "fast",
     "flushDiskType": "SYNC_FLUSH",
     "mappedFileSizeCommitLog": "16777216",
     "fastPortEnable": "false",
