@@ -185,14 +185,14 @@ class DLedger:
     async def _forward_a_while(self) -> None:
         """A stopping member that led goes on as a follower until clients have the new route, if forwardDrainMs says so."""
         drain_seconds = self._runtime.settings.forward_drain_ms / 1000
-        if drain_seconds <= 0 or self._led_until is None or self._task is None:
+        if drain_seconds <= 0 or self._led_until is None or self._task is None or not self.forwarding.possible:
             return
         clock = asyncio.get_running_loop().time
         if self.broker_id == MASTER_ID:
             self._led_until = clock()
-        log.info("forwarding before the stop left_s=%.1f", max(self._led_until + drain_seconds - clock(), 0))
-        while self.forwarding.possible and (left := self._led_until + drain_seconds - clock()) > 0:
-            await asyncio.sleep(min(left, POLL_SECONDS))
+        left_seconds = max(self._led_until + drain_seconds - clock(), 0)
+        log.info("forwarding before the stop left_s=%.1f", left_seconds)
+        await asyncio.sleep(left_seconds)
         await self._transfer_leadership()  # if it was elected again meanwhile
 
     # ---- roles

@@ -316,6 +316,19 @@ class Forwarding:
             client.respond(request, reply)
 
 
+class _Taken:
+    """Takes the response that a handler has promised, in place of its connection: the request is in flight there already."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Command | bytes | Coroutine[Any, Any, Command]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+
 def _answer_ms(request: Command) -> int:
     """How long to wait for the answer of a leader that serves."""
     if request.code in _REPLIES:
@@ -347,8 +360,9 @@ async def _settled(connection: Connection, request: Command, answer: Answer) -> 
             connection.send(answer)
         return None
     if isinstance(answer, Later):
-        connection.respond(request, answer)
-        return None
+        taken = _Taken()
+        answer.bind(taken, request)
+        return await _settled(connection, request, await taken.reply)
     return await answer
 
 
