@@ -316,19 +316,6 @@ class Forwarding:
             client.respond(request, reply)
 
 
-class _Taken:
-    """Takes the response that a handler has promised, in place of its connection: the request is in flight there already."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[Command | bytes | Coroutine[Any, Any, Command]] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-
 def _answer_ms(request: Command) -> int:
     """How long to wait for the answer of a leader that serves."""
     if request.code in _REPLIES:
@@ -360,10 +347,25 @@ async def _settled(connection: Connection, request: Command, answer: Answer) -> 
             connection.send(answer)
         return None
     if isinstance(answer, Later):
-        taken = _Taken()
-        answer.bind(taken, request)
-        return await _settled(connection, request, await taken.reply)
+        promise = _Promise()
+        answer.bind(promise, request)
+        return await _settled(connection, request, await promise.reply)
     return await answer
+
+
+class _Promise:
+    """Awaits a Later in the coroutine of its request, which is in flight already and must not be counted again."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Command | bytes | Coroutine[Any, Any, Command]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+        elif isinstance(reply, Coroutine):
+            reply.close()
 
 
 def _unknown(request: Command, leader: str, error: _Unknown) -> Command:
