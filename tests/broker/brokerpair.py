@@ -81,7 +81,7 @@ class Pair:
         self.slave = await self._broker("slave", HaSettings(**self.slave_ha), broker_role="SLAVE", broker_id=1)
 
     async def _broker(self, folder: str, ha: HaSettings, **more: Any) -> Broker:
-        settings = BrokerSettings(namesrv_addr=self._address, **(self._settings | more))
+        settings = BrokerSettings(**({"namesrv_addr": self._address} | self._settings | more))
         store = StoreSettings(str(self.root / folder), profile=StoreProfile.SMALL, **self._store)
         broker = Broker(settings, store, NetSettings(), ha=ha, tls=self._tls)
         await broker.start()
@@ -102,6 +102,11 @@ class Pair:
         command = Command(code, ext={name: str(value) for name, value in ext.items()}, body=body)
         self.sign(command)
         return await self._client.invoke(broker.address, command, 10_000)
+
+    async def route(self, topic: str) -> Command:
+        """The answer of the NameServer about a topic."""
+        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic})
+        return await self._client.invoke(self._address, command, 3000)
 
     async def send(self, broker: Broker, body: bytes = b"x", wait: str = "true") -> Command:
         return await self.call(

@@ -56,6 +56,7 @@ def test_a_slave_refuses_sends_and_changes(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("HA-20")
 def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> None:
     async def work() -> None:
         async with pair(tmp_path) as both:

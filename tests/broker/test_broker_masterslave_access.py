@@ -128,7 +128,7 @@ async def send_timed(both: Pair, seconds: int) -> None:
     assert answer.code == 0
 
 
-@pytest.mark.spec("MS-05")
+@pytest.mark.spec("DUR-19")
 def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(tmp_path: Path) -> None:
     async def work() -> None:
         async with pair(tmp_path) as both:

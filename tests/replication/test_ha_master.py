@@ -100,6 +100,7 @@ def test_an_idle_master_sends_a_heartbeat_with_the_next_offset(tmp_path: Path) -
     run(work)
 
 
+@pytest.mark.spec("HA-14")
 def test_a_silent_slave_is_closed_and_a_reporting_one_is_not(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as port:

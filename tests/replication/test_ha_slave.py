@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,7 @@ def test_a_killed_slave_goes_on_where_its_log_ends(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("HA-03")
 def test_a_slave_connects_again_every_5_seconds(tmp_path: Path) -> None:
     async def work() -> None:
         times: list[float] = []
@@ -325,6 +329,7 @@ def test_frames_and_heartbeats_that_do_not_continue_the_log_close_the_connection
     assert "this log ends at" in caplog.text
 
 
+@pytest.mark.spec("HA-14")
 def test_a_silent_master_is_left(tmp_path: Path) -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
@@ -402,5 +407,64 @@ def test_a_fast_master_does_not_hold_the_slaves_event_loop(tmp_path: Path) -> No
                 slave.dispatch.step = counted  # type: ignore[method-assign]
                 await slave.has(port)
             assert len(steps) > 2
+
+    run(work)
+
+
+@pytest.mark.spec("HA-03")
+def test_a_connection_attempt_ends_after_5_seconds_and_is_repeated_after_5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        async with following(tmp_path / "s", lambda: "") as slave:
+            began: list[float] = []
+
+            async def unanswered(*args: object, **options: object) -> None:
+                began.append(loop.time())
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(loop, "create_connection", unanswered)
+            slave.client._address = lambda: "192.0.2.1:10912"
+            await until(lambda: len(began) == 3)
+            assert all(10 <= after - before < 11 for before, after in itertools.pairwise(began))
+
+    run(work)
+
+
+@pytest.mark.spec("HA-03")
+def test_the_connection_to_the_master_neither_delays_nor_lingers(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port, following(tmp_path / "s", port) as slave:
+            await until(lambda: port.acks.slaves)
+            sock = slave.client._connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            lingers, _ = struct.unpack("ii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8))
+            assert not lingers
+
+    run(work)
+
+
+@pytest.mark.spec("HA-14")
+def test_a_master_that_reads_no_reports_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        lasted: list[float] = []
+        clock = asyncio.get_running_loop().time
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            began = clock()
+            while not reader.at_eof():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await reader.read(8)
+                writer.write(frame(0, b""))  # its own frames go on
+            lasted.append(clock() - began)
+
+        async with liar(deaf) as address, following(tmp_path / "s", lambda: address) as slave:
+            await until(lambda: slave.client._connection is not None)
+            slave.client._connection.pause_writing()  # type: ignore[union-attr]  # the socket is full
+            await until(lambda: lasted)
+        assert 20 <= lasted[0] < 23
+        assert "no report sent for 20000 ms" in caplog.text
 
     run(work)
