@@ -36,6 +36,11 @@ DELAY_MS = 995  # delay of the first level, less the loss by rounding to millise
 COMMIT, ROLLBACK = "commit", "rollback"
 SETTLE_SECONDS = 8.0  # time for delayed messages to arrive and for unfinished transactions to be checked
 CONSUMER = Path(__file__).resolve().parent / "chaosconsumer.py"
+ENDS_SHOWN = {
+    PullStatus.FOUND: ("min", "max"),
+    PullStatus.NO_NEW_MESSAGE: ("min", "max"),
+    PullStatus.OFFSET_ILLEGAL: ("min", "max", "next"),
+}
 CONSUMER_SECONDS = 30.0  # until the process of a subscribed client is killed (CHA-04)
 SETTINGS = {
     "enableDLegerCommitLog": "true",
@@ -75,6 +80,7 @@ class BrokerGroup(Group):
     """A group of brokers. settings: properties of every member, besides those that `command` adds."""
 
     reads_while_running = True
+    ends_never_fall = True  # of queues, as brokers answer pulls; not where a slave with less takes over
     settings: Mapping[str, str] = SETTINGS
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
@@ -234,8 +240,12 @@ class BrokerGroup(Group):
             result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
         except SaturnError:
             return offset
+        kinds = ENDS_SHOWN.get(result.status, ()) if self.ends_never_fall else ()
+        for kind in kinds:
+            end = int(getattr(result, f"{kind}_offset"))
+            self.history.add("position", process, begin, self.now(), queue=name_of(queue), kind=kind, offset=end)
         if result.status is not PullStatus.FOUND:
-            return offset
+            return int(result.next_offset) if result.status is PullStatus.OFFSET_ILLEGAL else offset
         found = [[message.offset, *unpack(message.value.decode())] for message in result.messages()]
         more = {"group": mode, "queue": name_of(queue), "mode": mode, "messages": found}
         self.history.add("poll", process, begin, self.now(), **more)

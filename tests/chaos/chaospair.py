@@ -40,6 +40,7 @@ class Pair(PlainBroker):
 
     size = 2
     long = True
+    ends_never_fall = False
     settings: Mapping[str, str] = {
         **PlainBroker.settings,
         "mappedFileSizeCommitLog": str(FILE_BYTES),
