@@ -11,34 +11,15 @@ import apache
 import pytest
 import saturn
 import yaml
+from aclaccounts import ADMIN, TOPICS, USER, write_accounts
 from javatools import mqadmin, run_client, write_home
 from peers import Peer
 from printed import comparable
 
-ADMIN = ("rocketmqadmin", "12345678")
-USER = ("rocketmquser", "87654321")
-ACCOUNTS = """
-accounts:
-- accessKey: rocketmqadmin
-  secretKey: 12345678
-  admin: true
-- accessKey: rocketmquser
-  secretKey: 87654321
-  admin: false
-  defaultTopicPerm: DENY
-  defaultGroupPerm: SUB
-  topicPerms:
-  - Both=PUB|SUB
-  - Read=SUB
-  - Write=PUB
-  groupPerms:
-  - closed=DENY
-"""
-TOPICS = ("Both", "Read", "Write", "Never")
 REFUSED = {
     "unsigned": (None, "Both"),
-    "unknown account": (("stranger", "12345678"), "Both"),
-    "wrong secret": ((USER[0], "12345678"), "Both"),
+    "unknown account": (("stranger", "another-secret"), "Both"),
+    "wrong secret": ((USER[0], "another-secret"), "Both"),
     "own entry": (USER, "Read"),
     "default": (USER, "Never"),
 }
@@ -46,14 +27,6 @@ REFUSED = {
 
 def keys(account: tuple[str, str] | None) -> dict[str, str]:
     return {"accessKey": account[0], "secretKey": account[1]} if account is not None else {}
-
-
-def accounts_file(home: Path) -> Path:
-    path = home / "conf" / "plain_acl.yml"
-    path.parent.mkdir(parents=True)
-    path.write_text(ACCOUNTS)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +40,7 @@ def admin_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     folder = tmp_path_factory.mktemp("apache-acl")
-    accounts_file(folder / "broker-a")
+    write_accounts(folder / "broker-a")
     with apache.ApacheCluster(folder, settings={"aclEnable": "true"}) as cluster:
         yield cluster
 
@@ -75,7 +48,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
 @pytest.fixture(scope="module", params=["strict", "compat"])
 def protected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     folder = tmp_path_factory.mktemp("saturn-acl")
-    accounts_file(folder)
+    write_accounts(folder)
     compat = str(request.param == "compat").lower()
     settings = {"aclEnable": "true", "rocketmqHome": str(folder), "aclCompatMode": compat}
     with saturn.SaturnCluster(folder, settings=settings) as cluster:

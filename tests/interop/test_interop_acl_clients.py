@@ -15,6 +15,7 @@ import apache
 import gotools
 import pytest
 import saturn
+from aclaccounts import ACCOUNTS, ADMIN, TOPICS, USER, write_accounts
 from peers import Peer
 
 import saturnmq.sync
@@ -24,26 +25,8 @@ from saturnmq.client.errors import SendFailed
 from saturnmq.protocol.errors import SaturnError
 from waiting import until
 
-ADMIN = ("rocketmqadmin", "admin-secret-1")
-USER = ("rocketmquser", "user-secret-22")
 MODERN = ("modernuser", "modern-secret-333")  # its account refuses signatures of version 1
 SECRETS = (ADMIN[1], USER[1], MODERN[1], "guessed-secret")
-ACCOUNTS = f"""
-accounts:
-- accessKey: {ADMIN[0]}
-  secretKey: {ADMIN[1]}
-  admin: true
-- accessKey: {USER[0]}
-  secretKey: {USER[1]}
-  defaultTopicPerm: DENY
-  defaultGroupPerm: SUB
-  topicPerms:
-  - Both=PUB|SUB
-  - Read=SUB
-  - Write=PUB
-  groupPerms:
-  - closed=DENY
-"""
 MODERN_ACCOUNT = f"""
 - accessKey: {MODERN[0]}
   secretKey: {MODERN[1]}
@@ -51,20 +34,12 @@ MODERN_ACCOUNT = f"""
   defaultTopicPerm: PUB|SUB
   defaultGroupPerm: SUB
 """
-TOPICS = ("Both", "Read", "Write", "Never")
 QUICK = {"route_poll_ms": 500, "rebalance_ms": 1000, "timeout": 10.0, "attempts": 1}
 _numbers = itertools.count()
 
 
 def account(pair: tuple[str, str]) -> dict[str, str]:
     return {"access_key": pair[0], "secret_key": pair[1]}
-
-
-def write_accounts(home: Path, text: str) -> None:
-    path = home / "conf" / "plain_acl.yml"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    path.chmod(0o600)
 
 
 def create_topics(peer: Peer) -> None:
@@ -85,7 +60,7 @@ def saturn_protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]
 @pytest.fixture(scope="module")
 def apache_protected(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[Peer]:
     folder = tmp_path_factory.mktemp("apache-acl")
-    write_accounts(folder / "broker-a", ACCOUNTS)
+    write_accounts(folder / "broker-a")
     with apache.ApacheCluster(folder, settings={"aclEnable": "true"}) as cluster:
         create_topics(cluster)
         yield cluster
