@@ -196,20 +196,20 @@ def test_incomplete_frames_share_budget_and_oldest_is_closed() -> None:
             frame = encode_frame(Command(10, body=b"x" * 60_000))
             slow_reader, slow = await p.socket()
             slow.write(frame[:40_000])
-            await until(lambda: p.server.partial_bytes == 40_000)
+            await until(lambda: p.server.unsigned_frames.used == 40_000)
             fast_reader, fast = await p.socket()
             fast.write(frame[:50_000])
-            await until(lambda: p.server.partial_bytes == 90_000)
+            await until(lambda: p.server.unsigned_frames.used == 90_000)
             late_reader, late = await p.socket()
             late.write(frame[:30_000])
             assert await slow_reader.read() == b""  # the frame started first is closed, not the largest
             assert p.server.rejections.counts == {"partial_frames": 1}
-            assert p.server.partial_bytes == 80_000
+            assert p.server.unsigned_frames.used == 80_000
             for writer, sent in ((fast, 50_000), (late, 30_000)):
                 writer.write(frame[sent:])
             for reader in (fast_reader, late_reader):
                 assert FrameDecoder().feed(await reader.readexactly(len(frame) - 10))[0:0] == []
-            await until(lambda: p.server.partial_bytes == 0)
+            await until(lambda: p.server.unsigned_frames.used == 0)
             for writer in (slow, fast, late):
                 writer.close()
             await until(lambda: not [c for c in p.server.connections if c.frame_pending])
@@ -233,15 +233,15 @@ def test_signed_connections_do_not_share_the_budget() -> None:
             signed.write(encode_frame(Command(11)) + frame[:60_000])
             half_reader, half = await p.socket()
             half.write(encode_frame(Command(10)) + frame[:50_000])
-            await until(lambda: p.server.partial_bytes == 50_000)  # only that of the unsigned one
+            await until(lambda: p.server.unsigned_frames.used == 50_000)  # only that of the unsigned one
             late_reader, late = await p.socket()
             late.write(encode_frame(Command(11))[:-1])
-            await until(lambda: p.server.partial_bytes > 50_000)
+            await until(lambda: p.server.unsigned_frames.used > 50_000)
             late.write(encode_frame(Command(11))[-1:] + frame[:20_000])  # released, and further bytes are not counted
             await until(lambda: len([c for c in p.server.connections if c.signed]) == 2)
             late.write(frame[20_000:80_000])
             await until(lambda: sum(c.frame_pending for c in p.server.connections) == 3)
-            assert p.server.partial_bytes == 50_000 and not p.server.rejections.counts
+            assert p.server.unsigned_frames.used == 50_000 and not p.server.rejections.counts
             _, other = await p.socket()
             other.write(frame[:60_000])
             assert await half_reader.read(1000) and await half_reader.read() == b""  # an unsigned one is closed
@@ -262,10 +262,59 @@ def test_closed_connection_releases_incomplete_frame_bytes() -> None:
         async with pair() as p:
             _, writer = await p.socket()
             writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
-            await until(lambda: p.server.partial_bytes > 1000)
+            await until(lambda: p.server.unsigned_frames.used > 1000)
             writer.close()
             await until(lambda: not p.server.connections)
-            assert p.server.partial_bytes == 0 and not p.server._partial
+            assert p.server.unsigned_frames.used == 0 and not p.server.unsigned_frames
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-04")
+def test_incomplete_frames_of_signed_connections_are_limited_as_well() -> None:
+    def handler(connection: Connection, request: Command) -> Command:
+        connection.mark_signed()
+        return request.reply()
+
+    async def work() -> None:
+        async with pair(handler, NetSettings(request_bytes_max=100_000)) as p:
+            frame = encode_frame(Command(10, body=b"x" * 90_000))
+            slow_reader, slow = await p.socket()
+            slow.write(encode_frame(Command(11)) + frame[:60_000])
+            await until(lambda: p.server.signed_frames.used == 60_000)
+            _, other = await p.socket()
+            other.write(encode_frame(Command(11)) + frame[:70_000])
+            assert await slow_reader.read(1000) and await slow_reader.read() == b""
+            assert p.server.rejections.counts == {"partial_frames": 1}
+            await until(lambda: p.server.signed_frames.used == 70_000)
+            for writer in (slow, other):
+                writer.close()
+            await until(lambda: not p.server.connections)
+            assert p.server.signed_frames.used == 0 and not p.server.signed_frames
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-04")
+@pytest.mark.parametrize("closed_by", ["peer", "server"])
+def test_closed_connection_keeps_no_bytes_of_its_incomplete_frame(closed_by: str) -> None:
+    """A connection is part of a reference cycle: a peer that connects again and again would fill memory until it is collected."""
+
+    async def work() -> None:
+        async with pair() as p:
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(10, body=b"x" * 50_000))[:-1])
+            await until(lambda: p.server.unsigned_frames.used > 50_000)
+            (connection,) = p.server.connections
+            if closed_by == "peer":
+                writer.close()
+            else:
+                connection.refuse("test", "closed by the server")
+                assert not connection.frame_pending
+                assert await reader.read() == b""
+                writer.close()
+            await until(lambda: not p.server.connections)
+            assert not connection.frame_pending
 
     run(work)
 

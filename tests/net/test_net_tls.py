@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 import ssl
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from netpair import echo, pair, run
 
 from certificates import write_certificate
 from saturnmq.config.settings import load
-from saturnmq.net import SendFailed, TlsMode, TlsSettings
+from saturnmq.net import NetSettings, SendFailed, TlsMode, TlsSettings, fairness
 from saturnmq.net import tls as tls_module
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.errors import ConfigError
@@ -78,6 +79,63 @@ def test_tls_handshake_works_byte_by_byte(certificate: Pair) -> None:
                 assert data
                 answer += stream.feed(data)
             writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-06")
+@pytest.mark.parametrize("sent", [1, 200, None])
+def test_unfinished_handshake_is_closed_as_unfinished_frame(certificate: Pair, sent: int | None) -> None:
+    async def work() -> None:
+        settings = NetSettings(slow_frame_ms=50)
+        async with pair(echo, settings, tls=server_tls("permissive", certificate)) as p:
+            reader, writer = await p.socket()
+            writer.write(client_hello()[:sent])
+            while await reader.read(1000):
+                pass
+            assert p.server.rejections.counts == {"slow_frame": 1}
+            writer.close()
+
+    run(work)
+
+
+def client_hello() -> bytes:
+    stream = TlsStream(client_context(CLIENT), server_side=False)
+    stream.start()
+    return stream.outgoing()
+
+
+@pytest.mark.spec("LIM-09", "REM-29")
+def test_many_handshakes_at_once_leave_the_loop_to_others(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of a handshake takes a millisecond of this clock; an event-loop iteration has two for connections that wait."""
+    peers, clock, steps = 40, [100.0], [0]
+    feed = TlsStream.feed
+
+    def timed(stream: TlsStream, data: bytes) -> bytes:
+        steps[-1] += 1
+        clock[0] += 0.001
+        return feed(stream, data)
+
+    def iteration() -> None:
+        steps.append(0)
+        asyncio.get_running_loop().call_soon(iteration)
+
+    async def work() -> None:
+        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+            hello = client_hello()
+            sockets = [socket.create_connection((p.host, p.port)) for _ in range(peers)]
+            while len(p.server.connections) < peers:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(TlsStream, "feed", timed)
+            monkeypatch.setattr(fairness, "monotonic", lambda: clock[0])
+            iteration()
+            for one in sockets:
+                one.sendall(hello)
+            while sum(steps) < peers:
+                await asyncio.sleep(0)
+            assert max(steps) <= fairness.ITERATION_SECONDS / 0.001 + 1
+            for one in sockets:
+                one.close()
 
     run(work)
 

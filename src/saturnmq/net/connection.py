@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         self.closed = False  # the state is one of CLOSED_STATES
         self.close_reason = ""
         self.signed = False  # see mark_signed
+        self.encrypted = False  # it uses TLS
         self.active = True  # bytes were sent or received since the last idle scan
         self.reads = 0  # number of reads; shows whether the peer is alive
         self.watch = Watch()
@@ -99,7 +100,8 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.uses_templates else None)
         self._tls: TlsStream | None = None
         self._detecting = owner.detects_tls  # the next byte decides between TLS and plain
-        self._held = b""  # bytes of the last read that wait for this connection's turn
+        # Bytes that wait for this connection's turn: as received until the TLS handshake is complete, then decrypted.
+        self._held = b""
         self._bulk = False  # the last read used up the quantum
         self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._flush_scheduled = False
@@ -138,6 +140,8 @@ class Connection(asyncio.Protocol):
         self._change(Event.LOST)
         self.limits.backlog.clear()
         self._held = b""
+        self._decoder.clear()  # this object is part of a cycle: the garbage collector may run much later
+        self._tls = None
         self.limits.undecoded = False
         self.out.clear()
         self.calls.fail(self.close_reason)
@@ -160,14 +164,12 @@ class Connection(asyncio.Protocol):
             if problem:
                 self.refuse("foreign_protocol" if data[0] == TLS_CLIENT_HELLO else "plain", problem)
                 return
+            self.encrypted = self._tls is not None
+        if self.handshaking and self._owner.detects_tls:
+            self._await_handshake(data)
+            return
         if self._tls is not None:
-            try:
-                data = self._tls.feed(data)
-            except OSError as error:
-                self._write_tls()
-                self.close(f"TLS failed: {error}")
-                return
-            self._write_tls()
+            data = self._decrypt(data)
             if not data:
                 return
         if self.limits.undecoded:
@@ -179,6 +181,31 @@ class Connection(asyncio.Protocol):
             if received >= BULK_BYTES:
                 self.requests.yield_turn()
         self._bulk = self.limits.yielding
+
+    @property
+    def handshaking(self) -> bool:
+        """Whether the connection uses TLS and its handshake is not complete."""
+        return self._tls is not None and not self._tls.ready
+
+    def _await_handshake(self, data: bytes) -> None:
+        """A step of a handshake takes a millisecond and more, so it waits for this connection's turn (LIM-09)."""
+        if self.limits.undecoded:
+            self._held += data
+        elif self._transport is not None:
+            self._hold(data)
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """The decrypted bytes that are complete; closes the connection if TLS fails."""
+        if self._tls is None:
+            return data
+        try:
+            data = self._tls.feed(data)
+        except OSError as error:
+            self._write_tls()
+            self.close(f"TLS failed: {error}")
+            return b""
+        self._write_tls()
+        return data
 
     def _receive(self, data: bytes) -> None:
         """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum."""
@@ -192,7 +219,7 @@ class Connection(asyncio.Protocol):
                 return
             data = self._decoder.left
             pending_bytes = self._decoder.pending_bytes
-            if (pending_bytes or self._partial) and not self.signed:
+            if pending_bytes or self._partial:
                 self._partial = pending_bytes > 0
                 self._owner.note_partial(self, pending_bytes, fresh=bool(commands))
             if commands:
@@ -217,6 +244,8 @@ class Connection(asyncio.Protocol):
         """Decode and handle the bytes that were held back."""
         data, self._held = self._held, b""
         self.limits.undecoded = False
+        if self.handshaking:
+            data = self._decrypt(data)
         if data:
             self._receive(data)
 
@@ -252,16 +281,17 @@ class Connection(asyncio.Protocol):
     # ---- what endpoints and handlers see of the limits
 
     def mark_signed(self) -> None:
-        """The peer has sent a request with a valid signature: its incomplete frames are no longer limited (LIM-04)."""
+        """The peer has sent a request with a valid signature: its incomplete frames no longer count as a stranger's (LIM-04)."""
+        if self._partial:
+            self._owner.note_partial(self, 0, fresh=True)
         self.signed = True
         if self._partial:
-            self._partial = False
-            self._owner.note_partial(self, 0, fresh=True)
+            self._owner.note_partial(self, self._decoder.pending_bytes, fresh=True)
 
     @property
     def frame_pending(self) -> bool:
-        """Whether part of a frame has arrived and the rest has not."""
-        return self._decoder.pending_bytes > 0
+        """Whether part of a frame or of a TLS handshake has arrived and the rest has not."""
+        return self._decoder.pending_bytes > 0 or self.handshaking
 
     @property
     def frame_bytes(self) -> int:
@@ -284,11 +314,6 @@ class Connection(asyncio.Protocol):
         if self.limits.write_paused:
             return True
         return self.out_bytes + self.unread_bytes > self._owner.settings.write_high_bytes
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether the connection uses TLS."""
-        return self._tls is not None
 
     @property
     def read_paused(self) -> bool:
@@ -390,6 +415,7 @@ class Connection(asyncio.Protocol):
     def start_tls_client(self, stream: TlsStream) -> None:
         """Use TLS from the first byte; commands sent before the handshake completes are buffered in the stream."""
         self._tls = stream
+        self.encrypted = True
         stream.start()
         self._write_tls()
 
@@ -477,6 +503,7 @@ class Connection(asyncio.Protocol):
         self.close_reason = reason
         log.debug("connection closed peer=%s reason=%s", self.remote_address, reason)
         self.calls.fail(reason)
+        self._decoder.clear()
         if self._transport is not None:
             self._transport.close()
 

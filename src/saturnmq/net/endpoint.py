@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
+from saturnmq.net.half_frames import HalfFrames
 from saturnmq.net.limits import RequestMemory
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
@@ -75,10 +76,9 @@ class Endpoint:
         self.failure_log = LogLimit()
         self.request_memory = RequestMemory(settings.request_bytes_max)
         self.fair_queue = FairQueue()
-        self.partial_bytes_max = 0  # bound on incomplete frames over all connections without a signature; 0: unbounded
-        self.partial_bytes = 0
+        self.unsigned_frames = HalfFrames()  # of connections without a valid signature
+        self.signed_frames = HalfFrames()
         self.unread_total_max = 0  # bound on output that peers have not read, over all connections; 0: unbounded
-        self._partial: dict[Connection, int] = {}  # bytes of the incomplete frame by connection; oldest frame first
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
@@ -117,28 +117,14 @@ class Endpoint:
         return len(self.connections) * 2 > self.connections_max
 
     def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
-        """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
-
-        When the total exceeds its bound, the connection whose frame has been incomplete longest is closed, not the one with the
-        largest frame (LIM-04). Connections with a valid signature are not counted.
-        """
-        before = self._partial.get(connection, 0)
-        if fresh or not pending_bytes:
-            self._partial.pop(connection, None)
-        if pending_bytes:
-            self._partial[connection] = pending_bytes
-        self.partial_bytes += pending_bytes - before
-        while self.partial_bytes > self.partial_bytes_max > 0:
-            slowest = next(iter(self._partial))
-            self.partial_bytes -= self._partial.pop(slowest)
-            slowest.refuse(
-                "partial_frames",
-                f"incomplete frames of all unsigned connections exceed unsignedBytesMax={self.partial_bytes_max}",
-            )
+        """Record how many bytes of an incomplete frame a connection has buffered; fresh: it is another frame than before."""
+        frames = self.signed_frames if connection.signed else self.unsigned_frames
+        frames.note(connection, pending_bytes, fresh=fresh)
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection and notify the listener; later calls have no effect."""
-        self.partial_bytes -= self._partial.pop(connection, 0)
+        self.unsigned_frames.forget(connection)
+        self.signed_frames.forget(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             self._notify(connection, lambda: self.listener.closed(connection, connection.close_reason))
@@ -202,9 +188,8 @@ class Endpoint:
             seconds = self.settings.slow_frame_ms / 1000
             seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
             if now - connection.watch.frame_since >= seconds:
-                connection.refuse(
-                    "slow_frame", f"frame of {connection.frame_bytes} bytes incomplete after {seconds:g} s"
-                )
+                what = "TLS handshake" if connection.handshaking else f"frame of {connection.frame_bytes} bytes"
+                connection.refuse("slow_frame", f"{what} incomplete after {seconds:g} s")
 
     def _check_reader(self, connection: Connection, now: float) -> None:
         """Abort a connection that reads nothing of its output (LIM-11)."""

@@ -14,6 +14,7 @@ from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
+from saturnmq.net.half_frames import HalfFrames
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
@@ -46,7 +47,8 @@ class RemotingServer(Endpoint):
             oneway_permits=settings.server_oneway_permits,
         )
         self.frame_limits = settings.request_limits
-        self.partial_bytes_max = settings.unsigned_bytes_max
+        self.unsigned_frames = HalfFrames(settings.unsigned_bytes_max, "unsigned connections exceed unsignedBytesMax")
+        self.signed_frames = HalfFrames(settings.request_bytes_max, "signed connections exceed serverRequestBytesMax")
         self.unread_total_max = settings.unread_total_max
         self.process_connections_max = descriptors_left(settings.descriptors_reserved)
         self.budget = PROCESS_BUDGET

@@ -172,7 +172,7 @@ def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
 class TlsStream:
     """TLS state of one connection. Errors are OSError (ssl.SSLError)."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "_plain", "_ready")
+    __slots__ = ("_incoming", "_object", "_outgoing", "_plain", "ready")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -180,7 +180,7 @@ class TlsStream:
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
-        self._ready = False
+        self.ready = False  # the handshake is complete
         self._plain: list[bytes] = []  # written before the handshake completed
 
     def start(self) -> None:
@@ -190,7 +190,7 @@ class TlsStream:
     def feed(self, data: bytes) -> bytes:
         """Decrypt received bytes; return the plain bytes that are complete."""
         self._incoming.write(data)
-        if not self._ready and not self._handshake():
+        if not self.ready and not self._handshake():
             return b""
         parts = []
         while True:
@@ -207,7 +207,7 @@ class TlsStream:
 
     def write(self, plain: bytes) -> None:
         """Encrypt plain bytes; buffered until the handshake completes."""
-        if self._ready:
+        if self.ready:
             self._object.write(plain)
         else:
             self._plain.append(plain)
@@ -221,7 +221,7 @@ class TlsStream:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self._ready = True
+        self.ready = True
         for plain in self._plain:
             self._object.write(plain)
         self._plain.clear()

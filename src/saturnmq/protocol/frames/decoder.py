@@ -50,6 +50,12 @@ class FrameDecoder:
         """Length of the incomplete frame as far as it is known; at least the 8 bytes of length and header word."""
         return self._need
 
+    def clear(self) -> None:
+        """Drop the start of an incomplete frame."""
+        self._rest = bytearray()
+        self._need = 8
+        self.left = b""
+
     def feed(self, data: bytes, at_most: int = _ALL) -> list[Command]:
         """Return the commands completed by data, in order. The bytes in `left`, after at_most commands, must be fed next.
 
