@@ -175,9 +175,16 @@ def test_batches_and_replies_need_pub_on_their_topic(tmp_path: Path) -> None:
             items = [BatchItem(b"x", b"", 0)]
             assert (await w.send_batch(items, "Write")).code == 0
             assert refused(await w.send_batch(items, "Read")) == "No default permission for topic:Read"
+            replies = "DefaultCluster_REPLY_TOPIC"
             for code, name in ((324, "topic"), (325, "b")):
-                assert refused(await w.call(code, b"x", **{name: "Read"})) == "No default permission for topic:Read"
-                assert not refused(await w.call(code, b"x", **{name: "Write"}))
+                assert (
+                    refused(await w.call(code, b"x", **{name: replies})) == f"No default permission for topic:{replies}"
+                )
+                # The topic is no way around the right to reply: a reply goes to a client, not to the topic.
+                only = f"replies are sent to topic:{replies}, not to topic:Write"
+                assert refused(await w.call(code, b"x", **{name: "Write"})) == only
+            w.sign = v1(ADMIN)
+            assert not refused(await w.call(325, b"x", b=replies))
 
     run(work)
 

@@ -209,6 +209,65 @@ def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("ACL-14")
+@pytest.mark.parametrize("right", ["Read=SUB", "other account"])
+def test_parked_pull_gets_no_message_after_its_right_was_revoked(tmp_path: Path, right: str) -> None:
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            await topics(w, "Read")
+            w.sign = v1(USER)
+            waiting = asyncio.create_task(w.pull("Read", suspend_ms=20_000))
+            await until(lambda: w.broker.long_polling.count == 1, 5)
+            changed = ACCOUNTS.replace("Read=SUB", "Read=DENY") if right == "Read=SUB" else ACCOUNTS.replace(*USER)
+            os.utime(write_accounts(tmp_path, changed.replace("accessKey: RocketMQ", "accessKey: replaced")
+                                    if right == "other account" else changed), (1, 1))  # fmt: skip
+            await w.broker._access.reload()
+            w.sign = v1(ADMIN)
+            assert (await w.send("Read", b"after the revocation")).code == 0
+            answer = await waiting
+            assert refused(answer) == "No default permission for topic:Read" and not answer.body
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-15")
+@pytest.mark.parametrize("request_", ["update", "delete", "white"])
+def test_change_by_request_keeps_what_an_operator_edited_just_before(tmp_path: Path, request_: str) -> None:
+    """A revocation in the file must not be undone by a request that arrives before the file is read again."""
+
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            await topics(w, "Read", "Both")
+            path = write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY"))
+            os.utime(path, (1, 1))
+            if request_ == "update":
+                answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
+            elif request_ == "delete":
+                answer = await w.call(RequestCode.DELETE_ACL_CONFIG, accessKey="limitedAdmin")
+            else:
+                answer = await w.call(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1")
+            assert answer.code == 0, answer.remark
+            assert "Both=DENY" in path.read_text()
+            w.sign = v1(USER)
+            assert refused(await w.send("Both")) == "No default permission for topic:Both"
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-15")
+def test_change_by_request_does_not_write_over_an_edit_that_is_malformed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with protected(tmp_path) as w:
+            edited = ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY") + "  - accessKey: ["
+            path = write_accounts(tmp_path, edited)
+            os.utime(path, (1, 1))
+            answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
+            assert answer.code != 0 and "was edited and cannot be used: correct it first" in (answer.remark or "")
+            assert path.read_text() == edited
+
+    run(work)
+
+
 @pytest.mark.spec("ACL-15")
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def work() -> None:

@@ -72,7 +72,9 @@ def test_the_free_trace_topic_is_no_way_to_send_replies(tmp_path: Path) -> None:
             asker = Asker(w, ADMIN)
             await asker.heartbeat()
             w.sign = v1(USER)
-            assert refused(await reply(w, TRACE_TOPIC)) == f"No default permission for topic:{TRACE_TOPIC}"
+            assert refused(await reply(w, TRACE_TOPIC)) == (
+                f"replies are sent to topic:DefaultCluster_REPLY_TOPIC, not to topic:{TRACE_TOPIC}"
+            )
             assert asker.got == []
             await asker.client.close()
 

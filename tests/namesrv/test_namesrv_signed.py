@@ -100,6 +100,28 @@ def test_requests_of_brokers_and_administrators_need_a_signature(
 
 
 @pytest.mark.spec("SEC-17")
+def test_old_signatures_of_administrators_can_be_refused_from_everywhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = NameServer(dataclasses.replace(settings(tmp_path), acl_plain_admin_addresses=""), NetSettings())
+        host, port = await server.start("127.0.0.1", 0)
+        s = Served(server, f"{host}:{port}")
+        try:
+            command = Command(100, ext=dict(CHANGES[100]))
+            sign_v1(command, "brokers", b"of-the-brokers")
+            answer = await s.client.invoke(s.address, command, 5000)
+            assert answer.code == 1 and "aclPlainAdminAddresses" in (answer.remark or "")
+            command = Command(100, ext=dict(CHANGES[100]))
+            sign_v2(command, "brokers", b"of-the-brokers", time_ms=wall_clock_ms(), nonce="n")
+            assert (await s.client.invoke(s.address, command, 5000)).code == 0
+        finally:
+            await s.client.close()
+            await server.stop()
+
+    run(work)
+    assert NameServerSettings(acl_plain_admin_addresses="x").validate()[0].startswith("aclPlainAdminAddresses=x: ")
+
+
+@pytest.mark.spec("SEC-17")
 def test_broker_signs_its_registrations(tmp_path: Path) -> None:
     async def work() -> None:
         server = NameServer(settings(tmp_path), NetSettings())

@@ -217,9 +217,14 @@ class AccountFiles:
     def save(self, path: Path, change: Callable[[Document], Document], now_ms: int) -> Rules:
         """Replace a file's content by `change(content)` with the next dataVersion; returns all rules.
 
-        Raises ConfigError; the old content then stays.
+        Raises ConfigError; the old content then stays. So it does if the file was edited since it was read: to write over the edit
+        could give back rights that it took away.
         """
         known = self._files.get(path)
+        if self._stamp(path) != (known.stamp if known is not None else None):
+            raise ConfigError(
+                f"account file {path} was edited and cannot be used: correct it first, the log has the reason"
+            )
         changed = next_version(change(known.rules.document if known is not None else {}), now_ms)
         rules = compile_document(changed, resolve_secret)
         data = write_document(changed)

@@ -86,9 +86,12 @@ class PlainValidator:
     async def reload(self) -> None:
         """Read the account files that changed; files that cannot be used are logged, and their old rules stay (ACL-14)."""
         async with self._lock:
-            rules = await asyncio.to_thread(self._files.scan)
-            if rules is not None:
-                self._decisions.rules = rules
+            await self._scan()
+
+    async def _scan(self) -> None:
+        rules = await asyncio.to_thread(self._files.scan)
+        if rules is not None:
+            self._decisions.rules = rules
 
     # ---- maintenance (ACL-15..ACL-17)
 
@@ -128,11 +131,13 @@ class PlainValidator:
             return with_account(document, wanted.access_key, fields)
 
         async with self._lock:
+            await self._scan()  # for the entry as it is now
             await self._save(self._files.file_of(wanted.access_key) or self._files.default, changed)
 
     async def delete_account(self, access_key: str) -> bool:
         """Delete an account; False if there is none. Raises ConfigError."""
         async with self._lock:
+            await self._scan()
             path = self._files.file_of(access_key)
             if path is None:
                 return False
@@ -145,6 +150,7 @@ class PlainValidator:
         for text in addresses:
             parse_rule(text)
         async with self._lock:
+            await self._scan()
             path = self._files.find(full_path)
             if path is None:
                 return False

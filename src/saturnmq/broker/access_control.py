@@ -14,11 +14,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from saturnmq.acl.accounts import PUB
+from saturnmq.acl.accounts import PUB, SUB, group_resource, shown_resource
 from saturnmq.acl.addresses import parse_list
 from saturnmq.acl.files import home_folder
 from saturnmq.acl.plain import ENTRY_POINTS, PLAIN, AccessValidator, PlainValidator
-from saturnmq.acl.rules import WHITE_LIST, Access
+from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied
 from saturnmq.broker.requests.rights import Rights
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import BODY_BYTES_MAX, CALLER
@@ -84,7 +84,7 @@ class AccessControl:
         self.plain: PlainValidator | None = None
         self._validators: list[AccessValidator] = []
         self._store = store
-        self._rights = Rights(store, compat=settings.acl_compat)
+        self._rights = Rights(store, settings.cluster_name, compat=settings.acl_compat)
         self._rejections = rejections
         self._administration = administration
         if not self.enabled:
@@ -108,7 +108,19 @@ class AccessControl:
 
     def may_send(self, connection: Connection, topic: str) -> bool:
         """Whether the account that used a connection last may send to a topic; True without account files."""
-        return self.plain is None or self.plain.may(str(connection.attributes.get(CALLER)), topic, PUB)
+        return self._may(connection.attributes.get(CALLER), topic, PUB)
+
+    def check_pull(self, caller: object, topic: str, group: str) -> None:
+        """Raise AccessDenied if an account may not pull any more what it was allowed to pull when it asked."""
+        for resource in (topic, group_resource(group)):
+            if not self._may(caller, resource, SUB):
+                raise AccessDenied(f"No default permission for {shown_resource(resource)}", "default")
+
+    def _may(self, caller: object, resource: str, right: int) -> bool:
+        """Whether an account has a right now; True if the callers are not accounts of the files."""
+        if self.plain is None or self._validators[0] is not self.plain:
+            return True
+        return self.plain.may(str(caller), resource, right)
 
     def wrap(self, handler: Handler) -> Handler:
         """The handler behind the validators."""

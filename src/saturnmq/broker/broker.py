@@ -272,7 +272,8 @@ class Broker:
     def _make_pull_context(self) -> PullContext:
         events = OffsetMovedEvents(self.store, self.settings.broker_name, self._clock_ms)
         return PullContext(self.settings, self.store, self.topics, self.groups, self.offsets, self.clients, self.filters,
-                           self.stats, self.identity, self.role, self.long_polling, self._clock_ms, events)  # fmt: skip
+                           self.stats, self.identity, self.role, self.long_polling, self._clock_ms, events,
+                           self._access.check_pull)  # fmt: skip
 
     def _make_contexts(self) -> Iterator[object]:
         """The services of each family of handlers, except pulls and runtime information."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saturnmq.acl.addresses import parse_list
 from saturnmq.config.settings import LOG_LEVELS, key
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.server_admin import LOOPBACK, addresses_problems
 
 
@@ -124,10 +122,7 @@ class BrokerSettings:
             problems.append("namesrvAddr must be host:port;host:port, without scheme and credentials")
         if not self.broker_name.strip() or "/" in self.broker_name:
             problems.append(f"brokerName={self.broker_name!r} must not be empty or hold a slash")
-        try:
-            parse_list(self.acl_plain_admin_addresses)
-        except ConfigError as error:
-            problems.append(f"aclPlainAdminAddresses={self.acl_plain_admin_addresses}: {error}")
+        problems += addresses_problems(self.acl_plain_admin_addresses, "aclPlainAdminAddresses")
         if bool(self.namesrv_access_key) != bool(self.namesrv_secret_key):
             problems.append("namesrvAccessKey and namesrvSecretKey must be set together")
         return problems + addresses_problems(self.admin_addresses)

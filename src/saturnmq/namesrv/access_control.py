@@ -20,7 +20,6 @@ from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
-from saturnmq.server_admin import LOOPBACK
 
 RELOAD_MS: Final = int(RELOAD_SECONDS * 1000)
 SIGNED: Final = "signed"
@@ -39,7 +38,7 @@ class Accounts:
             home_folder(settings.rocketmq_home, Path(settings.kv_config_path).parent),
             settings.acl_file,
             compat=False,
-            plain_admin=parse_list(LOOPBACK),
+            plain_admin=parse_list(settings.acl_plain_admin_addresses),
             trace_bytes_per_second=0,
             clock_ms=clock_ms,
         )

@@ -40,6 +40,7 @@ class NameServerSettings:
     production_waive: str = key("production.waive", "", spec="SEC-21")
     namesrv_access: str = key("namesrvAccess", "open", choices=("open", "signed"), spec="SEC-17")
     acl_file: str = key("rocketmq.acl.plain.file", "conf/plain_acl.yml", spec="ACL-03")
+    acl_plain_admin_addresses: str = key("aclPlainAdminAddresses", LOOPBACK, spec="SEC-09")
     admin_addresses: str = key("adminAddresses", LOOPBACK, spec="SEC-17")
     kv_log_first_ms: int = key("printKvConfigFirst", 60_000, unit="ms", low=1, spec="NS-05")
     kv_log_interval_ms: int = key("printKvConfigInterval", 600_000, unit="ms", low=1, spec="NS-05", runtime=True)
@@ -49,7 +50,9 @@ class NameServerSettings:
         """Return one sentence per problem; warns about keys without effect."""
         for text in without_effect(self):
             log.warning(text)
-        return addresses_problems(self.admin_addresses)
+        return addresses_problems(self.admin_addresses) + addresses_problems(
+            self.acl_plain_admin_addresses, "aclPlainAdminAddresses"
+        )
 
 
 def stored_in(loaded: Loaded[NameServerSettings], path: str) -> Loaded[NameServerSettings]:

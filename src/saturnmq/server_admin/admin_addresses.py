@@ -27,12 +27,12 @@ LOOPBACK: Final = "127.*.*.*,::1"  # in the form of ACL-07
 T = TypeVar("T")
 
 
-def addresses_problems(addresses: str) -> list[str]:
-    """Problems of the text of adminAddresses, for `validate` of settings."""
+def addresses_problems(addresses: str, name: str = "adminAddresses") -> list[str]:
+    """Problems of the text of a key with addresses, for `validate` of settings."""
     try:
         parse_list(addresses)
     except ConfigError as error:
-        return [f"adminAddresses={addresses}: {problem}" for problem in error.problems]
+        return [f"{name}={addresses}: {problem}" for problem in error.problems]
     return []
 
 

@@ -84,6 +84,7 @@ class PullContext:
     long_polling: LongPolling
     clock_ms: Callable[[], int]
     offset_moved: OffsetMovedEvents
+    check_rights: Callable[[object, str, str], None]  # caller, topic, group; raises AccessDenied
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
+from saturnmq.broker.requests.table_row import CALLER
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX, ParkedPull
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.broker.state.clients import version_ms
@@ -63,9 +64,10 @@ def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | 
 
 
 def resume(ctx: PullContext, parked: ParkedPull) -> None:
-    """Answer a parked pull; it is not parked again (LP-04)."""
+    """Answer a parked pull; it is not parked again (LP-04). Its caller may have lost the right meanwhile (ACL-14)."""
     reply: Command | bytes | Later | None
     try:
+        ctx.check_rights(parked.caller, parked.request.ext["topic"], parked.request.ext["consumerGroup"])
         reply = _pull(ctx, parked.connection, parked.request, may_park=False)
     except Exception as error:
         reply = parked.connection.failure(parked.request, error)
@@ -197,7 +199,8 @@ def _park(
     request.body = request.remark = None  # only what is counted stays in memory
     request.ext = {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_seconds
-    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record, wanted.codes)
+    caller = connection.attributes.get(CALLER)
+    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record, wanted.codes, caller)
     if ctx.long_polling.add(key, parked):
         return None
     return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)

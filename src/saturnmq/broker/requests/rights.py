@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from saturnmq.acl.accounts import PUB, SUB, group_resource
+from saturnmq.acl.accounts import PUB, SUB, group_resource, shown_resource
 from saturnmq.acl.rules import AccessDenied, Wanted
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import Effect, Need, Resource, Right, decode_body
 from saturnmq.protocol.bodies import HeartbeatData, LockBatchRequest
-from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, PropertyKey
+from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, PropertyKey
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -31,6 +31,7 @@ _BITS: Final = {Right.PUB: PUB, Right.SUB: SUB}
 _ADMIN: Final = (Need(Right.ADMIN, Resource.CLUSTER),)
 _TOPIC: Final = Need(Right.SUB, Resource.TOPIC, "topic")
 _GROUP: Final = Need(Right.SUB, Resource.GROUP, "consumerGroup")
+_REPLIES: Final = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
 _OFFSET_DIGITS_MAX: Final = 19
 _NO_RESOURCE: Final = ""  # no account has a right on it
 
@@ -65,10 +66,11 @@ _COMPAT_REQUIRED: Final = frozenset({Code.GET_CONSUMER_LIST_BY_GROUP, Code.UPDAT
 
 
 class Rights:
-    """What requests to one broker need. compat: as in 4.9.7."""
+    """What requests to one broker need. cluster: its name, for the topic of replies. compat: as in 4.9.7."""
 
-    def __init__(self, store: MessageStore, *, compat: bool) -> None:
+    def __init__(self, store: MessageStore, cluster: str, *, compat: bool) -> None:
         self._store = store
+        self._reply_topic = f"{cluster}_{REPLY_TOPIC_SUFFIX}"
         self._compat = compat
         self._needs = COMPAT_NEEDS if compat else {code: route.needs for code, route in TABLE.items()}
         self._admin = {code for code, needs in self._needs.items() if any(need.right is Right.ADMIN for need in needs)}
@@ -115,6 +117,9 @@ class Rights:
         bits = _BITS[need.right]
         if need.resource is Resource.GROUP:
             yield group_resource(text), bits
+        elif command.code in _REPLIES and not self._compat and text != self._reply_topic:
+            # The broker pushes a reply to a client, whatever its topic is.
+            raise AccessDenied(f"replies are sent to topic:{self._reply_topic}, not to {shown_resource(text)}")
         elif need.resource is Resource.MESSAGE:
             yield self._topic_at(text), bits
         elif bits == PUB and text.startswith(RETRY_PREFIX):

@@ -52,6 +52,7 @@ class ParkedPull:
 
     accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does. codes: the tags
     codes that accept matches, if it is a set. later: the response of a delayed pull. indexed: whether it waits for a message.
+    caller: the account that sent it.
     """
 
     connection: Connection
@@ -61,6 +62,7 @@ class ParkedPull:
     accept: Callable[[int], bool] | None
     accept_record: Callable[[bytes], bool] | None = None
     codes: frozenset[int] | None = None
+    caller: object = None
     later: Later | None = None
     key: Key = ("", 0)
     chars: int = 0
