@@ -245,6 +245,18 @@ def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.spec("ACL-14")
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    files = AccountFiles(tmp_path, private=True)
+    files.load()
+    files.default.unlink()
+    os.mkfifo(files.default, 0o600)
+    assert files.scan() is None
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        files.load()
+
+
+@pytest.mark.spec("ACL-14")
 def test_changed_files_are_read_again_and_bad_ones_keep_the_old_rules(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -159,8 +159,10 @@ class AccountFiles:
     def _read(self, path: Path) -> _Loaded:
         """Read one file. Raises ConfigError, each problem with the path."""
         try:
-            with path.open("rb") as file:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):  # reading a pipe would block
+                    raise ConfigError("it is no regular file")
                 if self._private and found.st_mode & _OTHERS:
                     raise ConfigError(
                         f"its mode is {stat.S_IMODE(found.st_mode):04o} and others may read the secret keys: "
