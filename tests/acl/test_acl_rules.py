@@ -44,6 +44,18 @@ def test_slots_accept_what_a_set_of_all_signatures_accepts(uses: list[tuple[int,
 
 
 @pytest.mark.spec("SEC-10")
+@pytest.mark.parametrize("step_ms", [0, -1])
+def test_many_signatures_of_one_time_move_few_bytes_each(monkeypatch: pytest.MonkeyPatch, step_ms: int) -> None:
+    """An account chooses the times that it signs: a slot of a million entries would cost milliseconds for each request."""
+    monkeypatch.setattr(rules, "SLOT_ENTRIES", 100)
+    seen = ReplayCache()
+    for number in range(5000):
+        assert seen.add(f"s{number}", NOW + step_ms * number, NOW)
+    assert len(seen) == 5000 and seen.longest <= 100
+    assert not any(seen.add(f"s{number}", NOW + step_ms * number, NOW) for number in range(0, 5000, 7))
+
+
+@pytest.mark.spec("SEC-10")
 def test_full_memory_forgets_the_oldest_and_accepts_none_of_their_time() -> None:
     seen = SeenSignatures(bytes_max=4000)
     accepted = [(f"s{n}", NOW + SLOT_MS * n) for n in range(30)]

@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from saturnmq.acl.accounts import PUB, Account, shown_resource
@@ -100,18 +101,51 @@ def _shown(access_key: str) -> str:
     return access_key if len(access_key) <= _SHOWN_LENGTH_MAX else access_key[:_SHOWN_LENGTH_MAX] + "..."
 
 
+class Slot:
+    """A sorted set of 64-bit hashes: arrays of at most SLOT_ENTRIES in sequence, so that an insertion moves few bytes."""
+
+    __slots__ = ("_arrays", "_count")
+
+    def __init__(self) -> None:
+        self._arrays = [array("Q")]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest array."""
+        return max(map(len, self._arrays))
+
+    def add(self, entry: int) -> bool:
+        """Add a hash; return False if the slot has it already."""
+        number = bisect_right(self._arrays, entry, lo=1, key=itemgetter(0)) - 1
+        found = self._arrays[number]
+        at = bisect_left(found, entry)
+        if at < len(found) and found[at] == entry:
+            return False
+        found.insert(at, entry)
+        self._count += 1
+        if len(found) > SLOT_ENTRIES:
+            half = len(found) // 2
+            self._arrays.insert(number + 1, found[half:])
+            del found[half:]
+        return True
+
+
 class ReplayCache:
     """Signatures of one account that were accepted, until their time leaves the window.
 
-    Slots of consecutive times, each a sorted array of 64-bit hashes. A new slot begins SLOT_MS after the last one, or when that has
-    SLOT_ENTRIES, so that an insertion moves few bytes. Nothing as old as a dropped slot is accepted any more.
+    Slots of consecutive times. A new one begins SLOT_MS after the last one, or when that has SLOT_ENTRIES and the time goes on;
+    signatures of one time share a slot. Nothing as old as a dropped slot is accepted any more.
     """
 
     __slots__ = ("_floor_ms", "_latest_ms", "_slots", "_starts", "bytes")
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # Unix ms; a slot ends where the next one begins
-        self._slots: list[array[int]] = []
+        self._slots: list[Slot] = []
         self._latest_ms = -1
         self._floor_ms = -1
         self.bytes = 0  # of memory, estimated
@@ -123,16 +157,12 @@ class ReplayCache:
         """Remember a signature; return False if it was used before, or is too old to know."""
         if time_ms <= self._floor_ms:
             return False
-        slot = self._slot(time_ms, now_ms)
-        entry = hash(signature) & _HASH_MASK
-        at = bisect_left(slot, entry)
-        if at < len(slot) and slot[at] == entry:
+        if not self._slot(time_ms, now_ms).add(hash(signature) & _HASH_MASK):
             return False
-        slot.insert(at, entry)
         self.bytes += _ENTRY_BYTES
         return True
 
-    def _slot(self, time_ms: int, now_ms: int) -> array[int]:
+    def _slot(self, time_ms: int, now_ms: int) -> Slot:
         """The slot that covers a time, which is created if there is none."""
         at, last = bisect_right(self._starts, time_ms) - 1, len(self._starts) - 1
         if at == last:
@@ -144,8 +174,13 @@ class ReplayCache:
             return self._insert(0, time_ms - time_ms % SLOT_MS)
         return self._slots[at]
 
-    def _insert(self, at: int, start_ms: int) -> array[int]:
-        slot = array("Q")
+    @property
+    def longest(self) -> int:
+        """Entries of the longest array, which an insertion may move."""
+        return max((slot.longest for slot in self._slots), default=0)
+
+    def _insert(self, at: int, start_ms: int) -> Slot:
+        slot = Slot()
         self._starts.insert(at, start_ms)
         self._slots.insert(at, slot)
         self.bytes += _SLOT_BYTES
