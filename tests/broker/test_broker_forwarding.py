@@ -14,6 +14,7 @@ import pytest
 from brokergroup import LedgerGroup, ledger, ledger_group, part, run
 from hypothesis import given
 from hypothesis import strategies as st
+from protected import ADMIN, USER, refused, v1, write_accounts
 
 from saturnmq.broker import Broker
 from saturnmq.broker.forwarded_request import ForwardedRequest, Outcome
@@ -126,8 +127,8 @@ def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(tmp_path: Path)
             mine = LockBatchRequest("G", "client", [MessageQueue("T", "g", 0)]).encode()
             theirs = LockBatchRequest("G", "other", [MessageQueue("T", "g", 0)]).encode()
             granted = await group.call(follower, RequestCode.LOCK_BATCH_MQ, mine)
-            refused = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
-            assert [len(LockBatchResponse.decode(a.body).lock_ok_mq_set) for a in (granted, refused)] == [1, 0]
+            denied = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
+            assert [len(LockBatchResponse.decode(a.body).lock_ok_mq_set) for a in (granted, denied)] == [1, 0]
             assert (await group.call(follower, RequestCode.UNLOCK_BATCH_MQ, mine)).code == 0
             granted = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
             assert len(LockBatchResponse.decode(granted.body).lock_ok_mq_set) == 1
@@ -292,6 +293,48 @@ def test_forwarded_requests_are_taken_from_members_only(tmp_path: Path) -> None:
     run(work)
 
 
+class Signing:
+    """Signs all requests of a client as one account."""
+
+    def __init__(self, account: tuple[str, str]) -> None:
+        self.account = account
+
+    def before(self, _: str, request: Command) -> None:
+        v1(self.account)(request)
+
+    def after(self, _: str, request: Command, response: Command) -> None: ...
+
+
+@pytest.mark.spec("DL-X26", "ACL-01")
+def test_follower_checks_the_rights_of_what_it_forwards(tmp_path: Path) -> None:
+    async def work() -> None:
+        write_accounts(tmp_path)
+        async with ledger_group(tmp_path, acl_enable=True, acl_home=str(tmp_path)) as group:
+            client = Signing(ADMIN)
+            group.client.hooks.append(client)
+            for topic in ("Both", "Never"):
+                await group.send(b"first", topic=topic)
+            leader, follower = await group.master(), group.followers()[0]
+            accounts: list[str | None] = []
+            peers = group.member(group.name_of(leader)).peers
+            serve = peers.serve_forwarded
+
+            def noted(member: Connection, body: bytes, answer: Callable[[bytes], None]) -> None:
+                accounts.append(ForwardedRequest.decode(body, DEFAULT_LIMITS).account)
+                serve(member, body, answer)
+
+            peers.serve_forwarded = noted
+            client.account = USER
+            assert (await group.send_to(follower, b"second", topic="Both")).code == 0
+            assert refused(await group.send_to(follower, b"second", topic="Never"))
+            client.account = USER[0], "wrong"
+            assert refused(await group.send_to(follower, b"second", topic="Both"))
+            assert accounts == [USER[0]]
+            await group.same("Both", 0, [b"first", b"second"])
+
+    run(work)
+
+
 @pytest.mark.spec("DL-X26", "SEC-18")
 def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
     async def work() -> None:
@@ -305,8 +348,8 @@ def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
                 frame_of(**SEND).replace(b"10.1.2.3", b"a\\nb c d", 1),
             ):
                 assert (await forward(group, leader, wrong)).code == ResponseCode.SYSTEM_ERROR
-            refused = await forward(group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
-            assert refused.body is not None and refused.body[0] == Outcome.ANSWERED  # with the handler's error
+            failed = await forward(group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
+            assert failed.body is not None and failed.body[0] == Outcome.ANSWERED  # with the handler's error
 
     run(work)
 
@@ -318,8 +361,8 @@ def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> None:
             leader, follower = await follower_of(group)
             waiting = [asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000)) for _ in range(2)]
             await group.until(lambda: leader.long_polling.count == 2, "the pulls are not parked")
-            refused = await group.send_to(follower, b"second")
-            assert refused.code == ResponseCode.SYSTEM_BUSY and "[OVERLOAD]" in (refused.remark or "")
+            shed = await group.send_to(follower, b"second")
+            assert shed.code == ResponseCode.SYSTEM_BUSY and "[OVERLOAD]" in (shed.remark or "")
             behind = part(follower).forwarding
             behind._settings = replace(behind._settings, forward_requests_max=10)  # a follower with another limit
             assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
