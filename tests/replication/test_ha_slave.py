@@ -468,3 +468,125 @@ def test_a_master_that_reads_no_reports_is_left(tmp_path: Path, caplog: pytest.L
         assert "no report sent for 20000 ms" in caplog.text
 
     run(work)
+
+
+def test_a_first_frame_without_a_record_decides_nothing(tmp_path: Path) -> None:
+    """An empty log begins where the first frame does; a master that sends no record must not choose that for good."""
+
+    async def work() -> None:
+        last = (1 << 62) // FILE * FILE - FILE
+        reports: list[int] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            reports.append(int.from_bytes(await reader.readexactly(8), "big"))
+            writer.write(frame(last, bytes(200)) if len(reports) > 1 else frame(last, b"\0\0\0"))
+            if len(reports) == 1:
+                await asyncio.sleep(1)  # poll
+            else:
+                await reader.read()
+
+        async with serving(tmp_path / "m") as port, liar(serve) as address:
+            port.put(20)
+            target = [address]
+            async with following(tmp_path / "s", lambda: target[0]) as slave:
+                await until(lambda: len(reports) == 3)
+                assert reports == [0, 0, 0]
+                target[0] = f"127.0.0.1:{port.port}"
+                await until(lambda: slave.store.log.end == slave.store.dispatched == port.store.log.end)
+                assert log_bytes(slave.store, 0, slave.store.log.end) == log_bytes(port.store)
+                assert slave.store.log.first_position == 0
+
+    run(work)
+
+
+def test_an_impossible_beginning_is_forgotten_by_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(20)
+            slave = Slave(tmp_path / "s", lambda: "", {}, {})
+            slave.store.open()
+            await slave.store.start()
+            slave.dispatch.begin_at(4 * FILE)  # type: ignore[arg-type]
+            slave.dispatch.log.receive(b"half")
+            await slave.store.abort()
+            async with following(tmp_path / "s", port) as again:
+                await until(lambda: again.store.log.end == again.store.dispatched == port.store.log.end)
+                assert log_bytes(again.store, 0, again.store.log.end) == log_bytes(port.store)
+
+    run(work)
+
+
+@pytest.mark.parametrize("offset", [(1 << 62) + FILE, (1 << 63) - FILE])
+def test_offsets_near_the_end_of_the_range_are_refused(
+    tmp_path: Path, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.write(frame(offset, b"x"))
+            await reader.read()
+
+        async with liar(serve) as address, following(tmp_path / "s", lambda: address) as slave:
+            await until(lambda: "is possible" in caplog.text)
+            assert slave.store.log.end == 0
+
+    run(work)
+
+
+def test_a_master_that_is_refused_at_once_is_asked_every_5_seconds_with_one_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        times: list[float] = []
+        clock = asyncio.get_running_loop().time
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            times.append(clock())
+            writer.write(frame(0, b"") + frame(0, b"\x7f" * 100))
+            await reader.read()
+
+        async with liar(serve) as address, following(tmp_path / "s", lambda: address):
+            await until(lambda: len(times) == 4)
+        assert all(5 <= after - before < 6 for before, after in itertools.pairwise(times))
+        assert caplog.text.count("replication stopped") == 1
+
+    run(work)
+
+
+def test_many_small_frames_are_taken_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.replication.masterslave.slave.STEP_SECONDS", 0.0)
+
+    async def work() -> None:
+        async with serving(tmp_path / "m") as port:
+            port.put(40)
+            data, end = log_bytes(port.store), port.store.log.end
+        taken: list[int] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.write(frame(0, b"") * 500 + b"".join(frame(at, data[at : at + 1]) for at in range(end)))
+            await reader.read()
+
+        async with liar(serve) as address, following(tmp_path / "s", lambda: address) as slave:
+            receive = slave.dispatch.log.receive
+
+            def counted(part: bytes) -> None:
+                taken[-1] += 1
+                receive(part)
+
+            slave.dispatch.log.receive = counted  # type: ignore[method-assign]
+            await until(lambda: slave.client._connection is not None)
+            connection = slave.client._connection
+            take = connection._take_frames  # type: ignore[union-attr]
+
+            def step(part: bytes) -> None:
+                taken.append(0)
+                take(part)
+
+            connection._take_frames = step  # type: ignore[union-attr, method-assign]
+            await until(lambda: slave.store.dispatched == end)
+            assert log_bytes(slave.store, 0, end) == data
+        assert max(taken) <= 64
+
+    run(work)

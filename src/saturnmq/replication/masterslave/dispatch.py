@@ -67,6 +67,15 @@ class SlaveDispatch:
         self.log.begin_at(offset)
         self.store.dispatched = offset
 
+    def discard_rest(self) -> None:
+        """Forget bytes that are no whole record; without any record also where the log begins, which one frame decided.
+
+        Raises OSError.
+        """
+        self.log.discard_rest()
+        if not self.log.has_record:
+            self.begin_at(PhysicalOffset(0))
+
     def step(self) -> Step:
         """Dispatch what is received completely, for STEP_SECONDS. Raises StoreError, MessageError for what is no record."""
         until = time.monotonic() + STEP_SECONDS

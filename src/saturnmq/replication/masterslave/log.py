@@ -30,6 +30,11 @@ class SlaveLog(CommitLog):
     refusal = "this broker is a slave, its messages come from its master"
     received = PhysicalOffset(0)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether the log has a whole record, or is empty from its beginning."""
+        return not self.end or not self.files or self.end > self.files[0].start
+
     def set_end(self, end: PhysicalOffset) -> int:
         zeroed = super().set_end(end)
         self.received = end

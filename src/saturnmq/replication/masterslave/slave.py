@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -19,7 +20,7 @@ from saturnmq.net.tls import TlsSettings, client_context
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.cluster_secret import ClusterSecret
-from saturnmq.replication.masterslave.dispatch import SlaveDispatch, Step
+from saturnmq.replication.masterslave.dispatch import STEP_SECONDS, SlaveDispatch, Step
 from saturnmq.replication.masterslave.handshake import SlaveChannel
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
@@ -34,6 +35,7 @@ SOON_SECONDS: Final = 15.0  # how long after it
 CONNECT_SECONDS: Final = 5.0
 FLUSH_TIMEOUT_MS: Final = 600_000
 _CHECK_SECONDS: Final = 0.1
+_FRAMES_PER_LOOK: Final = 64
 _REPORT_BYTES_MAX: Final = 1024  # unsent reports, after which none are written
 
 
@@ -44,7 +46,10 @@ _NO_ANSWER: Final = (
 
 
 class MasterConnection(asyncio.Protocol):
-    """One connection to a master. served: a frame that continues the log arrived. closed: set with the reason when it has ended."""
+    """One connection to a master. closed: set with the reason when it has ended.
+
+    served: a record or heartbeat that continues the log arrived. refused: this side closed the connection, for what arrived.
+    """
 
     def __init__(
         self,
@@ -60,7 +65,8 @@ class MasterConnection(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._channel: SlaveChannel | None = None
-        self.served = self._stuck = self._scheduled = False
+        self.served = self.refused = self._stuck = self._scheduled = False
+        self._more = False  # the decoder holds frames that were not taken yet
         self._step = Step.DONE
         self._reported = PhysicalOffset(-1)
         self._opened_at = self._heard_at = self._reported_at = self._loop.time()
@@ -91,24 +97,35 @@ class MasterConnection(asyncio.Protocol):
         if self.closed.done() or channel is None:
             return
         self._heard_at = self._loop.time()
-        slave_log = self._dispatch.log
         try:
             began = channel.established
             data = channel.feed(data)
             if channel.established and not began:
                 self._report(always=True)
-            for frame in self._decoder.feed(data):
-                check_frame(frame, slave_log.received, slave_log.file_bytes)
-                if frame.data:
-                    if frame.offset != slave_log.received:
-                        self._dispatch.begin_at(PhysicalOffset(frame.offset))
-                    slave_log.receive(frame.data)
-                self.served = True
+            self._take_frames(data)
         except (RemoteProtocolError, StoreError, OSError) as error:
+            self.refused = True
             self.close(str(error))
             return
         if not self._scheduled:
             self._dispatch_received()
+
+    def _take_frames(self, data: bytes) -> None:
+        """Append the data of frames, for at most STEP_SECONDS; the rest stays in the decoder. Raises SaturnError, OSError."""
+        slave_log = self._dispatch.log
+        self._more = False
+        until = time.monotonic() + STEP_SECONDS
+        for count, frame in enumerate(self._decoder.feed(data), 1):
+            check_frame(frame, slave_log.received, slave_log.file_bytes)
+            if frame.data:
+                if frame.offset != slave_log.received:
+                    self._dispatch.begin_at(PhysicalOffset(frame.offset))
+                slave_log.receive(frame.data)
+            else:
+                self.served = True
+            if not count % _FRAMES_PER_LOOK and time.monotonic() >= until:
+                self._more = True
+                return
 
     # ---- what was received
 
@@ -132,10 +149,17 @@ class MasterConnection(asyncio.Protocol):
         if self.closed.done() or self._transport is None:
             return
         try:
+            if self._more:
+                self._take_frames(b"")
+            end = self._dispatch.log.end
             self._step = self._dispatch.step()
+            self.served = self.served or self._dispatch.log.end > end
         except (RemoteProtocolError, StoreError, OSError) as error:
+            self.refused = True
             self.close(str(error))
             return
+        if self._step is Step.DONE and self._more:
+            self._step = Step.MORE
         if self._step is Step.DONE:
             self._transport.resume_reading()
         else:
@@ -244,25 +268,28 @@ class HaSlave:
         except (OSError, ValueError, SaturnError) as error:
             return f"cannot connect: {error or type(error).__name__}"
         self._connection = connection
-        served = False
+        served, began = False, asyncio.get_running_loop().time()
         try:
             while not connection.closed.done():
                 await asyncio.wait([connection.closed], timeout=_CHECK_SECONDS)
                 connection.check()
                 if connection.served and not served:
-                    served, self._last_reason = True, ""
+                    served = True
                     log.info("replication started master=%s offset=%s", address, dispatch.log.end)
             return connection.closed.result()
         finally:
             self._connection = None
-            if connection.served:
-                self._served_at = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            if connection.served and not connection.refused:
+                self._served_at = now
+            if connection.served and now - began >= RETRY_SECONDS:
+                self._last_reason = ""
             connection.close("this broker stops")
 
     async def _settle(self) -> None:
         """Begin where the last whole record ends; with SYNC_FLUSH, make everything before it durable (DUR-12)."""
         dispatch = self._dispatch
-        dispatch.log.discard_rest()
+        dispatch.discard_rest()
         while not dispatch.store.confirms_at_once and dispatch.stored < dispatch.log.end:
             await wait_confirmed(dispatch.log, dispatch.log.end, FLUSH_TIMEOUT_MS)
             if dispatch.log.failure is not None:

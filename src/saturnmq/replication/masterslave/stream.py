@@ -28,6 +28,7 @@ REPORT: Final = struct.Struct(">q")
 HEADER: Final = struct.Struct(">qi")
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # header and data; Apache's slave reads into a buffer of this size
 DATA_BYTES_MAX: Final = FRAME_BYTES_MAX - HEADER.size
+OFFSET_MAX: Final = 1 << 62
 
 
 class Extent(NamedTuple):
@@ -144,6 +145,8 @@ def check_frame(frame: Frame, end: int, file_bytes: int) -> None:
     An empty log, with end 0, begins where the first frame does: at the start of a file.
     """
     offset, size = frame.offset, len(frame.data)
+    if offset > OFFSET_MAX:
+        raise RemoteProtocolError(f"the master sends offset {offset}, at most {OFFSET_MAX} is possible")
     if end and offset != end:
         raise RemoteProtocolError(f"the master sends offset {offset}, this log ends at {end}")
     if not end and offset % file_bytes:
