@@ -116,3 +116,23 @@ def test_a_sync_master_acknowledges_with_a_slave_of_the_other_kind(both: Pair) -
     until(both.equal, "equal logs")
     assert {row["status"] for row in both.send("together")} == {"SEND_OK"}
     until(both.equal, "equal logs")
+
+
+@pytest.mark.spec("RW-05")
+def test_a_java_consumer_reads_from_our_slave_while_the_master_is_down(tmp_path: Path, home: Path) -> None:
+    """With the settings of 4.9.7 on both sides, slaveReadEnable=false included; its offsets are committed to the slave."""
+    pair = Pair(tmp_path, home, "saturn", "saturn")
+    try:
+        pair.start("master")
+        pair.start("slave")
+        sent = pair.send("to be read")
+        until(pair.equal, "equal logs")
+        until(lambda: '"Pair"' in pair.config("slave", "topics.json"), "the topic at the slave")
+        pair.stop("master")
+        rows = pair.client("consume", count=COUNT, group="readers", waitMs=60_000)
+        received = [row for row in rows if "received" in row]
+        assert {row["msgId"] for row in received} == {row["msgId"] for row in sent}
+        assert len(received) == COUNT
+        until(lambda: "Pair@readers" in pair.config("slave", "consumerOffset.json"), "offsets at the slave")
+    finally:
+        pair.close()
