@@ -175,6 +175,21 @@ def test_relays_that_wait_hold_no_message() -> None:
     run(work)
 
 
+@pytest.mark.spec("LIM-13")
+def test_statistics_of_messages_sent_back_name_topics_only() -> None:
+    """The topic comes from a property of the message, up to 32 KB of the sender's choice."""
+
+    async def work() -> None:
+        async with wire() as w:
+            for name in ("T", "x" * 20_000):
+                sent = await w.send(properties={"RETRY_TOPIC": name})
+                _, offset = parse_offset_message_id(sent.ext["msgId"])
+                assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)).code == 0
+            assert set(w.broker.stats.sets["SNDBCK_PUT_NUMS"].items) == {"T@G", "@G"}
+
+    run(work)
+
+
 def test_copy_of_an_absent_message_is_refused() -> None:
     async def work() -> None:
         async with wire() as w:

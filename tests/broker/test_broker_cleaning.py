@@ -173,7 +173,7 @@ def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -> None
             assert {(await each).code for each in waiting[4000:]} == {19}
             await asyncio.gather(*waiting, return_exceptions=True)
             polling = w.broker.long_polling
-            assert (polling._queues, polling._connections, polling._groups, polling._due, polling._chars.total) == (
+            assert (polling._queues, polling._connections, polling._groups, polling._due, polling._bytes.total) == (
                 {},
                 {},
                 {},

@@ -149,7 +149,7 @@ def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None:
             await until(lambda: w.broker.long_polling.count == 0)
             left = w.broker.long_polling
             assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._due)
-            assert left._chars.total == 0
+            assert left._bytes.total == 0
 
     run(work)
 
@@ -364,7 +364,7 @@ def test_delayed_pulls_of_closed_connection_and_of_stop_are_released() -> None:
 
 @pytest.mark.spec("LIM-13")
 def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "PARKED_CHARS_MAX", 100_000)
+    monkeypatch.setattr(polling, "PARKED_BYTES_MAX", 100_000)
 
     async def work() -> None:
         async with wire(short_polling_ms=1) as w:
@@ -375,6 +375,26 @@ def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -
                 await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
                 await park(w, sock, [pull_frame(3)])
                 assert (await answers(sock, 1))[0].opaque == 2
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+@pytest.mark.parametrize(
+    ("subscription", "least"),
+    [("\U0001f600" + "x" * 10_000, 40_000), ("||".join(f"t{n}" for n in range(60)), 60 * polling.CODE_BYTES)],
+)
+def test_parked_pull_counts_the_memory_it_takes(subscription: str, least: int) -> None:
+    """Counted in characters, pulls with 60 tags, or with a character beyond the first 65,536, took four to six times the limit."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            async with peer(w) as sock:
+                await park(w, sock, [pull_frame(1, subscription=subscription)])
+                (parked,) = w.broker.long_polling.parked()
+                assert least < parked.held_bytes < least + 10_000
+                assert w.broker.long_polling._bytes.total == parked.held_bytes
 
     run(work)
 

@@ -290,7 +290,7 @@ def test_one_address_cannot_fill_the_undecided_half_messages() -> None:
 
 
 def test_one_address_cannot_use_up_the_characters_of_parked_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saturnmq.broker.services.long_polling.PARKED_CHARS_MAX", 8000)
+    monkeypatch.setattr("saturnmq.broker.services.long_polling.PARKED_BYTES_MAX", 16_000)
 
     async def work() -> None:
         async with (

@@ -192,3 +192,78 @@ def test_fairness_held_requests_of_a_peer_that_closed_are_handled(
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(work())
     assert seen.numbers == list(range(1000))
+
+
+def test_fairness_connection_is_expensive_by_processor_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, work = 1.0, 1.0
+    monkeypatch.setattr(fairness, "monotonic", lambda: wall)
+    monkeypatch.setattr(fairness, "thread_time", lambda: work)
+    expense = fairness.Expense()
+
+    def read(*, paused: float = 0.0, used: float = 0.0) -> bool:
+        nonlocal wall, work
+        began = expense.begin()
+        wall, work = wall + paused + used, work + used
+        expense.end(began)
+        return expense.expensive
+
+    assert not any(read(paused=1.0) for _ in range(100)), "the host paused the process"
+    assert [read(used=0.003) for _ in range(3)] == [False, True, True]
+    assert [read(used=0.001) for _ in range(fairness.CHEAP_READS)] == [True] * (fairness.CHEAP_READS - 1) + [False]
+    assert not read(used=0.003) and read(used=0.003)
+
+
+async def rounds_of_expensive_requests(
+    clock: list[float], connections: int, rounds: int, *, burst: int = 1
+) -> list[int]:
+    """Requests of 3 ms by many connections, one of each at a time: how many are handled before a probe of 1 ms, by round.
+
+    burst: how many probes the fourth round has, in one write.
+    """
+    handled, seen = 0, list[int]()
+
+    def handle(connection: Connection, request: Command) -> Command:
+        nonlocal handled
+        if request.code == PROBE:
+            seen.append(handled)
+            clock[0] += 0.001
+        else:
+            handled += 1
+            clock[0] += 0.003
+        return request.reply()
+
+    async with asyncio.timeout(DEADLINE_SECONDS), pair(handle) as p, contextlib.AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        busy = [stack.enter_context(socket.create_connection((p.host, p.port))) for _ in range(connections)]
+        honest = stack.enter_context(socket.create_connection((p.host, p.port)))
+        for one in (*busy, honest):
+            one.setblocking(False)
+        while len(p.server.connections) <= connections:
+            await asyncio.sleep(0)
+        counts = []
+        for number in range(rounds):
+            before, expected = handled, len(seen) + (burst if number == 3 else 1)
+            for one in busy:
+                one.send(encode_frame(Command(10, opaque=number)))
+            honest.send(encode_frame(Command(PROBE, opaque=number)) * (expected - len(seen)))  # the probe comes last
+            for one in (*busy, honest):
+                await loop.sock_recv(one, 65536)
+            while len(seen) < expected:
+                await loop.sock_recv(honest, 65536)
+            counts.append(seen[-1] - before)
+        return counts
+
+
+@LOOPS
+@pytest.mark.parametrize("burst", [1, 20])
+def test_fairness_requests_of_expensive_connections_take_turns(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], burst: int, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 connections with one request of 3 ms each were all served in one iteration: others waited 600 ms.
+
+    A client that sent many requests at once before is served as any other once they are handled.
+    """
+    monkeypatch.setattr(fairness, "thread_time", lambda: clock[0])
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        counts = runner.run(rounds_of_expensive_requests(clock, 50, 12, burst=burst))
+    assert max(counts[6:]) <= 5, "after two rounds each connection is known to be expensive"

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from saturnmq.net.calls import Calls, Permits, next_opaque
-from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, QUANTUM_SECONDS
+from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, QUANTUM_SECONDS, Expense
 from saturnmq.net.later import Later
 from saturnmq.net.limits import Limits, Watch
 from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
@@ -103,6 +103,7 @@ class Connection(asyncio.Protocol):
         # Bytes that wait for this connection's turn: as received until the TLS handshake is complete, then decrypted.
         self._held = b""
         self._bulk = False  # the last read used up the quantum
+        self._expense = Expense()
         self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -174,10 +175,12 @@ class Connection(asyncio.Protocol):
                 return
         if self.limits.undecoded:
             self._held += data
-        elif self._bulk and self._owner.fair_queue and self._transport is not None:
+        elif (self._expense.expensive or (self._bulk and self._owner.fair_queue)) and self._transport is not None:
             self._hold(data)
         else:
+            began = self._expense.begin()
             self._receive(data)
+            self._expense.end(began)
             if received >= BULK_BYTES:
                 self.requests.yield_turn()
         self._bulk = self.limits.yielding
@@ -247,7 +250,10 @@ class Connection(asyncio.Protocol):
         if self.handshaking:
             data = self._decrypt(data)
         if data:
+            began = self._expense.begin()
             self._receive(data)
+            self._expense.end(began)
+            self._bulk = self.limits.yielding or len(data) >= BULK_BYTES
 
     def eof_received(self) -> bool:
         return False

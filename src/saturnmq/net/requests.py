@@ -154,7 +154,7 @@ class Requests(Generic[C]):
         memory = owner.request_memory
         special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
         connection.corked = True
-        until = monotonic() + QUANTUM_SECONDS
+        until, final = monotonic() + QUANTUM_SECONDS, len(commands) - 1
         for index, command in enumerate(commands):
             if command.flag & _RESPONSE:
                 self._calls.complete(command)
@@ -177,7 +177,7 @@ class Requests(Generic[C]):
             if limits.write_paused or limits.full:
                 limits.backlog.extend(commands[index + 1 :])
                 break
-            if not last and monotonic() > until:
+            if index < final and not last and monotonic() > until:
                 limits.backlog.extend(commands[index + 1 :])
                 self.yield_turn()
                 break

@@ -18,6 +18,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage
 from saturnmq.protocol.headers.numbers import int32, int32_or, int64
 from saturnmq.protocol.properties import find, with_property
+from saturnmq.slices import LongAnswer
 from saturnmq.store import PutStatus
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,11 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS: Final = 10_000
 
 
-async def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> Command:
-    """Serve 324 and 325; answers once the requester has confirmed the reply, or with the reason why it did not."""
+def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> LongAnswer:
+    """Serve 324 and 325; answers once the requester has confirmed the reply, or with the reason why it did not.
+
+    The reply is checked and stored within the turn of the replier's connection.
+    """
     ext = short_fields(request)
     base = ctx.send.answers.base()
     try:
@@ -41,16 +45,39 @@ async def send_reply(ctx: ReplyContext, connection: Connection, request: Command
         place = _stored(ctx, connection, request, ext, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
+    fields = base | place
+    requester = _requester(ctx, ext.get("i") or "")
+    if isinstance(requester, str):
+        return _undelivered(ctx, connection, request, requester, fields)
     ctx.send.in_flight.replies += 1
+    return _delivered(ctx, connection, request, requester, push, fields)
+
+
+async def _delivered(
+    ctx: ReplyContext,
+    connection: Connection,
+    request: Command,
+    requester: Connection,
+    push: Command,
+    fields: dict[str, str],
+) -> Command:
+    """The response with these fields, once the requester has confirmed the reply."""
     try:
         with connection.release_in_flight(request):
-            problem = await _push(ctx, ext.get("i") or "", push)
+            problem = await _push(requester, push, find(push.ext["properties"], PropertyKey.REPLY_TO_CLIENT) or "")
     finally:
+        ctx.pending.end(requester)
         ctx.send.in_flight.replies -= 1
     if problem is not None:
-        ctx.send.rejections.note("reply", connection.remote_address, f"reply not delivered: {problem:.300}")
-        return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)
-    return request.reply(ResponseCode.SUCCESS, None, base | place)
+        return _undelivered(ctx, connection, request, problem, fields)
+    return request.reply(ResponseCode.SUCCESS, None, fields)
+
+
+def _undelivered(
+    ctx: ReplyContext, connection: Connection, request: Command, problem: str, fields: dict[str, str]
+) -> Command:
+    ctx.send.rejections.note("reply", connection.remote_address, f"reply not delivered: {problem:.300}")
+    return request.reply(ResponseCode.SYSTEM_ERROR, problem, fields)
 
 
 def _push_of(
@@ -93,8 +120,8 @@ def _stored(
     return ctx.send.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
 
 
-async def _push(ctx: ReplyContext, properties: str, push: Command) -> str | None:
-    """Push the reply to the requester; None, or why it failed."""
+def _requester(ctx: ReplyContext, properties: str) -> Connection | str:
+    """The connection that waits for a reply with these properties, counted as pending, or why it cannot be pushed there."""
     client_id = find(properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:
         return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
@@ -102,14 +129,15 @@ async def _push(ctx: ReplyContext, properties: str, push: Command) -> str | None
     if requester is None or requester.closed:
         return f"push reply message fail, channel of <{client_id}> not found."
     problem = ctx.pending.begin(requester)
-    if problem is not None:
-        return f"push reply message to {client_id} fail: {problem}"
+    return requester if problem is None else f"push reply message to {client_id} fail: {problem}"
+
+
+async def _push(requester: Connection, push: Command, client_id: str) -> str | None:
+    """Push the reply to the requester; None, or why it failed."""
     try:
         answer = await requester.invoke(push, PUSH_TIMEOUT_MS, limited=False)  # bounded by PendingReplies
     except SaturnError as error:
         return f"push reply message to {client_id} fail: {error}"
-    finally:
-        ctx.pending.end(requester)
     if answer.code != ResponseCode.SUCCESS:
         return f"push reply message to {client_id} fail: code {answer.code} {answer.remark or ''}".strip()
     return None

@@ -78,8 +78,6 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     result = ctx.master.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
     if result.status is PutStatus.PUT_OK:
         _count(ctx, copy, result.size, header.group)
-        if ctx.store.acknowledges_at_once:
-            return request.reply()
     return _sent_back(ctx, request, result)
 
 
@@ -88,7 +86,8 @@ def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
     if copy.topic == SCHEDULE_TOPIC:
         ctx.stats.scheduled(copy.queue_id, size, QUEUE_PUTS)
     properties = copy.properties_raw.decode(errors="surrogateescape")
-    ctx.stats.sent_back(find(properties, PropertyKey.RETRY_TOPIC) or "", group)
+    origin = find(properties, PropertyKey.RETRY_TOPIC) or ""  # the sender's text, unless it is a topic here
+    ctx.stats.sent_back(origin if ctx.topics.exists(origin) else "", group)
 
 
 async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> Command:

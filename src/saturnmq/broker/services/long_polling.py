@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from sys import getsizeof
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
@@ -37,11 +38,12 @@ WAIT_SECONDS_MAX: Final = 60.0  # longer waits that a request asks for are short
 CONNECTION_SHARE: Final = 10  # one connection may use at most 1/10 of the limit
 SLICE_BYTES: Final = 1_048_576  # of responses per event-loop iteration
 SLICE_SECONDS: Final = 0.005  # for responses per event-loop iteration
-PARKED_CHARS_MAX: Final = 67_108_864  # of the requests of all parked pulls; tags codes count as characters too
+PARKED_BYTES_MAX: Final = 268_435_456  # memory of all parked pulls
 CODES_MAX: Final = 64  # pulls with more tags are grouped by their filter instead of indexed by tags code
 WOKEN_MAX: Final = 1024  # pulls that become ready in one step, a few ms
 FILTERS_MAX: Final = 256  # different filters per queue, apart from tags
-CODE_CHARS: Final = 64  # memory of a tags code in a set, as characters
+PULL_BYTES: Final = 1024  # memory of a parked pull without its fields and tags codes
+CODE_BYTES: Final = 384  # memory of a tags code with its place in the index
 
 Key = tuple[str, int]
 
@@ -65,7 +67,7 @@ class ParkedPull:
     caller: object = None
     later: Later | None = None
     key: Key = ("", 0)
-    chars: int = 0
+    held_bytes: int = 0
     due: int = 0
     indexed: bool = False
 
@@ -200,7 +202,7 @@ class LongPolling:
         self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
         self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
         self._waking: deque[Iterator[ParkedPull]] = deque()  # pulls that become ready in the next slices
-        self._chars = Shares()
+        self._bytes = Shares()
         self._answering = False  # the next slice is scheduled
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
@@ -209,7 +211,9 @@ class LongPolling:
 
     def add(self, key: Key, parked: ParkedPull) -> bool:
         """Park a pull; False if a limit is reached."""
-        parked.chars = sum(map(len, parked.request.ext.values())) + CODE_CHARS * len(parked.codes or ())
+        parked.held_bytes = (
+            PULL_BYTES + sum(map(getsizeof, parked.request.ext.values())) + CODE_BYTES * len(parked.codes or ())
+        )
         queue = self._queues.get(key) or _Queue()
         reached = self._reached(queue, parked)
         if reached:
@@ -222,7 +226,7 @@ class LongPolling:
         self._connections.setdefault(parked.connection, {})[parked] = None
         self._groups.setdefault(parked.group, {})[parked] = None
         self._addresses[parked.address] = self._addresses.get(parked.address, 0) + 1
-        self._chars.add(parked.address, parked.chars)
+        self._bytes.add(parked.address, parked.held_bytes)
         self.count += 1
         self._start_timer()
         return True
@@ -243,9 +247,11 @@ class LongPolling:
         if own >= share:
             return f"{own} pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity={most}"
         if (
-            exceeded := self._chars.exceeded(host_of(parked.connection.remote_address), parked.chars, PARKED_CHARS_MAX)
+            exceeded := self._bytes.exceeded(
+                host_of(parked.connection.remote_address), parked.held_bytes, PARKED_BYTES_MAX
+            )
         ) is not None:
-            return f"of the characters of parked pulls, {exceeded}"
+            return f"of the memory of parked pulls, {exceeded}"
         return "" if queue.takes(parked) else f"{FILTERS_MAX} different filters wait on this queue"
 
     def delay(self, parked: ParkedPull, seconds: float) -> Later:
@@ -280,7 +286,7 @@ class LongPolling:
             self._addresses[parked.address] = left
         else:
             del self._addresses[parked.address]
-        self._chars.add(parked.address, -parked.chars)
+        self._bytes.add(parked.address, -parked.held_bytes)
         self.count -= 1
 
     # ---- waking
