@@ -276,7 +276,8 @@ def test_mixed_group_survives_every_kind_of_change_with_equal_files(
                 await group.level()
             end = await group.level()
             bodies = await group.read_all(end)
-            assert [body for body in bodies if body in set(group.acked)] == group.acked
+            # An append without an answer is sent again, and may then be there twice.
+            assert list(dict.fromkeys(body for body in bodies if body in set(group.acked))) == group.acked
             assert not any(body.startswith(b"lost") for body in bodies)
         finally:
             await group.stop()

@@ -63,8 +63,8 @@ def test_script_term_file_older_than_log() -> None:
 
 
 @pytest.mark.spec("DUR-10")
-def test_script_postponed_election() -> None:
-    check_script("postponed_election")
+def test_script_barred_member() -> None:
+    check_script("barred_member")
 
 
 @pytest.mark.spec("DL-P01", "DL-P03", "DL-F07", "DL-F08", "DL-X13")

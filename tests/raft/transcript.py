@@ -23,7 +23,7 @@ or drops them; a sync completes at once unless the group was made with sync=manu
   get n0 INDEX / metadata n0     read an entry / the leader as n0 knows it
   receive n0 KIND key=value ...  deliver a request from outside: VOTE, HEARTBEAT, APPEND, COMPARE, TRUNCATE, COMMIT, TRANSFER
                                  with from=, term=, last=INDEX/TERM, entries=INDEX/TERM,..., commit=
-  outdated n0 yes|no / disk-full n0 yes|no / disk-failed n0 / trim n0 INDEX / postpone n0 ms
+  outdated n0 yes|no / disk-full n0 yes|no / disk-failed n0 / trim n0 INDEX / barred n0 yes|no
   state [n0 ...] / log [n0 ...] / in-flight [n0->n1]
 
 `SATURNMQ_REWRITE_SCRIPTS=1` writes the actual output into the scripts. Read the difference before committing it: each changed
@@ -504,8 +504,8 @@ class Script:
         self.member(name).ledger.apply(int(index))
         self.feed(name, lambda node: node.trimmed(self.now_ms, int(index)))
 
-    def do_postpone(self, name: str, ms: str) -> None:
-        self.running(name).postpone_election(self.now_ms + int(ms))
+    def do_barred(self, name: str, value: str) -> None:
+        self.running(name).set_barred(value == "yes")
 
     # output
 

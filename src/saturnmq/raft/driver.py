@@ -365,8 +365,7 @@ class RaftMember:
 
     def _ticked(self) -> list[Action]:
         node, now_ms = self._node(), self._clock_ms()
-        if self._scrub.postpones_election(now_ms, node):
-            node.postpone_election(now_ms + 1)
+        node.set_barred(self._scrub.postpones_election(now_ms, node))
         return node.tick(now_ms)
 
     def _feed(self, step: Input) -> None:

@@ -54,7 +54,7 @@ class Elector:
             if state.now_ms >= self.round.deadline_ms:
                 self._finish()
             return
-        if state.now_ms < self.next_vote_ms and not self.raise_now:
+        if (state.now_ms < self.next_vote_ms or state.barred) and not self.raise_now:
             return
         if self.last_result is Parsed.WAIT_TO_VOTE_NEXT or self.raise_now:
             state.next_term()

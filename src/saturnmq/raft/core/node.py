@@ -253,9 +253,9 @@ class Node:
         """
         self._state.outdated = outdated
 
-    def postpone_election(self, until_ms: int) -> None:
-        """Start no round of votes before until_ms; a round that is running, and votes for other members, are unaffected."""
-        self._elector.next_vote_ms = max(self._elector.next_vote_ms, until_ms)
+    def set_barred(self, barred: bool) -> None:
+        """While set, start no round of votes and refuse transfers to this member; a running round and its votes go on."""
+        self._state.barred = barred
 
     def synced_at_stop(self, end_index: LedgerIndex) -> None:
         """Record a last fsync up to end_index, after which no input follows; unlike `synced` it triggers no actions."""

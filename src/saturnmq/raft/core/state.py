@@ -65,6 +65,7 @@ class State:
     disk_full: bool = False
     # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).
     outdated: bool = False
+    barred: bool = False  # set by the caller: as leader this member would read a damaged entry and fail again (DUR-10)
     recover_to: LedgerIndex = NO_INDEX  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)

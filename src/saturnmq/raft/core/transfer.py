@@ -200,7 +200,7 @@ class Transfers:
             self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
         elif self.incoming is not None:
             self._reply(token, Code.REPEATED_REQUEST)
-        elif state.failed is not None or state.recovering:
+        elif state.failed is not None or state.recovering or state.barred:
             self._reply(token, Code.DISK_ERROR)
         elif self._comes_too_early(request):
             self._reply(token, Code.TAKE_LEADERSHIP_FAILED)
