@@ -46,8 +46,6 @@ from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
-from saturnmq.raft.core.node import Node
-from saturnmq.raft.core.transfer import Transfers
 from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
 from saturnmq.replication.dledger.member import GroupMember
@@ -794,19 +792,9 @@ def plant(defect: str) -> None:
         MessageStore.code_of = lambda store, message: right(store, message) + (not store.log.serving)
     elif defect == "served before it is committed":
         GroupMember.caught_up = property(lambda group: True)
-    elif defect == "read before it is committed":
-        settled = dledger.DLedger.instead
-
-        def read_early(self: Any, connection: Any, request: Command) -> Any:
-            early = request.code in dledger._READS and self.group.member.node.is_leader
-            return None if early else settled(self, connection, request)
-
-        dledger.DLedger.instead = read_early
     elif defect == "followers show their own positions":
         dledger._READS = dledger.READER_ONLY
         dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS
-    elif defect == "reads during a hand-over":
-        Node.handed_over = Transfers.handed_over = property(lambda self: False)
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

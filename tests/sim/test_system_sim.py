@@ -137,8 +137,8 @@ def test_whole_systems_find_planted_defects() -> None:
     found = [run["why"] for run in simulate(1, 3, 4, "followers write other units")]
     assert any("members hold different queues" in why for why in found if why is not None), found
     if MANY:
-        for defect in ("read before it is committed", "followers show their own positions"):
-            found = [run["why"] for run in simulate(1, 60, 8, defect) if run["why"]]
-            assert any("position-fell" in why for why in found), (defect, found)
+        assert any(run["why"] for run in simulate(1, 30, 8, "served before it is committed"))
+        found = [run["why"] for run in simulate(1, 30, 8, "followers show their own positions") if run["why"]]
+        assert any("position-fell" in why for why in found), found
         found = [run["why"] for run in simulate(1, 40, 8, "answered before it is committed") if run["why"]]
         assert any("inconsistent-offsets" in why or "lost-write" in why for why in found), found
