@@ -233,19 +233,28 @@ async def lose_master_disk(pair: Pair, seconds: float) -> bool:
     return await take_over(pair, seconds)
 
 
-async def take_over(pair: Pair, seconds: float) -> bool:
+async def take_over(pair: Pair, seconds: float, *, disk_lost: bool = True) -> bool:
     await pair.kill(pair.master)
     await pause(seconds)
-    await pair.take_over()
+    await pair.take_over(disk_lost=disk_lost)
     return True
 
 
 async def lose_master_disk_behind(pair: Pair, seconds: float) -> bool:
     """The same while the slave is cut off and behind."""
-    await pair.caught_up()
-    pair.network.partition([pair.master], [pair.slave])
+    await pair.fall_behind()
     await pause(seconds / 2)
     return await take_over(pair, seconds / 2)
+
+
+async def return_behind(pair: Pair, seconds: float) -> bool:
+    """The old master returns with messages that the new one does not have, and is repaired as it says."""
+    await pair.fall_behind()
+    await pause(seconds / 2)
+    await take_over(pair, seconds / 2, disk_lost=False)
+    pair.network.heal()
+    await pair.repair_slave()
+    return True
 
 
 async def lose_slave_disk(pair: Pair, seconds: float) -> bool:
@@ -266,6 +275,7 @@ FAULTS_OF_PAIRS: Final[dict[str, Callable[[Any, float], Awaitable[bool]]]] = {
     "pair-slave-disk-lost": lose_slave_disk,
     "pair-master-disk-lost": lose_master_disk,
     "pair-master-disk-lost-behind": lose_master_disk_behind,
+    "pair-old-master-returns": return_behind,
 }
 
 

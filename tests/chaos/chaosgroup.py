@@ -126,6 +126,7 @@ def unpack(body: str) -> tuple[str, int]:
 
 class Group:
     reads_while_running = False  # final polls go to running members
+    spare_seconds = 90.0  # how long a run may take beyond the faults themselves
     size: int | None = None  # fixed size of groups of this kind
     ends_with = frozenset({0})  # exit codes after SIGTERM
     excused: tuple[str, ...] = ()  # prefixes of checker problems that are reported but do not fail the run

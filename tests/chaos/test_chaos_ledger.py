@@ -38,7 +38,6 @@ RTO_P95_MS, RTO_MAX_MS = 3000, 6000  # CHA-07
 SHORT_RTO_MAX_MS = 15_000  # the machine of a test run may be busy
 CAUGHT_UP_SECONDS = 10.0  # CHA-08
 FINISH_SECONDS = 30.0
-RUN_SECONDS_MAX = 90.0  # beyond the faults themselves
 MEASURED: dict[str, dict[str, Any]] = {}
 
 
@@ -78,7 +77,7 @@ async def inflict(group: Group, names: Sequence[str], healthy: float, faulty: fl
 async def run(group: Group, names: Sequence[str], healthy: float, faulty: float) -> dict[str, Any]:
     """A complete run with all checks. Returns the measurements."""
     schedule = Schedule(SEED)
-    seconds = 2 * len(names) * (healthy + faulty) + RUN_SECONDS_MAX
+    seconds = 2 * len(names) * (healthy + faulty) + group.spare_seconds
     stuck = asyncio.get_running_loop().call_later(seconds - 5, write_tasks, group.folder / "tasks.txt")
     gc.disable()  # a full collection over the history takes a second, in which the proxies of all members stop
     try:

@@ -23,11 +23,11 @@ COUNT = 240
 WITHIN_S = 60.0
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
     """Poll until the condition holds."""
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.2)  # poll
 
 

@@ -64,6 +64,16 @@ class SlaveLog(CommitLog):
         """Forget received bytes that are no whole record."""
         self.received = self.end
 
+    def record_start(self, offset: PhysicalOffset) -> PhysicalOffset:
+        """Where the record begins that holds an offset. Reads the headers of its file: not for the event loop."""
+        file = self.file_at(offset)
+        at = PhysicalOffset(file.start if file is not None else offset)
+        while (
+            (record := self.record_at(at)) is not None and record.magic == MESSAGE_MAGIC and at + record.size <= offset
+        ):
+            at = PhysicalOffset(at + record.size)
+        return at
+
     def take(self) -> Message | None:
         """The next message that is received completely, after which `end` is moved; None if there is none.
 

@@ -2,7 +2,7 @@
 
 One connection at a time. It is closed when the master sends what does not continue this log, or is silent for
 haHousekeepingInterval; after a pause, a short one if it had served, the slave connects again and goes on at the end of its last
-whole record. It never truncates its log: a master that continues elsewhere is an operator's case.
+whole record. It never truncates its log: a master that continues elsewhere is an operator's case (`tail.py` finds it).
 
 Requirements: HA-02..HA-06, HA-14, HA-16, HA-17, DUR-12, SEC-19.
 """
@@ -24,6 +24,7 @@ from saturnmq.replication.masterslave.dispatch import STEP_SECONDS, SlaveDispatc
 from saturnmq.replication.masterslave.handshake import SlaveChannel
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
+from saturnmq.replication.masterslave.tail import COMPARED_BYTES, WIDER, Mark, TailCheck
 from saturnmq.store import wait_confirmed
 from saturnmq.tasks import supervised
 
@@ -56,8 +57,12 @@ class MasterConnection(asyncio.Protocol):
         settings: HaSettings,
         dispatch: SlaveDispatch,
         make_channel: Callable[[Callable[[bytes], object]], SlaveChannel],
+        compared_bytes: int,
     ) -> None:
-        """make_channel(send): the channel to the master."""
+        """make_channel(send): the channel to the master. compared_bytes: how much of the log's end is compared with the
+        master's before anything is appended.
+        """
+        self.tail = TailCheck(dispatch.log, compared_bytes)
         self._make_channel = make_channel
         self._settings = settings
         self._dispatch = dispatch
@@ -112,16 +117,17 @@ class MasterConnection(asyncio.Protocol):
 
     def _take_frames(self, data: bytes) -> None:
         """Append the data of frames, for at most STEP_SECONDS; the rest stays in the decoder. Raises SaturnError, OSError."""
-        slave_log = self._dispatch.log
+        slave_log, tail = self._dispatch.log, self.tail
         self._more = False
         until = time.monotonic() + STEP_SECONDS
         for count, frame in enumerate(self._decoder.feed(data), 1):
-            check_frame(frame, slave_log.received, slave_log.file_bytes)
-            if frame.data:
-                if frame.offset != slave_log.received:
+            check_frame(frame, slave_log.received if tail.done else tail.at, slave_log.file_bytes)
+            new = tail.received(frame.data)
+            if new:
+                if frame.offset > slave_log.received:
                     self._dispatch.begin_at(PhysicalOffset(frame.offset))
-                slave_log.receive(frame.data)
-            else:
+                slave_log.receive(new)
+            elif tail.done:
                 self.served = True
             if not count % _FRAMES_PER_LOOK and time.monotonic() >= until:
                 self._more = True
@@ -171,7 +177,7 @@ class MasterConnection(asyncio.Protocol):
 
     def _report(self, *, always: bool = False) -> None:
         """Report what is stored, if that has advanced."""
-        stored = self._dispatch.stored
+        stored = self._dispatch.stored if self.tail.done else self.tail.at
         channel = self._channel
         if self._transport is None or channel is None or not channel.established:
             return
@@ -214,6 +220,7 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._connection: MasterConnection | None = None
         self._last_reason = ""
+        self._compared_bytes = COMPARED_BYTES
         self._served_at = -math.inf  # when a connection that served was last seen
         dispatch.on_durable = self._durable
 
@@ -255,15 +262,20 @@ class HaSlave:
         """Copy the log until the connection is closed; returns why it was."""
         host, _, port = address.rpartition(":")
         dispatch = self._dispatch
+        mark = Mark(dispatch.store.settings.root, dispatch.store.disk)
+        compared_bytes = self._compared_bytes if mark.is_set else 0
 
         def channel(send: Callable[[bytes], object]) -> SlaveChannel:
             return SlaveChannel(send, address, self._context, self._secret)
+
+        def connected() -> MasterConnection:
+            return MasterConnection(self._settings, dispatch, channel, compared_bytes)
 
         try:
             await self._settle()
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: MasterConnection(self._settings, dispatch, channel), host.strip("[]"), int(port)
+                    connected, host.strip("[]"), int(port)
                 )
         except (OSError, ValueError, SaturnError) as error:
             return f"cannot connect: {error or type(error).__name__}"
@@ -275,8 +287,9 @@ class HaSlave:
                 connection.check()
                 if connection.served and not served:
                     served = True
+                    mark.remove()
                     log.info("replication started master=%s offset=%s", address, dispatch.log.end)
-            return connection.closed.result()
+            return await self._why(connection)
         finally:
             self._connection = None
             now = asyncio.get_running_loop().time()
@@ -285,6 +298,21 @@ class HaSlave:
             if connection.served and now - began >= RETRY_SECONDS:
                 self._last_reason = ""
             connection.close("this broker stops")
+
+    async def _why(self, connection: MasterConnection) -> str:
+        """Why a connection was closed. If the logs differ: from which record on, and what to do."""
+        tail = connection.tail
+        diverged = tail.diverged
+        if not tail.done and (diverged is None or not tail.is_certain(diverged.at)):
+            self._compared_bytes *= WIDER
+        elif diverged is not None:
+            slave_log = self._dispatch.log
+            start = await asyncio.get_running_loop().run_in_executor(None, slave_log.record_start, diverged.at)
+            return (
+                f"{diverged}. Stop this broker, run `saturnmq store repair --data {self._dispatch.store.settings.root} "
+                f"--at {start} --yes`, which moves the messages that its master does not have to a folder, and start it"
+            )
+        return connection.closed.result()
 
     async def _settle(self) -> None:
         """Begin where the last whole record ends; with SYNC_FLUSH, make everything before it durable (DUR-12)."""

@@ -28,6 +28,7 @@ final class Consuming {
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setMessageModel(MessageModel.valueOf(options.text("model", "CLUSTERING")));
         consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setMqClientApiTimeout(20000);  // start() fails if the first route takes longer; 3 s are not enough on a busy machine
         consumer.setAwaitTerminationMillisWhenShutdown(5000);  // the last offsets are committed too
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
         String sql = options.text("sql", "");

@@ -15,7 +15,7 @@ import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * Every send mode of the Apache RocketMQ producer: {@code mode=sync|async|oneway|batch|selector}, and {@code stubborn}: sync,
- * but a message that fails is sent again until it is acknowledged.
+ * but a message that fails is sent again until it is acknowledged; {@code pauseMs} between two messages.
  */
 final class Sending {
     private Sending() {
@@ -107,6 +107,7 @@ final class Sending {
                     Thread.sleep(50);
                 }
             }
+            Thread.sleep(options.number("pauseMs", 0));
         }
     }
 

@@ -1,0 +1,103 @@
+"""Compares the end of a slave's log with what its master sends, if this broker was a master before.
+
+After a manual switch of roles the old master can have messages that the new one does not have, at offsets that the new one uses
+for others, and the stream says nothing about it. Such a slave therefore asks for a part that it has, and continues only if the
+master sends the same bytes: an equal record at the same offset comes from the same log, and so does everything before it.
+
+A master leaves a mark in its store, which a slave removes after the comparison. Without the mark a slave reports the end of its
+log, as HA-04 says.
+
+Requirements: HA-04, HA-16.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import RemoteProtocolError
+from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.replication.masterslave.log import SlaveLog
+from saturnmq.store.files.disk import Disk
+
+COMPARED_BYTES: Final = (4 << 20) + (128 << 10)  # more than the largest message: one record begins in it
+EQUAL_BYTES_MIN: Final = 64 << 10
+WIDER: Final = 16  # how much more is compared if the logs differ already where the comparison begins
+
+
+class Diverged(RemoteProtocolError):
+    """The master's log differs from this one. at: the first byte that differs, or where the master's log ends."""
+
+    def __init__(self, at: PhysicalOffset, what: str) -> None:
+        super().__init__(what)
+        self.at = at
+
+
+class TailCheck:
+    """The comparison of one connection. at: everything before this offset is equal, as far as it was compared.
+
+    compared_bytes: how much of the log's end is compared.
+    """
+
+    def __init__(self, log: SlaveLog, compared_bytes: int) -> None:
+        self._log = log
+        self._end = log.end
+        self.diverged: Diverged | None = None
+        # An offset of 0 is the report of an empty slave.
+        first = max(log.first_position, 1)
+        self.first = self.at = PhysicalOffset(max(first, log.end - compared_bytes) if log.end else log.end)
+        self._whole = self.first == first
+
+    @property
+    def done(self) -> bool:
+        """Whether this log continues the master's."""
+        return self.at >= self._end
+
+    def received(self, data: bytes) -> bytes:
+        """Compare the next bytes; returns those that follow this log. Raises Diverged."""
+        if self.done:
+            return data
+        if not data:  # a heartbeat: there is nothing to send
+            raise self._differs(self.at, f"the master's log ends at offset {self.at}, this one at {self._end}")
+        size = min(len(data), self._end - self.at)
+        own = self._log.view(self.at, size)
+        if own is not None and own == memoryview(data)[:size]:
+            self.at = PhysicalOffset(self.at + size)
+            return data[size:]
+        low, high = 0, size  # the first `low` bytes are equal, the first `high` ones are not
+        while own is not None and high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if own[low:middle] == data[low:middle] else (low, middle)
+        at = PhysicalOffset(self.at + low)
+        raise self._differs(at, f"this log differs from its master's from offset {at} on")
+
+    def _differs(self, at: PhysicalOffset, what: str) -> Diverged:
+        self.diverged = Diverged(at, what)
+        return self.diverged
+
+    def is_certain(self, at: PhysicalOffset) -> bool:
+        """Whether so many bytes before a difference are equal that the logs are the same up to it."""
+        return self._whole or at - self.first >= EQUAL_BYTES_MIN
+
+
+class Mark:
+    """The file that says that a master wrote to this store."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._path = root / "written-as-master"
+        self._disk = disk
+
+    @property
+    def is_set(self) -> bool:
+        return self._path.exists()
+
+    def set(self) -> None:
+        """Raises OSError."""
+        if not self.is_set:
+            self._disk.write_file(self._path, b"")
+            self._disk.sync_folder(self._path.parent)
+
+    def remove(self) -> None:
+        """Raises OSError."""
+        if self.is_set:
+            self._disk.unlink(self._path)
