@@ -292,7 +292,7 @@ def test_waiting_replies_are_not_limited_by_call_permits() -> None:
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)  # poll
                 assert w.broker.in_flight.replies == 300
-                assert w.broker._server.request_memory.used == 300 * len(b"answer")  # they still use memory
+                assert w.broker._server.request_memory.used >= 300 * len(b"answer")  # they still use memory
                 for connection, request in pushed:
                     connection.send(request.reply())
                 assert {(await reply).code for reply in replies} == {0}
