@@ -159,6 +159,8 @@ class Pair(PlainBroker):
         self.lost |= gone
         self.counts = {"lacked": self.counts["lacked"] + len(lacked), "lost": len(self.lost)}
         self.excused = (*self.excused, *(AGAIN if self.long else ()), *excuses(lacked))
+        if lacked:  # a reader that had them begins where the new log ends
+            self.excused = (*self.excused, "nonmonotonic-poll: reader")
         if not self.sync:  # offsets of lost messages are used again
             self.excused = (*self.excused, "nonmonotonic-send:", "key-order:")
         if disk_lost:
