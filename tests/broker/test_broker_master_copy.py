@@ -114,7 +114,7 @@ def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(
                 assert caplog.text.count("copy from master failed") == 1
                 times = [at for at, _ in asked]
                 waited = clock() - times[0] if failing == TABLES[-1] else times[TABLES.index(failing) + 1] - times[0]
-                assert (waited >= 3) == (len(answers) == 1)  # the timeout of a call
+                assert (waited > 2.9) == (len(answers) == 1)  # a call takes at most 3 s, of which connecting is a part
                 answers.pop(0)
 
     run(work)
