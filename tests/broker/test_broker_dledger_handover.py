@@ -97,7 +97,7 @@ def test_sends_during_refused_transfer_are_stored_by_same_leader(tmp_path: Path)
             waiting = [send(group, master, b"%d" % number) for number in range(20)]
             waiting.append(asyncio.create_task(position(group, master, RequestCode.GET_MAX_OFFSET)))
             forwarding = part(master).forwarding
-            await group.until(lambda: forwarding._requests.used == 21, "they do not wait")
+            await group.until(lambda: forwarding._requests.total == 21, "they do not wait")
             refuse[0]()
             assert (await transfer).code == Code.TAKE_LEADERSHIP_FAILED
             assert {(await one).code for one in waiting} == {0}
@@ -137,7 +137,7 @@ def test_new_leader_answers_no_read_before_its_log_is_dispatched(
                     RequestCode.GET_TOPIC_STATS_INFO,
                 )
             ]
-            await group.until(lambda: part(leads).forwarding._requests.used == 4, "they do not wait")
+            await group.until(lambda: part(leads).forwarding._requests.total == 4, "they do not wait")
             behind["yes"] = False
             assert [(await one).code for one in asked] == [0] * 4
             assert (await asked[0]).ext["offset"] == "1"

@@ -35,6 +35,7 @@ from harness.systemsim.loop import RUNNING, Process, SimLoop
 from harness.systemsim.world import replace_the_machine
 from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings, dledger
+from saturnmq.broker.forwarding import Forwarding
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller.puller import PullStatus
 from saturnmq.client.receipt import TransactionState
@@ -337,8 +338,8 @@ class System:
 
     # load
 
-    def client(self) -> Client:
-        return Client(name_servers=self.at, route_poll_ms=1000, timeout=SEND_SECONDS)
+    def client(self, route_poll_ms: int = 1000) -> Client:
+        return Client(name_servers=self.at, route_poll_ms=route_poll_ms, timeout=SEND_SECONDS)
 
     async def ready(self) -> None:
         """Start the first client and wait until every member has the topic (without messages it is not in the log, DL-X18)."""
@@ -355,7 +356,8 @@ class System:
 
     async def sender(self, number: int) -> None:
         """Send single messages with a key, retried until stored; each attempt is a distinct message (CHA-05)."""
-        async with self.client() as client, client.producer(f"p{number}") as producer:
+        poll_ms = (1000, 30_000)[number]  # of a Java client: followers pass on what it sends with an old route
+        async with self.client(poll_ms) as client, client.producer(f"p{number}") as producer:
             count = 0
             while self.loading:
                 await pause(self.rng.random() * 0.5)
@@ -690,7 +692,9 @@ class System:
         if self.plain:
             self.seen["plain"] += 1
             return
-        stores = [member.broker.store for member in self.members if member.broker is not None]
+        brokers = [member.broker for member in self.members if member.broker is not None]
+        self.seen["forwarded"] += sum(one.dledger.forwarding.forwarded for one in brokers if one.dledger is not None)
+        stores = [broker.store for broker in brokers]
         assert len(stores) == sum(member.original is None for member in self.members)
         assert len(self.log_ends()) == 1, f"members end differently: {self.log_ends()}"
         for one in stores[1:]:
@@ -795,6 +799,14 @@ def plant(defect: str) -> None:
     elif defect == "followers show their own positions":
         dledger._READS = dledger.READER_ONLY
         dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS
+    elif defect == "forwarded twice":
+        ask = Forwarding._ask
+
+        async def ask_twice(*arguments: Any) -> bytes | None:
+            await ask(*arguments)
+            return await ask(*arguments)
+
+        Forwarding._ask = ask_twice
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

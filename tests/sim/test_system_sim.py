@@ -39,7 +39,7 @@ ALWAYS = (
     "transfer",
 )
 IN_MANY = ("crash", "crash all", "crash leader", "isolate leader", "partition", "one way", "freeze", "slow disk", "bad disk",
-           "slow net", "plain", "transfer 200", "clock", "switch", "send unknown", "send fail")  # fmt: skip
+           "slow net", "plain", "transfer 200", "clock", "switch", "send unknown", "send fail", "forwarded")  # fmt: skip
 
 
 def simulate(first: int, count: int, seconds: float, *defect: str) -> list[dict[str, Any]]:
@@ -130,12 +130,14 @@ def test_whole_system_depends_on_no_time_zone_and_hour(monkeypatch: pytest.Monke
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.spec("SIM-11")
+@pytest.mark.spec("SIM-11", "DL-X26")
 def test_whole_systems_find_planted_defects() -> None:
-    """Two that fail at once; in long runs also those that fail only if a leader is lost at a certain moment."""
+    """Three that fail at once; in long runs also those that fail only if a leader is lost at a certain moment."""
     assert any(run["why"] for run in simulate(1, 3, 4, "half is a quorum"))
     found = [run["why"] for run in simulate(1, 3, 4, "followers write other units")]
     assert any("members hold different queues" in why for why in found if why is not None), found
+    found = [run["why"] for run in simulate(1, 6, 20, "forwarded twice")]
+    assert any("duplicate" in why for why in found if why is not None), found
     if MANY:
         assert any(run["why"] for run in simulate(1, 30, 8, "served before it is committed"))
         found = [run["why"] for run in simulate(1, 30, 8, "followers show their own positions") if run["why"]]

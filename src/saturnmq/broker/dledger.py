@@ -125,6 +125,7 @@ class DLedger:
         )  # it copied the state outside the log, after this broker stopped leading
         self._successor_serves = asyncio.Event()
         self.broker_id = NO_ROLE
+        self._led_until: float | None = None  # event-loop time at which this member stopped leading, or began to
         group.on_role = self._role_changed
         group.dispatch.on_foreign = copy.replicated
         group.has_queue = copy.has_queue
@@ -143,8 +144,9 @@ class DLedger:
         await self.group.take_part()
 
     async def stop(self) -> None:
-        """Transfer leadership if a follower can take it, then stop following role changes."""
+        """Transfer leadership if a follower can take it, forward for a while, then stop following role changes."""
         await self._transfer_leadership()
+        await self._forward_a_while()
         await cancel(self._task, self._register_soon)
         self._task = self._register_soon = None
         self.group.on_role = None
@@ -179,6 +181,19 @@ class DLedger:
                         return
         except TimeoutError:
             log.info("leadership transfer timed out")
+
+    async def _forward_a_while(self) -> None:
+        """A stopping member that led goes on as a follower until clients have the new route, if forwardDrainMs says so."""
+        drain_seconds = self._runtime.settings.forward_drain_ms / 1000
+        if drain_seconds <= 0 or self._led_until is None or self._task is None or not self.forwarding.possible:
+            return
+        clock = asyncio.get_running_loop().time
+        if self.broker_id == MASTER_ID:
+            self._led_until = clock()
+        left_seconds = max(self._led_until + drain_seconds - clock(), 0)
+        log.info("forwarding before the stop left_s=%.1f", left_seconds)
+        await asyncio.sleep(left_seconds)
+        await self._transfer_leadership()  # if it was elected again meanwhile
 
     # ---- roles
 
@@ -259,6 +274,7 @@ class DLedger:
         self._start_services()
         self.forwarding.changed()
         self.broker_id = MASTER_ID
+        self._led_until = asyncio.get_running_loop().time()
         log.info("became master term=%s", term)
         self._register()
 
@@ -276,6 +292,8 @@ class DLedger:
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
         before = self.broker_id
+        if before == MASTER_ID:
+            self._led_until = asyncio.get_running_loop().time()
         self.broker_id = broker_id(self.group.raft.self_id)
         await self._stop_services()
         self._long_polling.wake_all()

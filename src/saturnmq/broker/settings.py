@@ -61,6 +61,7 @@ class BrokerSettings:
     forward_requests_max: int = key("forwardRequestsMax", 10_000, low=1, spec="DL-X26")
     forward_bytes_max: int = key("forwardBytesMax", 67_108_864, unit="bytes", low=1, spec="DL-X26")
     forward_wait_ms: int = key("forwardWaitMs", 1000, unit="ms", low=0, high=60_000, spec="DL-X26")
+    forward_drain_ms: int = key("forwardDrainMs", 0, unit="ms", low=0, high=600_000, spec="DL-X26")
     offset_check_in_slave: bool = key("offsetCheckInSlave", False, spec="BP-08")
     disable_slow_groups: bool = key("disableConsumeIfConsumerReadSlowly", False, spec="BP-09")
     slow_group_bytes: int = key("consumerFallbehindThreshold", 17_179_869_184, unit="bytes", low=1, spec="BP-09")

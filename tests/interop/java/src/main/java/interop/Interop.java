@@ -31,6 +31,7 @@ public final class Interop {
             case "hold" -> Holding.run(options);
             case "query" -> Pulling.query(options);
             case "request" -> Requesting.run(options);
+            case "steady" -> Steady.run(options);
             default -> throw new IllegalArgumentException("unknown command " + args[0]);
         }
     }
