@@ -54,6 +54,7 @@ REPORTED_OTHERWISE = {
     "net/endpoint.py": "requests: `Requests._finish` answers every exception; closed connections are awaited",
     "raft/peers.py": "calls to members: the done callback decodes or reports each result",
     "broker/dledger_sync.py": "copies from several members, awaited together",
+    "broker/forwarding.py": "calls to the leader: the request that is forwarded awaits it",
     "broker/services/registrar.py": "questions to several NameServers, awaited together",
     "broker/state/state_writer.py": "a write: its done callback logs the failure, and the next change retries",
 }

@@ -108,7 +108,7 @@ class AccessControl:
 
     def may_send(self, connection: Connection, topic: str) -> bool:
         """Whether the account that used a connection last may send to a topic; True without account files."""
-        return self._may(connection.attributes.get(CALLER), topic, PUB)
+        return not self.enabled or self._may(connection.attributes.get(CALLER), topic, PUB)
 
     def check_pull(self, caller: object, topic: str, group: str) -> None:
         """Raise AccessDenied if an account may not pull any more what it was allowed to pull when it asked."""

@@ -252,7 +252,10 @@ class Forwarding:
         task = asyncio.get_running_loop().create_task(call)
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
-        await asyncio.wait((task,))
+        try:
+            await asyncio.wait((task,))
+        finally:
+            task.cancel()
         return None if task.cancelled() else task.result()
 
     # ---- leader
