@@ -93,7 +93,6 @@ def test_forwarded_codes_come_from_the_roles_of_the_request_table() -> None:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-@pytest.mark.spec("DL-X26")
 def test_send_to_a_follower_is_stored_once_in_the_clients_name(tmp_path: Path, serialization: Serialization) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -111,7 +110,6 @@ def test_send_to_a_follower_is_stored_once_in_the_clients_name(tmp_path: Path, s
     run(work)
 
 
-@pytest.mark.spec("DL-X26")
 def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -136,7 +134,6 @@ def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(tmp_path: Path)
     run(work)
 
 
-@pytest.mark.spec("DL-X26")
 def test_pull_at_a_follower_waits_at_the_leader_for_a_message(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -153,7 +150,6 @@ def test_pull_at_a_follower_waits_at_the_leader_for_a_message(tmp_path: Path) ->
     run(work)
 
 
-@pytest.mark.spec("DL-X26")
 def test_consumers_see_the_leaders_members_at_every_broker(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -185,7 +181,6 @@ def test_consumers_see_the_leaders_members_at_every_broker(tmp_path: Path) -> No
     run(work)
 
 
-@pytest.mark.spec("DL-X26")
 def test_at_a_java_leader_followers_answer_as_without_forwarding(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -205,7 +200,6 @@ def test_at_a_java_leader_followers_answer_as_without_forwarding(tmp_path: Path)
 # ---- at most once
 
 
-@pytest.mark.spec("DL-X26")
 def test_forwarded_request_is_never_forwarded_again(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -218,7 +212,6 @@ def test_forwarded_request_is_never_forwarded_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["connection", "answer"])
-@pytest.mark.spec("DL-X26")
 def test_lost_answer_to_a_send_is_reported_and_not_repeated(tmp_path: Path, lost: str) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -246,7 +239,7 @@ def test_lost_answer_to_a_send_is_reported_and_not_repeated(tmp_path: Path, lost
     run(work)
 
 
-@pytest.mark.spec("DL-X26", "DL-L01")
+@pytest.mark.spec("DL-L01")
 def test_sends_at_a_follower_go_on_when_the_leadership_has_moved(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, forward_wait_ms=10_000) as group:
@@ -278,7 +271,7 @@ def test_sends_at_a_follower_go_on_when_the_leadership_has_moved(tmp_path: Path)
 # ---- from members only, bounded
 
 
-@pytest.mark.spec("DL-X26", "SEC-18")
+@pytest.mark.spec("SEC-18")
 def test_forwarded_requests_are_taken_from_members_only(tmp_path: Path) -> None:
     async def work() -> None:
         raft = {"cluster_secret": "a secret of the group", "require_secret": True}
@@ -305,7 +298,7 @@ class Signing:
     def after(self, _: str, request: Command, response: Command) -> None: ...
 
 
-@pytest.mark.spec("DL-X26", "ACL-01")
+@pytest.mark.spec("ACL-01")
 def test_follower_checks_the_rights_of_what_it_forwards(tmp_path: Path) -> None:
     async def work() -> None:
         write_accounts(tmp_path)
@@ -335,7 +328,7 @@ def test_follower_checks_the_rights_of_what_it_forwards(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("DL-X26", "SEC-18")
+@pytest.mark.spec("SEC-18")
 def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -354,7 +347,7 @@ def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("DL-X26", "LIM-13")
+@pytest.mark.spec("LIM-13")
 def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, forward_requests_max=2) as group:
@@ -374,7 +367,6 @@ def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("DL-X26")
 def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -389,7 +381,7 @@ def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("DL-X26", "DL-L01")
+@pytest.mark.spec("DL-L01")
 def test_stopping_leader_forwards_until_clients_have_new_routes(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, forward_drain_ms=35_000) as group:

@@ -177,7 +177,6 @@ def percentile_95(values: list[int]) -> int:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kills", [2, pytest.param(MANY, marks=pytest.mark.interop_full)])
-@pytest.mark.spec("DL-X26")
 def test_default_java_client_goes_on_after_a_leader_is_killed(tmp_path: Path, home: Path, kills: int) -> None:
     with cluster(tmp_path) as made, Steady(made, home) as steady:
         made.leader()
@@ -203,7 +202,7 @@ def test_default_java_client_goes_on_after_a_leader_is_killed(tmp_path: Path, ho
 
 @pytest.mark.interop_full
 @pytest.mark.timeout(600)
-@pytest.mark.spec("DL-X26", "DL-L01")
+@pytest.mark.spec("DL-L01")
 def test_default_java_client_sees_no_failed_send_in_a_planned_restart(tmp_path: Path, home: Path) -> None:
     with cluster(tmp_path) as made, Steady(made, home) as steady:
         made.leader()

@@ -130,7 +130,7 @@ def test_whole_system_depends_on_no_time_zone_and_hour(monkeypatch: pytest.Monke
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.spec("SIM-11", "DL-X26")
+@pytest.mark.spec("SIM-11")
 def test_whole_systems_find_planted_defects() -> None:
     """Three that fail at once; in long runs also those that fail only if a leader is lost at a certain moment."""
     assert any(run["why"] for run in simulate(1, 3, 4, "half is a quorum"))

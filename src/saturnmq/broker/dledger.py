@@ -7,7 +7,7 @@ answers no read either, because its queues may end before what an earlier leader
 While the leadership is transferred, what only a leader may do waits as if no leader were known (forwarding.py): this member serves
 it if the transfer fails, else the next leader.
 
-Requirements: DL-C01..DL-C10, DL-L02, DL-X08, DL-X18, DL-X19, DL-X22, DL-X23, DL-X26.
+Requirements: DL-C01..DL-C10, DL-L02, DL-X08, DL-X18, DL-X19, DL-X22, DL-X23.
 """
 
 from __future__ import annotations

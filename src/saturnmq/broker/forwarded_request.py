@@ -11,7 +11,7 @@ The answer:
 
 The request code is the mark of a forwarded request: clients' ports do not know it. Any bytes either parse or raise BodyError.
 
-Requirements: DL-X26, SEC-18.
+Requirements: SEC-18. Decision: docs/decisions/0016-forwarding.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ leader trusts members, by address and signature of the DLedger port.
 
 Bounds: requests and bytes in flight, in all and per client address on the follower, per member on the leader; time by request code.
 
-Requirements: DL-X26, SEC-18, LIM-13. Decision: docs/decisions/0016-forwarding.md.
+Requirements: SEC-18, LIM-13. Decision: docs/decisions/0016-forwarding.md.
 """
 
 from __future__ import annotations
