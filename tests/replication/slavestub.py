@@ -81,6 +81,13 @@ class Port:
         self.slaves.append(made)
         return made
 
+    async def reported_slave(self) -> SocketSlave:
+        """Connect the first slave, and wait until its report of an empty log counts it among those that acknowledge."""
+        made = await self.slave()
+        made.report(0)
+        await until(lambda: self.acks.slaves == 1)
+        return made
+
     def put(self, count: int = 1, body: bytes = b"x" * 100, **more: Any) -> None:
         for _ in range(count):
             assert self.store.put(message(body, **more)).status.value == "PUT_OK"

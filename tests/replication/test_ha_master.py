@@ -341,9 +341,7 @@ def test_a_slave_whose_offset_is_deleted_is_closed(tmp_path: Path) -> None:
 def test_a_drained_port_has_sent_everything(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as port:
-            slave = await port.slave()
-            slave.report(0)
-            await until(lambda: port.acks.slaves == 1)
+            slave = await port.reported_slave()
             port.put(10)
             end = port.store.log.end
 
@@ -385,9 +383,7 @@ def test_a_send_without_slaves_is_not_replicated(tmp_path: Path) -> None:
 def test_a_slave_that_lags_too_far_is_not_available(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, fall_behind_max=500) as port:
-            slave = await port.slave()
-            slave.report(0)
-            await until(lambda: port.acks.slaves == 1)
+            await port.reported_slave()
             outcome: list[PutStatus] = []
             for offset in (499, 500):
                 port.acks.when_acknowledged(PhysicalOffset(offset), lambda status, _: outcome.append(status))
@@ -401,9 +397,7 @@ def test_waits_end_in_time_one_by_one(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with serving(tmp_path) as port:
-            slave = await port.slave()
-            slave.report(0)
-            await until(lambda: port.acks.slaves == 1)
+            slave = await port.reported_slave()
             clock = asyncio.get_running_loop().time
             ended: list[tuple[PutStatus, float]] = []
             for offset in (10, 20):
@@ -468,9 +462,7 @@ def test_a_slave_that_left_acknowledges_nothing(tmp_path: Path) -> None:
 def test_a_waiting_send_makes_the_master_send_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as port:
-            slave = await port.slave()
-            slave.report(0)
-            await until(lambda: port.acks.slaves == 1)
+            slave = await port.reported_slave()
             port.master._task.cancel()  # type: ignore[union-attr]  # no periodic send
             port.put(1)
             port.acks.when_acknowledged(port.store.log.end, lambda status, _: None)
