@@ -40,6 +40,7 @@ SENDS = (
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
 )
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -58,7 +59,7 @@ def test_a_code_has_one_row() -> None:
 
 def test_codes_of_the_leader_change_state() -> None:
     assert {TABLE[code].effect for code in LEADER_ONLY} == {Effect.CHANGE}
-    assert {RequestCode.PULL_MESSAGE} == READER_ONLY
+    assert PULLS == READER_ONLY
 
 
 @pytest.mark.spec("DL-C03", "DL-X08")
@@ -99,8 +100,8 @@ def test_header_templates_serve_only_handlers_that_read_fields() -> None:
 
 @pytest.mark.spec("REM-28")
 def test_fast_port_serves_all_codes_but_pulls() -> None:
-    assert TABLE.keys() - FAST_CODES == {RequestCode.PULL_MESSAGE}
-    assert TABLE[RequestCode.PULL_MESSAGE].ports is Ports.MAIN
+    assert TABLE.keys() - FAST_CODES == PULLS
+    assert {TABLE[code].ports for code in PULLS} == {Ports.MAIN}
 
 
 def _sub(kind: Resource, field: str = "") -> Need:
@@ -118,7 +119,7 @@ def test_rights_in_compatibility_mode_are_those_of_4_9_7() -> None:
         10: (Need(Right.PUB, Resource.TOPIC, "topic", "group"),),
         310: (Need(Right.PUB, Resource.TOPIC, "b", "a"),),
         36: (_sub(Resource.GROUP, "group"),),
-        11: (_TOPIC, _GROUP),
+        **dict.fromkeys((11, 361), (_TOPIC, _GROUP)),
         12: (_TOPIC,),
         34: _IN_BODY,
         35: (_GROUP,),
@@ -138,7 +139,7 @@ def test_rights_are_strict_by_default() -> None:
         37: (Need(Right.PUB, Resource.MESSAGE, "commitLogOffset"),),
         36: (_sub(Resource.GROUP, "group"), message),
         33: (message,),
-        **dict.fromkeys((11, 14, 15), (_TOPIC, _GROUP)),
+        **dict.fromkeys((11, 14, 15, 361), (_TOPIC, _GROUP)),
         **dict.fromkeys((12, 29, 30, 31, 32, 202, 300), (_TOPIC,)),
         **dict.fromkeys((34, 41, 42), _IN_BODY),
         **dict.fromkeys((35, 38, 203, 307), (_GROUP,)),
@@ -146,7 +147,7 @@ def test_rights_are_strict_by_default() -> None:
         321: (_TOPIC, _GROUP),
         **dict.fromkeys((223, 303), (_TOPIC, _sub(Resource.GROUP, "group"))),
         308: (_TOPIC, _sub(Resource.GROUP, "compareGroup")),
-        **dict.fromkeys((21, 43, 45, 201, 204, 315, 317, 328), (Need(Right.ADMIN, Resource.LISTING),)),
+        **dict.fromkeys((21, 43, 45, 201, 204, 315, 317, 328, 351, 352), (Need(Right.ADMIN, Resource.LISTING),)),
         309: (_GROUP, _sub(Resource.MESSAGE, "msgId")),
         **dict.fromkeys((17, 25, 50, 51, 52, 53, 54, 200, 207, 215, 222, 306, 314, 316, 323, 329), _ADMIN),
     }

@@ -72,5 +72,6 @@ def test_invariant_raises_when_condition_is_false() -> None:
 
 
 def test_request_codes_match_4_9_7() -> None:
-    assert len(RequestCode) == 96
+    of_5x = {RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.LITE_PULL_MESSAGE}
+    assert len(set(RequestCode) - of_5x) == 96
     assert (RequestCode(310).name, RequestCode(329).name) == ("SEND_MESSAGE_V2", "DELETE_EXPIRED_COMMITLOG")

@@ -34,7 +34,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """Request codes of 4.9.7 (docs/spec/00 section 5)."""
+    """Request codes of 4.9.7 (docs/spec/00 section 5), and those of 5.x that are served."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -132,6 +132,10 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
+    # of 5.x: its consoles and clients use them (CON-16)
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    LITE_PULL_MESSAGE = 361
 
 
 def request_name(code: int) -> str:

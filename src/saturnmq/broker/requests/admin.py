@@ -1,6 +1,6 @@
 """Admin requests: topics, groups, configuration, statistics, cleaning.
 
-Codes 17, 21, 25, 26, 200..202, 207, 208, 215, 300, 305, 306, 316, 329.
+Codes 17, 21, 25, 26, 200..202, 207, 208, 215, 300, 305, 306, 316, 329, 351, 352.
 
 Requirements: NS-34, RT-02..RT-04, DEL-08, DEL-10.
 """
@@ -82,6 +82,25 @@ async def update_topic(
 def all_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_TOPIC_CONFIG (21)."""
     return ctx.slices.run(reply(request, ctx.topics.pieces()))
+
+
+def topic_config(ctx: AdminContext, connection: Connection, request: Command, header: h.GetTopicConfig) -> Command:
+    """Serve GET_TOPIC_CONFIG (351): the settings of one topic."""
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
+    return request.reply(body=config.encode())
+
+
+def group_config(
+    ctx: AdminContext, connection: Connection, request: Command, header: h.GetSubscriptionGroupConfig
+) -> Command:
+    """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352): the settings of one consumer group."""
+    config = ctx.groups.table.get(header.group)
+    if config is None:
+        text = f"No group in this broker. group: {header.group}"
+        return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    return request.reply(body=config.encode())
 
 
 async def delete_topic(ctx: AdminContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:

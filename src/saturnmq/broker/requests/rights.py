@@ -42,6 +42,7 @@ COMPAT_NEEDS: Final[dict[int, tuple[Need, ...]]] = {
     Code.SEND_MESSAGE_V2: (Need(Right.PUB, Resource.TOPIC, "b", "a"),),
     Code.CONSUMER_SEND_MSG_BACK: (Need(Right.SUB, Resource.GROUP, "group"),),
     Code.PULL_MESSAGE: (_TOPIC, _GROUP),
+    Code.LITE_PULL_MESSAGE: (_TOPIC, _GROUP),
     Code.QUERY_MESSAGE: (_TOPIC,),
     Code.HEART_BEAT: (Need(Right.SUB, Resource.GROUP), Need(Right.SUB, Resource.TOPIC)),
     Code.UNREGISTER_CLIENT: (_GROUP,),

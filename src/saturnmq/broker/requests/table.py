@@ -74,6 +74,7 @@ ROUTES: Final = (
     Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER, _ADMIN),
     # pulls and single messages
     Route(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
+    Route(Code.LITE_PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),
     Route(Code.QUERY_MESSAGE, h.QueryMessage, message_queries.query, needs=(_TOPIC,)),
     Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, message_queries.view, needs=(_MESSAGE,)),
     # live clients
@@ -99,10 +100,12 @@ ROUTES: Final = (
     # topics and groups
     Route(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),
     Route(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics, needs=_LISTING),
+    Route(Code.GET_TOPIC_CONFIG, h.GetTopicConfig, admin.topic_config, needs=_LISTING),
     Route(Code.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic, _CHANGE, _LEADER, _ADMIN),
     Route(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
     Route(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group, _CHANGE, _LEADER, _ADMIN),
     Route(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups, needs=_LISTING),
+    Route(Code.GET_SUBSCRIPTIONGROUP_CONFIG, h.GetSubscriptionGroupConfig, admin.group_config, needs=_LISTING),
     Route(Code.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group, _CHANGE, _LEADER, _ADMIN),
     # cleaning, configuration, statistics
     Route(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE, needs=_ADMIN),

@@ -80,7 +80,7 @@ class Admission:
         self.enabled = settings.fast_failure
         self._kinds = (
             _Kind(_SENDS, lambda: settings.send_wait_ms, True),
-            _Kind(frozenset({Code.PULL_MESSAGE}), lambda: settings.pull_wait_ms, False),
+            _Kind(frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE}), lambda: settings.pull_wait_ms, False),
             _Kind(frozenset({Code.HEART_BEAT}), lambda: settings.heartbeat_wait_ms, False),
             _Kind(frozenset({Code.END_TRANSACTION}), lambda: settings.transaction_wait_ms, True),
         )

@@ -26,12 +26,14 @@ from saturnmq.protocol.signatures import SIGNATURE, SIGNATURE_NONCE, SIGNATURE_T
 # Fields whose values differ from request to request. A different value of any other field needs another template.
 _SIGNED: Final = frozenset((SIGNATURE, SIGNATURE_TIME, SIGNATURE_NONCE))
 _SEND: Final = frozenset(("queueId", "bornTimestamp", "properties"))
+_PULL: Final = frozenset(("queueId", "queueOffset", "commitOffset"))
 _SEND_V2: Final = frozenset(SEND_V2_BY_V1[name] for name in _SEND)
 CHANGING: Final[dict[int, frozenset[str]]] = {
     int(RequestCode.SEND_MESSAGE): _SEND | _SIGNED,
     int(RequestCode.SEND_MESSAGE_V2): _SEND_V2 | _SIGNED,
     int(RequestCode.SEND_BATCH_MESSAGE): _SEND_V2 | _SIGNED,
-    int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")) | _SIGNED,
+    int(RequestCode.PULL_MESSAGE): _PULL | _SIGNED,
+    int(RequestCode.LITE_PULL_MESSAGE): _PULL | _SIGNED,
 }
 PROPERTIES: Final = frozenset(("properties", SEND_V2_BY_V1["properties"]))  # the field that may vary in length
 TEMPLATES_MAX: Final = 64  # per connection

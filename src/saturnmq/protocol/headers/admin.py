@@ -141,6 +141,20 @@ class TopicOnly(Header):
 
 
 @header()
+class GetTopicConfig(Header):
+    """GET_TOPIC_CONFIG (351)."""
+
+    topic: str
+
+
+@header()
+class GetSubscriptionGroupConfig(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
+
+    group: str
+
+
+@header()
 class GetConsumerConnectionList(Header):
     """GET_CONSUMER_CONNECTION_LIST (203)."""
 

@@ -32,6 +32,8 @@ from saturnmq.protocol.headers.admin import (
     GetKVListByNamespace,
     GetProducerConnectionList,
     GetRouteInfo,
+    GetSubscriptionGroupConfig,
+    GetTopicConfig,
     GetTopicsByCluster,
     GetTopicStatsInfo,
     NoFields,
@@ -102,6 +104,8 @@ __all__ = [
     "GetMinOffset",
     "GetProducerConnectionList",
     "GetRouteInfo",
+    "GetSubscriptionGroupConfig",
+    "GetTopicConfig",
     "GetTopicStatsInfo",
     "GetTopicsByCluster",
     "Header",
@@ -196,7 +200,7 @@ class SendMessageResponse(Header):
 
 @header(wire={"broker_name": "bname"})
 class PullMessage(Header):
-    """PULL_MESSAGE (11)."""
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
 
     consumer_group: str
     topic: str
@@ -486,12 +490,16 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[Header]]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBroker,
     RequestCode.GET_ALL_PRODUCER_INFO: NoFields,
     RequestCode.DELETE_EXPIRED_COMMITLOG: NoFields,
+    RequestCode.GET_TOPIC_CONFIG: GetTopicConfig,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GetSubscriptionGroupConfig,
+    RequestCode.LITE_PULL_MESSAGE: PullMessage,
 }
 
 # Header of a SUCCESS response; the responses to all other codes have no header fields.
 RESPONSE_HEADERS: Final[dict[RequestCode, type[Header]]] = {
     RequestCode.SEND_MESSAGE: SendMessageResponse,
     RequestCode.PULL_MESSAGE: PullMessageResponse,
+    RequestCode.LITE_PULL_MESSAGE: PullMessageResponse,
     RequestCode.QUERY_MESSAGE: QueryMessageResponse,
     RequestCode.QUERY_CONSUMER_OFFSET: OffsetResponse,
     RequestCode.GET_BROKER_CONFIG: GetBrokerConfigResponse,
