@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from saturnmq.cli.commands import COMMANDS, COMMON, VERSION
+from saturnmq.cli.mqadmin.call import AdminCommand
+from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.output import EXIT_CODES
 from saturnmq.cli.table import Command, Option, add_options, sentence
 from saturnmq.spark.pipelines import NAMES, pipeline
@@ -73,6 +75,17 @@ def lines_of(command: Command) -> Iterator[str]:
         yield from table(actions(command.options))
 
 
+def admin_lines(command: AdminCommand) -> Iterator[str]:
+    """The section of one command in mqadmin's form."""
+    yield from ("", f"## saturnmq admin {command.name}", "", sentence(command.help), "", f"    {command.example}", "")
+    if command.aliases:
+        yield from (f"Alias: {', '.join(f'`{alias}`' for alias in command.aliases)}.", "")
+    yield from ("| option | meaning |", "|---|---|")
+    for one in command.all_options:
+        value = f" {one.long.upper()}" if one.value else ""
+        yield f"| `-{one.letter}, --{one.long}{cell(value)}` | {cell(one.help)}{'; required' if one.required else ''} |"
+
+
 def page() -> str:
     """The page."""
     lines = ["", *table(actions((VERSION, *COMMON))), "", "| exit code | meaning |", "|---|---|"]
@@ -80,6 +93,8 @@ def page() -> str:
     for command in COMMANDS:
         if command.function:
             lines += lines_of(command)
+    for admin_command in ADMIN_COMMANDS:
+        lines += admin_lines(admin_command)
     return HEAD + "\n".join(lines) + "\n"
 
 

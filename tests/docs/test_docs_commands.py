@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import command_lines
@@ -15,6 +16,12 @@ import pytest
 from command_lines import REPOSITORY, Named
 
 from saturnmq.cli.commands import COMMANDS, build_parser
+from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.options import parse as parse_options
+from saturnmq.cli.mqadmin.run import take_common
+from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
+from saturnmq.cli.mqadmin.table import find
+from saturnmq.cli.run import admin_words
 from saturnmq.spark import packing
 from saturnmq.spark.pipelines import NAMES
 
@@ -22,7 +29,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 PLACEHOLDERS = {"COMMAND": "namesrv", "PIPELINE": "export", "NAME": "export"}
 # Words after the name of a program that continue a sentence or the name of a task.
-PROSE = {"needs", "runs", "instead", "shows", "stop", "route", "listener"}
+PROSE = {"commands", "without", "needs", "runs", "instead", "shows", "stop", "route", "listener"}
 
 
 def documents() -> list[Path]:
@@ -73,6 +80,21 @@ def parse(parser: argparse.ArgumentParser, words: list[str], *, whole: bool) -> 
     return argparse.Namespace(), []
 
 
+def admin_problem(words: list[str], *, whole: bool) -> str | None:
+    """What is wrong with the words after `saturnmq admin`, None if nothing is. whole: required options must be there."""
+    if not words:
+        return None
+    command = find(words[0])
+    if command is None:
+        return f"no command {words[0]}"
+    options = [option if whole else replace(option, required=False, group="") for option in command.all_options]
+    try:
+        parse_options(take_common(words[1:])[1], options)
+    except WrongOptions as error:
+        return error.message
+    return None
+
+
 def problem(named: Named) -> str | None:
     """What is wrong with a command line, None if nothing is."""
     words = filled(named.words)
@@ -82,6 +104,9 @@ def problem(named: Named) -> str | None:
         unknown = [word for word in words if "=" not in word and word not in TARGETS]
         unknown += [word for word in words if "=" in word and f"$({word.split('=')[0]}" not in MAKEFILE]
         return f"the Makefile has no {unknown}" if unknown else None
+    admin = admin_words(words)
+    if admin is not None:
+        return admin_problem(admin, whole=named.whole)
     try:
         args, rest = parse(build_parser(), words, whole=named.whole)
         command = getattr(args, "command", None)
@@ -118,7 +143,7 @@ def test_commands_named_in_documents_exist(path: Path) -> None:
 
 @pytest.mark.spark
 def test_examples_of_the_command_table_parse_completely() -> None:
-    for command in COMMANDS:
+    for command in (*COMMANDS, *ADMIN_COMMANDS):
         assert wrong(command_lines.in_code(command.example, command.name)) == []
 
 
@@ -133,7 +158,7 @@ def test_documents_name_commands_of_each_kind() -> None:
     ("text", "reason"),
     [
         ("run `saturnmq doctor` first", "invalid choice: 'doctor'"),
-        ("Create it: saturnmq admin updateTopic -t x", "invalid choice: 'updateTopic'"),
+        ("Create it: saturnmq admin createTopic -t x", "no command createTopic"),
         ("`saturnmq store verify --forced`", "unknown options"),
         ("use saturnmq store repair --at 1 --yess.", "unknown options"),
         ("`saturnmq spark export --topics a`", "unknown options"),

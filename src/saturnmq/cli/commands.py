@@ -137,8 +137,8 @@ STORE_TOOLS: Final = (
 ADMIN: Final = (
     Command(
         "admin",
-        "status, leader and ledgers of a DLedger group",
-        "saturnmq admin ledgerStatus -n 127.0.0.1:9876 -g RaftNode00",
+        "the commands of mqadmin, and the state of DLedger groups",
+        "saturnmq admin topicList -n 127.0.0.1:9876",
     ),
     Command(
         "admin ledgerStatus",

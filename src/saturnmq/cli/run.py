@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 import saturnmq
-from saturnmq.cli.commands import build_parser
+from saturnmq.cli.commands import COMMANDS, COMMON, build_parser
 from saturnmq.cli.output import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -48,8 +49,45 @@ def set_up_logging(*, debug: bool, quiet: bool) -> None:
     logging.basicConfig(level=level, handlers=[handler])
 
 
+def admin_words(words: Sequence[str]) -> list[str] | None:
+    """The words for `saturnmq.cli.mqadmin` if they name `admin` and none of its commands in this table, else None."""
+    flags = {name for each in COMMON for name in each.names}
+    before = list(takewhile(flags.__contains__, words))
+    rest = list(words[len(before) :])
+    if rest[:1] != ["admin"]:
+        return None
+    own = {command.name.split()[1] for command in COMMANDS if command.name.startswith("admin ")}
+    verb = next((word for word in rest[1:] if word not in flags), None)
+    return None if verb in own else [*before, *rest[1:]]
+
+
+def run_admin(words: Sequence[str]) -> int:
+    """Run a command in mqadmin's form; return its exit code."""
+    from saturnmq.cli.mqadmin import run
+
+    set_up_logging(debug="--debug" in words, quiet="--debug" not in words)
+    implementation()
+    try:
+        code = run.main(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return end_of_pipe()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def end_of_pipe() -> int:
+    """End quietly when the reader of stdout has gone; returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_DONE
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    words = admin_words(sys.argv[1:] if argv is None else argv)
+    if words is not None:
+        return run_admin(words)
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     command: Command | None = getattr(args, "command", None)
@@ -70,8 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return fail(error, args, EXIT_USAGE)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
+        return end_of_pipe()
     except ConnectionError as error:
         return fail(error, args, EXIT_UNREACHABLE)
     except KeyboardInterrupt:

@@ -26,7 +26,7 @@ Long: TypeAlias = Annotated[int, "i64"]
 _LIMITS: Final = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
 _SAFE_DIGITS: Final = {"i32": 10, "i64": 19}  # shorter decimal texts cannot exceed the range
 _DECIMAL: Final = re.compile(r"[+-]?\d{1,20}")
-_SECRET_FIELDS: Final = frozenset({"secretKey"})
+SECRET_FIELDS: Final = frozenset({"secretKey"})
 
 
 class FieldSpec(NamedTuple):
@@ -57,7 +57,7 @@ class Header:
     def __repr__(self) -> str:
         """All fields, with secrets masked."""
         shown = (
-            f"{spec.attribute}={'***' if spec.wire in _SECRET_FIELDS else repr(getattr(self, spec.attribute))}"
+            f"{spec.attribute}={'***' if spec.wire in SECRET_FIELDS else repr(getattr(self, spec.attribute))}"
             for spec in self.FIELDS
         )
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -1,0 +1,210 @@
+"""Requests of an administrator to NameServers and brokers: which server is asked, how long, and what a refusal becomes.
+
+Every operation of `saturnmq.admin` sends through here: `read` asks, `change` alters, and with dry_run a change is reported, not
+sent.
+
+Requirements: ADM-03, ADM-07, ADM-09, ADM-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from saturnmq.admin.credentials import AdminAccess
+from saturnmq.client.connection.core import vip_address
+from saturnmq.client.connection.url import parse_addresses
+from saturnmq.client.errors import NoNameServer
+from saturnmq.client.hints import unreachable_name_servers
+from saturnmq.net import RemotingClient
+from saturnmq.net.errors import CallTimeout, ConnectFailed
+from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.fields import SECRET_FIELDS, Header
+from saturnmq.protocol.headers.messaging import GetRouteInfo
+
+R = TypeVar("R")
+TIMEOUT_MS: Final = 5000
+LISTING_SECONDS: Final = 2.0
+CONCURRENT_MAX: Final = 16
+MASTER_ID: Final = 0
+UNKNOWN_CLUSTER: Final = (
+    "[error] Make sure the specified clusterName exists or the name server connected to is correct."
+)
+
+
+class AdminConnection:
+    """Connections to the NameServers and brokers of one cluster.
+
+    dry_run: called with a line per change that would be sent; the change is answered with success and not sent.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        access: AdminAccess | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        vip_channel: bool = False,
+        dry_run: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name_servers: tuple[str, ...] = tuple(parse_addresses(name_servers))
+        self.access = access or AdminAccess()
+        self.timeout_ms = timeout_ms
+        self._vip_channel = vip_channel
+        self._dry_run = dry_run
+        self._client: RemotingClient | None = None
+
+    @property
+    def client(self) -> RemotingClient:
+        """The transport; it is made at the first use, on the running event loop."""
+        if self._client is None:
+            self._client = self.access.client()
+        return self._client
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    # ---- one server
+
+    async def read(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        timeout_ms: int | None = None,
+        accept: Sequence[ResponseCode] = (ResponseCode.SUCCESS,),
+        main_port: bool = False,
+    ) -> Command:
+        """The response of a broker. Raises ResponseError for a code outside `accept`, ConnectFailed, CallTimeout.
+
+        main_port: not over the VIP channel, even if that is switched on (code 26).
+        """
+        where = vip_address(address) if self._vip_channel and not main_port else address
+        return await self._call(where, code, header, body, timeout_ms, accept)
+
+    async def change(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        timeout_ms: int | None = None,
+        main_port: bool = False,
+    ) -> Command:
+        """`read` for a request that changes something: with dry_run it is reported instead of sent."""
+        if self._dry_run is not None:
+            fields = " ".join(f"{name}={_shown(name, value)}" for name, value in _ext(header).items())
+            self._dry_run(f"{address} {code.name} {fields}".rstrip())
+            return Command(ResponseCode.SUCCESS)
+        return await self.read(address, code, header, body, timeout_ms=timeout_ms, main_port=main_port)
+
+    async def _call(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | Mapping[str, str] | None,
+        body: bytes | None,
+        timeout_ms: int | None,
+        accept: Sequence[ResponseCode],
+    ) -> Command:
+        command = Command(code, ext=_ext(header), body=body)
+        answer = await self.client.invoke(address, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+        if answer.code not in accept:
+            raise response_error(answer.code, answer.remark or "", broker=address)
+        return answer
+
+    # ---- NameServers
+
+    async def ask_name_server(
+        self,
+        code: RequestCode,
+        header: Header | Mapping[str, str] | None = None,
+        *,
+        accept: Sequence[ResponseCode] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        """The response of the first NameServer that gives one. Raises NoNameServer naming each failure, ResponseError."""
+        tried = []
+        for address in self.name_servers:
+            try:
+                return await self._call(address, code, header, None, None, accept)
+            except (ConnectFailed, CallTimeout) as error:
+                tried.append((address, error.message))
+        raise NoNameServer(unreachable_name_servers(tried))
+
+    async def change_name_servers(
+        self, code: RequestCode, header: Header | Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> dict[str, Command]:
+        """Send a change to every NameServer, in the order of the list; responses by address. Raises at the first failure."""
+        return {
+            address: await self.change(address, code, header, body, main_port=True) for address in self.name_servers
+        }
+
+    # ---- what the NameServer knows
+
+    async def cluster(self) -> ClusterInfo:
+        """Brokers by name and broker names by cluster (106)."""
+        answer = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of a topic (105). Raises TopicNotExist (17)."""
+        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo(topic=topic))
+        return TopicRouteData.decode(answer.body)
+
+    async def masters(self, cluster: str) -> dict[str, str]:
+        """Addresses of the masters of a cluster by broker name. Raises ConfigError for an unknown cluster (ADM-07)."""
+        found = await self.brokers(cluster)
+        return {one.broker_name: one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs}
+
+    async def masters_and_slaves(self, cluster: str) -> list[str]:
+        """Addresses of all brokers of a cluster. Raises ConfigError for an unknown cluster (ADM-07)."""
+        return [address for one in await self.brokers(cluster) for _, address in sorted(one.broker_addrs.items())]
+
+    async def brokers(self, cluster: str) -> list[BrokerData]:
+        """The brokers of a cluster by name. Raises ConfigError for an unknown cluster (ADM-07)."""
+        known = await self.cluster()
+        if cluster not in known.cluster_addr_table:
+            raise ConfigError(UNKNOWN_CLUSTER)
+        table = known.broker_addr_table
+        return [table[name] for name in sorted(known.cluster_addr_table[cluster]) if name in table]
+
+
+def _shown(name: str, value: str) -> str:
+    return "***" if name in SECRET_FIELDS else value
+
+
+def _ext(header: Header | Mapping[str, str] | None) -> dict[str, str]:
+    if header is None:
+        return {}
+    return header.to_ext() if isinstance(header, Header) else dict(header)
+
+
+async def ask_each(
+    names: Iterable[str], ask: Callable[[str], Awaitable[R]], *, seconds: float = LISTING_SECONDS
+) -> dict[str, R | SaturnError]:
+    """Ask several servers at once; by name, in the order of `names`, the answer or the error. None may take longer than `seconds`.
+
+    For listings: a server that hangs or refuses costs its own row only.
+    """
+    permits = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def one(name: str) -> R | SaturnError:
+        try:
+            async with permits, asyncio.timeout(seconds):
+                return await ask(name)
+        except SaturnError as error:
+            return error
+        except TimeoutError:
+            return CallTimeout(f"no response from {name} within {seconds:g} s", broker=name)
+
+    wanted = list(dict.fromkeys(names))
+    return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))

@@ -1,0 +1,60 @@
+"""What the function of an admin command is given, and the row that names it.
+
+Requirements: ADM-04, CLI-01.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from saturnmq.cli.mqadmin.options import COMMON, Opt, Options
+from saturnmq.cli.mqadmin.output import Output
+
+if TYPE_CHECKING:
+    from saturnmq.admin import Admin
+
+FAMILY: Final = "saturnmq.cli.mqadmin"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of a command: its options, the administration library, and where to print."""
+
+    options: Options
+    admin: Admin
+    out: Output
+
+
+Function = Callable[[Call], Awaitable[int | None]]
+
+
+@dataclass(frozen=True)
+class AdminCommand:
+    """One command. function: `module:function` in this package; it returns an exit code, or None for success.
+
+    changes: whether it changes something, and so knows --dry-run. listing: whether --watch is of use. ours: not in Apache's list.
+    """
+
+    name: str
+    help: str
+    example: str
+    function: str
+    options: tuple[Opt, ...] = ()
+    aliases: tuple[str, ...] = ()
+    changes: bool = False
+    listing: bool = False
+    ours: bool = False
+
+    @property
+    def all_options(self) -> tuple[Opt, ...]:
+        """Its options and the common ones."""
+        return (*COMMON, *self.options)
+
+    def load(self) -> Function:
+        """Import and return the function."""
+        module, _, name = self.function.partition(":")
+        function: Function = getattr(import_module(f"{FAMILY}.{module}"), name)
+        return function
