@@ -1,0 +1,139 @@
+"""The metrics of one process, and their text in pieces.
+
+Every family reads its values when it is scraped: from objects that the data path changes anyway. A scrape is a generator that
+yields after STEP rows at most, so that the event loop serves others in between; the text of one scrape is never in memory as a
+whole. It is not a snapshot: rows of one family may be some milliseconds older than those of the next.
+
+Labels are bounded: constant ones, and names from tables that have limits of their own (topicsMax and others); at most ROWS_MAX rows
+leave in one scrape, and `saturnmq_scrape_omitted_rows` says how many did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+from saturnmq.metrics.histogram import Histogram
+from saturnmq.metrics.text import escaped, head, joined, number, template
+
+STEP: Final = 32  # rows between two yields
+ROWS_MAX: Final = 1_000_000
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+OMITTED: Final = "saturnmq_scrape_omitted_rows"
+
+Row = tuple[tuple[str, ...], float]  # values of the labels, and the number
+Rows = Iterable[Row | None]  # None: a step of work without a row
+
+
+class Registry:
+    """Families in the order of their registration. labels: constant labels of all families that name none themselves.
+
+    registry = Registry()
+    sends = 0
+    registry.counter("shop_sends_total", "Messages sent.", lambda: sends)
+    registry.text()
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None, rows_max: int = ROWS_MAX) -> None:
+        self._labels = dict(labels or {})
+        self._rows_max = rows_max
+        self._families: dict[str, Callable[[], Iterator[str | None]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the families."""
+        return list(self._families)
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Register one value that rises and falls."""
+        self.family(GAUGE, name, text, (), lambda: [((), read())])
+
+    def counter(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Register one value that only rises, from zero at the start of the process. Its name ends with _total."""
+        self.family(COUNTER, name, text, (), lambda: [((), read())])
+
+    def family(
+        self,
+        kind: str,
+        name: str,
+        text: str,
+        labels: tuple[str, ...],
+        rows: Callable[[], Rows],
+        constant: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        """Register a family with a row for each combination of label values. constant: replaces the registry's own.
+
+        Raises ValueError for a name that is taken or not accepted by Prometheus.
+        """
+        if kind == COUNTER and not name.endswith("_total"):
+            raise ValueError(f"the counter {name} must end with _total")
+        template(name, labels, {})
+
+        def lines() -> Iterator[str | None]:
+            fixed = constant() if callable(constant) else constant
+            line = template(name, labels, self._labels if fixed is None else fixed)
+            yield head(name, kind, text)
+            for row in rows():
+                if row is None:
+                    yield None
+                elif not labels:
+                    yield line % number(row[1])
+                else:
+                    values, value = row
+                    shown = number(value) if type(value) is float else value
+                    yield line % (*[escaped(one) for one in values], shown)
+
+        self._add(name, lines)
+
+    def histogram(
+        self, name: str, text: str, read: Histogram | Callable[[], Iterable[tuple[str, Histogram]]], label: str = ""
+    ) -> None:
+        """Register one histogram, or one for each value of a label."""
+        labels = (label,) if label else ()
+
+        def lines() -> Iterator[str]:
+            yield head(name, HISTOGRAM, text)
+            bucket = template(f"{name}_bucket", (*labels, "le"), self._labels)
+            total, count = (template(f"{name}_{part}", labels, self._labels) for part in ("sum", "count"))
+            for value, one in [("", read)] if isinstance(read, Histogram) else read():
+                key = (escaped(value),) if label else ()
+                sums = list(accumulate(one.counts))
+                for edge, below in zip((*map(repr, one.edges), "+Inf"), sums, strict=True):
+                    yield bucket % (*key, edge, below)
+                yield total % (*key, repr(one.sum))
+                yield count % (*key, sums[-1])
+
+        self._add(name, lines)
+
+    def _add(self, name: str, lines: Callable[[], Iterator[str | None]]) -> None:
+        if name in self._families:
+            raise ValueError(f"{name} is registered already")
+        self._families[name] = lines
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text of one scrape; a piece after each STEP rows, or steps without a row, empty then."""
+        left, omitted = self._rows_max, 0
+        part: list[str] = []
+        steps = 0
+        for lines in self._families.values():
+            for line in lines():
+                steps += 1
+                if line is not None:
+                    if left > 0 or line[0] == "#":
+                        left -= 1
+                        part.append(line)
+                    else:
+                        omitted += 1
+                if steps >= STEP:
+                    yield joined(part)
+                    part, steps = [], 0
+        part.append(head(OMITTED, GAUGE, "Rows that did not fit into this answer."))
+        part.append(template(OMITTED, (), {}) % omitted)
+        yield joined(part)
+
+    def text(self) -> str:
+        """The whole text of one scrape, for a registry with few rows."""
+        return b"".join(self.pieces()).decode()
