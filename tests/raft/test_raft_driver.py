@@ -30,6 +30,7 @@ from saturnmq.raft.core.messages import (
     Request,
     Response,
     TransferRequest,
+    TransferResponse,
     VoteRequest,
     VoteResponse,
     VoteResult,
@@ -629,6 +630,30 @@ def test_call_without_response_counts_as_network_error(tmp_path: Path) -> None:
             for writer in writers:
                 writer.close()
                 await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+
+    asyncio.run(run())
+
+
+def test_transfer_ends_when_the_leader_stops(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, rpc_timeout_ms=60_000) as made:
+            await made.append(b"a")
+            await made.equal()
+            leader = await made.a_leader()
+            other = next(n for n in made.names if n != leader.settings.self_id)
+            asked: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+            silent = await asyncio.start_server(lambda reader, writer: asked.put_nowait(writer), "127.0.0.1", 0)
+            host, port = silent.sockets[0].getsockname()[:2]
+            leader.readdress(other, f"{host}:{port}")
+            transfer = asyncio.ensure_future(leader.transfer(other))
+            async with asyncio.timeout(30):
+                writer = await asked.get()
+                await made.stop(leader.settings.self_id)
+                answer = await transfer
+            assert isinstance(answer, TransferResponse) and answer.code == Code.TERM_CHANGED
+            silent.close()
+            writer.close()
+            await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
 
     asyncio.run(run())
 

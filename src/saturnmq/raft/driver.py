@@ -291,10 +291,11 @@ class RaftMember:
             self._feed(lambda: node.push(self._clock_ms()))
 
     async def transfer(self, transferee: str) -> TransferResponse:
-        """Transfer the leadership to a member (DL-L01)."""
+        """Transfer the leadership to a member (DL-L01). A member that stops meanwhile answers TERM_CHANGED."""
         request = self._transfer_request(transferee)
         response = await self._request_core(lambda now, token, node: node.request(now, token, request))
-        assert isinstance(response, TransferResponse)
+        if not isinstance(response, TransferResponse):  # `stop` answers every request alike
+            return TransferResponse(group=self.settings.group, code=response.code)
         return response
 
     def _hand_over(self, transferee: str) -> None:
@@ -465,8 +466,8 @@ class RaftMember:
         self._actions.clear()
         for reply in void:
             answer = self._answers.pop(reply.token, None)
-            if answer is not None and isinstance(reply.response, AppendResponse):
-                answer(AppendResponse(code=Code.DISK_ERROR))  # a local caller has no timeout; a peer has one
+            if answer is not None and isinstance(reply.response, AppendResponse | TransferResponse):
+                answer(type(reply.response)(code=Code.DISK_ERROR))  # a local caller has no timeout; a peer has one
         self._inputs.appendleft(lambda: node.disk_failed(self._clock_ms(), str(error)))
 
     def _send(self, send: Send) -> None:
