@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from saturnmq.admin.credentials import AdminAccess
 from saturnmq.client.connection.core import vip_address
@@ -25,6 +25,9 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.fields import SECRET_FIELDS, Header
 from saturnmq.protocol.headers.messaging import GetRouteInfo
+
+if TYPE_CHECKING:
+    from saturnmq.client.client import Client
 
 R = TypeVar("R")
 TIMEOUT_MS: Final = 5000
@@ -57,6 +60,7 @@ class AdminConnection:
         self._vip_channel = vip_channel
         self._dry_run = dry_run
         self._client: RemotingClient | None = None
+        self._messaging: Client | None = None
 
     @property
     def client(self) -> RemotingClient:
@@ -65,10 +69,33 @@ class AdminConnection:
             self._client = self.access.client()
         return self._client
 
+    async def messaging(self) -> Client:
+        """A client that sends, pulls and queries messages with the same access; it is started at the first use."""
+        if self._messaging is None:
+            from saturnmq.client.client import Client
+
+            self._messaging = Client(
+                name_servers=self.name_servers,
+                timeout=self.timeout_ms / 1000,
+                api_timeout_ms=self.timeout_ms,
+                vip_channel=self._vip_channel,
+                **self.access.client_settings(),
+            )
+            await self._messaging.start()
+        return self._messaging
+
     async def close(self) -> None:
         """Close all connections."""
+        if self._messaging is not None:
+            await self._messaging.stop()
         if self._client is not None:
             await self._client.close()
+
+    def announce(self, change: str) -> bool:
+        """Whether this is a dry run; if so, report a change that does not go through `change`."""
+        if self._dry_run is not None:
+            self._dry_run(change)
+        return self._dry_run is not None
 
     # ---- one server
 
@@ -176,6 +203,12 @@ class AdminConnection:
             raise ConfigError(UNKNOWN_CLUSTER)
         table = known.broker_addr_table
         return [table[name] for name in sorted(known.cluster_addr_table[cluster]) if name in table]
+
+
+def read_address(broker: BrokerData) -> str | None:
+    """The master of a broker, or else the slave with the lowest id; None without an address."""
+    addresses = broker.broker_addrs
+    return addresses[min(addresses)] if addresses else None
 
 
 def _shown(name: str, value: str) -> str:

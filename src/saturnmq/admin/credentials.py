@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.acl.documents import read_document
 from saturnmq.acl.files import HOME_VARIABLE, resolve_secret
@@ -46,6 +46,18 @@ class AdminAccess:
     tls: TlsSettings | None = None
     signer: Signer | None = None
     cluster_secret: str = field(default="", repr=False)
+
+    def client_settings(self) -> dict[str, Any]:
+        """The same access as keywords of `saturnmq.Client`."""
+        found: dict[str, Any] = {} if self.signer is None else dict(self.signer.settings)
+        if self.tls is not None and self.tls.enable:
+            found |= {
+                "tls": True,
+                "tls_verify": self.tls.client_auth_server,
+                "tls_ca": self.tls.client_trust_path or None,
+            }
+            found |= {"tls_cert": self.tls.client_cert_path or None, "tls_key": self.tls.client_key_path or None}
+        return found
 
     def client(self) -> RemotingClient:
         """A client whose requests are signed if there are credentials."""

@@ -32,9 +32,9 @@ EXIT_CODES: Final = {
 _PIPE_COLUMNS: Final = 200
 
 
-def write(text: str) -> None:
+def write(text: str, end: str = "\n") -> None:
     """Print a line on stdout."""
-    print(text, flush=True)
+    print(text, end=end, flush=True)
 
 
 def warn(text: str) -> None:

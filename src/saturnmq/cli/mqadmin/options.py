@@ -27,7 +27,11 @@ class WrongOptions(SaturnError):
 
 @dataclass(frozen=True)
 class Opt:
-    """One option. group: of the options with the same group name exactly one is required, as with Commons CLI's OptionGroup."""
+    """One option.
+
+    long: may end with a blank, which Apache's help prints; it is not typed. group: of the options with the same group name exactly
+    one is required, as with Commons CLI's OptionGroup.
+    """
 
     letter: str
     long: str
@@ -84,7 +88,7 @@ class Options(Mapping[str, str]):
 
 def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
     """Parse the words after a command's name. Raises WrongOptions naming the word and the nearest option."""
-    by_name = {name: option for option in options for name in (option.letter, option.long) if name}
+    by_name = {name: option for option in options for name in (option.letter, option.long.strip()) if name}
     values: dict[str, str] = {}
     at = 0
     while at < len(words):

@@ -58,17 +58,17 @@ class Output:
         self._rows: list[dict[str, Any]] = []
         self._more: dict[str, Any] = {}
 
-    def line(self, text: str = "", **fields: Any) -> None:
-        """Print a line of text; in JSON the fields, if any, are one row."""
+    def line(self, text: str = "", *, end: str = "\n", **fields: Any) -> None:
+        """Print a line of text; in JSON the fields, if any, are one row. end: "" where mqadmin does not end the line."""
         if not self.as_json:
-            write(escaped(text))
+            write(escaped(text), end)
         elif fields:
             self._rows.append(_json_row(fields))
 
-    def summary(self, text: str, **fields: Any) -> None:
+    def summary(self, text: str, *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields stand beside the rows."""
         if not self.as_json:
-            write(escaped(text))
+            write(escaped(text), end)
         else:
             self._more |= _json_row(fields)
 

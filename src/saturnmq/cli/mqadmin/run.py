@@ -121,17 +121,23 @@ def run(command: AdminCommand, words: Sequence[str], common: Common) -> int:
     try:
         options = parse(words, command.all_options)
     except WrongOptions as error:
-        warn(error.message)
-        write(help_text(command.name, command.all_options))
-        return EXIT_FAILED
+        return _wrong(command, error)
     if HELP.key in options:
         write(help_text(command.name, command.all_options))
         return EXIT_DONE
     args = argparse.Namespace(debug=common.debug, json=common.json)
     try:
         return asyncio.run(_run(command, options, common))
+    except WrongOptions as error:  # a value, or options that need each other
+        return _wrong(command, error)
     except (SaturnError, OSError) as error:
         return fail(error, args, EXIT_UNREACHABLE if _is_unreachable(error) else EXIT_FAILED)
+
+
+def _wrong(command: AdminCommand, error: WrongOptions) -> int:
+    warn(error.message)
+    write(help_text(command.name, command.all_options))
+    return EXIT_FAILED
 
 
 def _is_unreachable(error: Exception) -> bool:
