@@ -140,6 +140,14 @@ class Background:
             for _ in self._work.popleft():
                 pass
 
+    def drop(self) -> None:
+        """Close what is left without running it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._work:
+            self._work.popleft().close()
+
     def _run(self) -> None:
         self._timer = None
         until = thread_time() + SLICE_SECONDS

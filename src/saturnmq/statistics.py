@@ -79,9 +79,9 @@ class StatsItem:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was added in the whole window of a day."""
-        copies = self._copies[2]
-        return len(copies) == 3 * DAY.copies and copies[-2] == copies[1]
+        """Whether nothing was added in the whole window of a day, nor since its last copy."""
+        copies = self._copies[LAST_DAY]
+        return len(copies) == 3 * DAY.copies and copies[1] == self.times and copies[2] == self.value
 
 
 class StatsSet:

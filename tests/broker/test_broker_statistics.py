@@ -142,6 +142,84 @@ def test_delivered_delayed_messages_are_counted_for_their_group_and_topic() -> N
     run(work)
 
 
+@pytest.mark.spec("MON-01")
+def test_keys_that_switch_parts_of_the_statistics_off() -> None:
+    async def work() -> None:
+        clock = Clock()
+        off = {"detail_stats": False, "delay_stats": False, "fall_stats": False}
+        async with wire(clock_ms=clock, **off) as w:
+            await w.send(properties={"DELAY": "1"})
+            await w.send()
+            clock.now_ms += 1_100
+            async with asyncio.timeout(20):
+                while w.broker.store.max_offset("T", 0) < 2:
+                    await asyncio.sleep(0)
+            await w.heartbeat("g", "T")
+            assert (await w.pull(group="g")).code == ResponseCode.SUCCESS
+            counted = w.broker.stats
+            assert not any(name.startswith("QUEUE_") for name, _ in counted.sets)
+            assert counted.find("GROUP_GET_LATENCY", "T@g") and not counted.find("GROUP_GET_LATENCY", "0@T@g")
+            assert counted.sets.find("GROUP_GET_NUMS", "SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER") is None
+            own, broker = counted.find("TOPIC_PUT_NUMS", "T"), counted.find("BROKER_PUT_NUMS", CLUSTER)
+            assert own is not None and own.value == 1 and broker is not None and broker.value == 2
+            assert counted.put_messages == 3, "what code 28 shows has all"
+            assert counted.fall_size == {} and set(counted.fall_ms) == {"0@T@g"}
+
+    run(work)
+
+
+@pytest.mark.spec("MON-01")
+def test_distance_from_the_end_counts_from_the_last_pulled_message() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            for _ in range(3):
+                await w.send(body=b"a" * 100)
+            size = w.broker.store.max_physical_offset // 3
+            await w.heartbeat("g", "T")
+            clock.now_ms += 700
+            for offset, bytes_behind in ((0, 3 * size), (2, size)):
+                assert (await w.pull(group="g", offset=offset, maxMsgNums=1)).code == ResponseCode.SUCCESS
+                assert w.broker.stats.fall_size == {"0@T@g": bytes_behind}
+            assert w.broker.stats.fall_ms["0@T@g"] >= 700
+
+    run(work)
+
+
+@pytest.mark.spec("MON-12")
+def test_only_keys_of_the_deleted_name_are_removed() -> None:
+    """The name of a topic may be that of a group, of the cluster, or a number."""
+    made = Stats("T", Clock(), delete_unused=True)
+
+    def keys() -> set[str]:
+        return {key for _, one in made.sets for key in one.items} | set(made.fall_size) | set(made.fall_ms)
+
+    def count() -> None:
+        for topic, group in (("T", "g"), ("T2", "T"), ("7", "8")):
+            made.put(topic, 1, 1)
+            made.got(topic, group, 1, 1)
+            made.pulled(topic, group, 7, 0, 1, 1)
+            made.sent_back(topic, group)
+        made.delivered("T2", 8, 1)
+        for _ in made.sample_sets():
+            pass
+
+    count()
+    everything = keys()
+    made.deleted(topic="T")
+    assert everything - keys() == {"T@g", "7@T@g"}
+    assert made.sets.find("TOPIC_PUT_NUMS", "T") is None and made.sets.find("BROKER_PUT_NUMS", "T") is not None
+    made.deleted(group="8")
+    assert everything - keys() == {"T@g", "7@T@g", "7@8", "7@7@8"}, "queue 8 of the delay topic is no group"
+    made.deleted(topic="7")
+    assert keys() == {"T", "T2", "T2@T", "7@T2@T", "SCHEDULE_TOPIC_XXXX@8@SCHEDULE_CONSUMER",
+                      "SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER"}  # fmt: skip
+    count()
+    assert keys() == everything
+    found = made.sets.find("TOPIC_PUT_NUMS", "T")
+    assert found is not None and found.value == 1, "counted from its new start"
+
+
 @pytest.mark.spec("RT-03")
 def test_consume_tps_is_the_groups_rate_of_the_last_minute() -> None:
     async def work() -> None:
@@ -270,13 +348,14 @@ def test_daily_counters_change_at_local_midnight(
                      "msgGetTotalYesterdayMorning", "msgGetTotalTodayMorning", "msgGetTotalTodayNow")  # fmt: skip
             return [int(rows[name]) for name in names]
 
+        assert days() == [0] * 6, "nothing is kept over a restart"
         made.put("T", 5, 500)
         made.got("T", "g", 2, 200)
         made.note_time(midnight - 1)
         assert days() == [0, 0, 5, 0, 0, 2]
         with caplog.at_level("INFO", "saturnmq"):
             made.note_time(midnight)
-        assert "yesterday put message total=5" in caplog.text and "yesterday get message total=2" in caplog.text
+        assert "yesterday put message total: 5" in caplog.text and "yesterday get message total: 2" in caplog.text
         made.put("T", 1, 100)
         made.note_time(midnight + 86_400_000 - 1)
         assert days() == [0, 5, 6, 0, 2, 2]

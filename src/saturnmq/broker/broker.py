@@ -49,6 +49,7 @@ from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.notices import MemberNotices
 from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.services.reporting import Reporting
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
 from saturnmq.broker.services.timer import TimerService
@@ -194,7 +195,9 @@ class Broker:
     def _make_services(self, tls: TlsSettings | None, delay_class: type[DelayService]) -> None:
         settings = self.settings
         self._delay_class = delay_class
-        self.stats = Stats(self.settings.cluster_name, self._clock_ms, self.settings.delete_unused_stats)
+        self.stats = Stats(settings.cluster_name, self._clock_ms, settings.delete_unused_stats,
+                           detail=settings.detail_stats, delays=settings.delay_stats, falls=settings.fall_stats)  # fmt: skip
+        self.reporting = Reporting(self.stats, self._clock_ms, lambda: settings.stats_lines_max)
         self.master = MasterServices(self._make_master_services, self._task_failed)
         self.long_polling = LongPolling(
             lambda parked: pull.resume(self._pull_context, parked),
@@ -401,7 +404,7 @@ class Broker:
                 self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets),
                 self._every(self.settings.client_scan_ms / 1000, self.expire_clients),
                 self._every(SAVE_SECONDS, self.filters.save_soon),
-                self._every(SAMPLE_SECONDS, self._sample, 0),
+                self._every(SAMPLE_SECONDS, self.reporting.tick, 0),
                 self._every(CHECK_SECONDS, self._disable_slow_groups),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save()),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save()),
@@ -452,6 +455,7 @@ class Broker:
         """
         self.long_polling.abort()
         self.admission.stop()
+        self.reporting.stop()
         self.notices.stop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -476,6 +480,7 @@ class Broker:
             self.admission.stop()
             await cancel(*self._tasks)
             self._tasks = []
+            self.reporting.stop()
             await asyncio.gather(self._server.stop(), self._fast.stop(), self.master.delay.stop())
             await asyncio.gather(self.master.timer.stop(), self.master.transactions.stop())
             self.notices.stop()
@@ -632,7 +637,3 @@ class Broker:
         log.info("dispatch behind commit log %s bytes", self.store.behind_bytes)  # DG-10
         if self.ha_master is not None:
             self.ha_master.log_lag()
-
-    def _sample(self) -> None:
-        for due in self.stats.sample(asyncio.get_running_loop().time(), self._clock_ms()):
-            self.cleaning.begin(due)

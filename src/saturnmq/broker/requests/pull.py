@@ -162,7 +162,7 @@ def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
 
 def _count(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetResult, ns: int) -> None:
     last = result.buffers[-1]
-    behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big") - len(last)
+    behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big")
     behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
     ctx.stats.got(topic, group, result.count, result.total_bytes)
     ctx.stats.pulled(topic, group, queue_id, ns, behind_bytes, behind_ms)

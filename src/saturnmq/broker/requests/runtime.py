@@ -79,7 +79,7 @@ def ratio(percent: int) -> str:
 
 def view_stats(ctx: RuntimeContext, connection: Connection, request: Command, header: h.ViewBrokerStatsData) -> Command:
     """Serve VIEW_BROKER_STATS_DATA (315): one item's sums over the last minute, hour and day."""
-    item = ctx.stats.sets.find(header.stats_name, header.stats_key)
+    item = ctx.stats.find(header.stats_name, header.stats_key)
     if item is None:
         text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)

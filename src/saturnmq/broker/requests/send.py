@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
-from saturnmq.broker.services.statistics import QUEUE_PUTS
 from saturnmq.broker.services.timer import deliver_ms_of
 from saturnmq.broker.services.transactions import as_half
 from saturnmq.net import Connection, Later
@@ -297,7 +296,7 @@ def put_one(
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put(topic, 1, result.size, perf_counter_ns() - began_ns)
         if topic == SCHEDULE_TOPIC:
-            ctx.stats.scheduled(queue_id, result.size, QUEUE_PUTS)
+            ctx.stats.scheduled(queue_id, result.size)
         if half:
             ctx.master.transactions.prepared(message, result)
     return result, wait

@@ -11,7 +11,6 @@ from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.send import refused_at_arrival, refused_while_flush_lags
 from saturnmq.broker.services.delay import scheduled
-from saturnmq.broker.services.statistics import QUEUE_PUTS
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import (
@@ -84,7 +83,7 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
 def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
     ctx.stats.put(copy.topic, 1, size)
     if copy.topic == SCHEDULE_TOPIC:
-        ctx.stats.scheduled(copy.queue_id, size, QUEUE_PUTS)
+        ctx.stats.scheduled(copy.queue_id, size)
     properties = copy.properties_raw.decode(errors="surrogateescape")
     origin = find(properties, PropertyKey.RETRY_TOPIC) or ""  # the sender's text, unless it is a topic here
     ctx.stats.sent_back(origin if ctx.topics.exists(origin) else "", group)

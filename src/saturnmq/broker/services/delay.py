@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.broker.services.periodic import RepeatedTask
-from saturnmq.broker.services.statistics import QUEUE_GETS, SCHEDULE_GROUP, Stats
+from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
@@ -296,9 +296,7 @@ class DelayService:
             return True
         result = self._store.put(copy)
         if result.status is PutStatus.PUT_OK:
-            self._stats.put(copy.topic, 1, result.size)
-            self._stats.got(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, result.size)
-            self._stats.scheduled(level.number - 1, result.size, QUEUE_GETS, SCHEDULE_GROUP)
+            self._stats.delivered(copy.topic, level.number - 1, result.size)
             return True
         if level.rest_ms < RETRY_MS_MAX:  # logged for the first retries only
             log.warning("delayed message not delivered, retried level=%s offset=%s status=%s reason=%s", level.number, offset,

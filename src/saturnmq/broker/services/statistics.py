@@ -1,5 +1,7 @@
 """Message counters of a broker: totals for the runtime information (28), and the statistics sets (315).
 
+Lines about the store as a whole go to `saturnmq.store.statistics` every minute, in Apache RocketMQ's text.
+
 Requirements: RT-01, MON-01, MON-12, MON-14, MON-18.
 """
 
@@ -17,9 +19,11 @@ from saturnmq.statistics import ITEMS_MAX, StatsItem, StatsSets
 from saturnmq.statistics import SAMPLE_SECONDS as SETS_SECONDS
 
 log = logging.getLogger(__name__)
+store_log: Final = logging.getLogger("saturnmq.store.statistics")
 
 SAMPLE_SECONDS: Final = 1
 _RATES: Final = (10, 60, 600)  # s
+_PUTS, _FOUND, _MISS, _GOT = range(1, 5)  # places of the totals in a sample
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 QUEUE_PUTS: Final = ("QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE")
 QUEUE_GETS: Final = ("QUEUE_GET_NUMS", "QUEUE_GET_SIZE")
@@ -30,6 +34,10 @@ NAMES: Final = (
     "COMMERCIAL_SEND_TIMES", "COMMERCIAL_SEND_SIZE", "COMMERCIAL_RCV_TIMES", "COMMERCIAL_RCV_SIZE", "COMMERCIAL_RCV_EPOLLS",
     "COMMERCIAL_SNDBCK_TIMES", "COMMERCIAL_PERM_FAILURES",
 )  # fmt: skip
+_OF_TOPIC: Final = (
+    "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *QUEUE_PUTS, *QUEUE_GETS, "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS",
+)  # fmt: skip
+_OF_GROUP: Final = (*QUEUE_GETS, "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "GROUP_GET_LATENCY")
 _COARSE: Final = (
     (1, "[<=0ms]"), (10, "[0~10ms]"), (50, "[10~50ms]"), (100, "[50~100ms]"), (200, "[100~200ms]"), (500, "[200~500ms]"),
     (1000, "[500ms~1s]"), (2000, "[1~2s]"), (3000, "[2~3s]"), (4000, "[3~4s]"), (5000, "[4~5s]"), (10_000, "[5~10s]"),
@@ -80,6 +88,11 @@ class PutTimes:
             low = high
         return f"{text}[10s~]:{sum(self._full[low:])} "
 
+    @property
+    def last_minute(self) -> int:
+        """Number of puts in the last full minute."""
+        return sum(self._full or ())
+
     def percentile(self, share: float) -> float:
         """Time in ms that this share of the last full minute's puts did not exceed, interpolated within its bucket; 0 without."""
         counts = self._full or []
@@ -98,11 +111,16 @@ class Stats:
     """Totals since the start, sampled each second for rates over 10, 60 and 600 s, and statistics by topic and group.
 
     cluster: key of the broker's own items. clock_ms: Unix ms. delete_unused: whether items of deleted topics and groups go.
+    detail: whether there are items of single queues. delays: whether deliveries of delayed messages are counted by topic and group.
+    falls: whether the distance of each pull from the log's end is recorded.
     """
 
     __slots__ = (
         "_cluster",
+        "_delays",
         "_delete_unused",
+        "_detail",
+        "_falls",
         "_gets",
         "_latencies",
         "_morning",
@@ -110,6 +128,7 @@ class Stats:
         "_puts",
         "_samples",
         "_ticks",
+        "_unlisted",
         "fall_ms",
         "fall_size",
         "get_bytes",
@@ -125,15 +144,26 @@ class Stats:
         "started_ms",
     )  # fmt: skip
 
-    def __init__(self, cluster: str, clock_ms: Callable[[], int], delete_unused: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        delete_unused: bool = False,
+        *,
+        detail: bool = True,
+        delays: bool = True,
+        falls: bool = True,
+    ) -> None:
         self.started_ms = clock_ms()
         self.put_messages = self.put_bytes = self.put_failed = 0
         self.get_messages = self.get_bytes = self.get_found = self.get_miss = self.get_max_ms = 0
         self.put_times = PutTimes()
-        self.sets = StatsSets(NAMES, clock_ms)
+        self.sets = StatsSets(tuple(name for name in NAMES if detail or not name.startswith("QUEUE_")), clock_ms)
         self.fall_size: dict[str, int] = {}  # bytes behind the log's end at the last pull, by queueId@topic@group
         self.fall_ms: dict[str, int] = {}
         self._cluster, self._delete_unused = cluster, delete_unused
+        self._detail, self._delays, self._falls = detail, delays, falls
+        self._unlisted = 0  # messages that were put but count for no topic
         self._puts: dict[str, tuple[StatsItem, StatsItem]] = {}
         self._gets: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
         self._latencies: dict[tuple[int, str, str], tuple[StatsItem, str]] = {}
@@ -164,6 +194,9 @@ class Stats:
     def got(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that were read for a group."""
         self.get_messages += count
+        self._read(topic, group, count, size)
+
+    def _read(self, topic: str, group: str, count: int, size: int) -> None:
         self.get_bytes += size
         pair = self._gets.get((topic, group))
         if pair is None:
@@ -184,14 +217,16 @@ class Stats:
         known = self._latencies.get((queue_id, topic, group))
         if known is None:
             key = f"{queue_id}@{topic}@{group}"
-            known = self._latencies[queue_id, topic, group] = self.sets["GROUP_GET_LATENCY"].item(key), key
+            item = self.sets["GROUP_GET_LATENCY"].item(key if self._detail else f"{topic}@{group}")
+            known = self._latencies[queue_id, topic, group] = item, key
         latency, key = known
         ms = ns // 1_000_000
         latency.value += ms
         latency.times += 1
         self.get_max_ms = max(self.get_max_ms, ms)
-        self.fall_size[key] = behind_bytes
         self.fall_ms[key] = behind_ms
+        if self._falls:
+            self.fall_size[key] = behind_bytes
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count one message that a group sent back."""
@@ -199,13 +234,33 @@ class Stats:
         item.value += 1
         item.times += 1
 
-    def scheduled(self, queue_id: int, size: int, names: tuple[str, str], group: str = "") -> None:
-        """Count a message of the delay topic that was stored or, for a group, delivered. names: the sets of numbers and bytes."""
-        key = f"{SCHEDULE_TOPIC}@{queue_id}" + (f"@{group}" if group else "")
+    def scheduled(self, queue_id: int, size: int) -> None:
+        """Count a message that was stored in a queue of the delay topic, besides `put`."""
+        self._queued(QUEUE_PUTS, f"{SCHEDULE_TOPIC}@{queue_id}", size)
+
+    def delivered(self, topic: str, queue_id: int, size: int) -> None:
+        """Count a delayed message that was taken from a queue of the delay topic and stored in its own topic."""
+        if not self._delays:
+            self.put_messages += 1
+            self.put_bytes += size
+            self._unlisted += 1
+            return
+        self.put(topic, 1, size)
+        self._read(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
+        self._queued(QUEUE_GETS, f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", size)
+
+    def _queued(self, names: tuple[str, str], key: str, size: int) -> None:
+        if not self._detail:
+            return
         for name, value in zip(names, (1, size), strict=True):
             item = self.sets[name].item(key)
             item.value += value
             item.times += 1
+
+    def find(self, name: str, key: str) -> StatsItem | None:
+        """An item of the sets with its present total, or None if nothing was added to it yet."""
+        self._note_broker_totals()
+        return self.sets.find(name, key)
 
     # ---- forgetting
 
@@ -214,15 +269,17 @@ class Stats:
         if not self._delete_unused:
             return
 
-        def unwanted(key: str) -> bool:
-            parts = key.split("@")
-            return topic in parts[:2] if topic else len(parts) > 1 and parts[-1] == group
-
-        for _, one in self.sets:
-            one.remove(unwanted)
+        for name, one in self.sets:
+            if topic and name in _OF_TOPIC:
+                one.remove(lambda key: key.partition("@")[0] == topic)
+            elif name == "GROUP_GET_LATENCY" and topic:
+                one.remove(lambda key: key.split("@")[-2] == topic)
+            elif not topic and name in _OF_GROUP:
+                one.remove(lambda key: key.rpartition("@")[2] == group)
         for values in (self.fall_size, self.fall_ms):
-            for key in [key for key in values if unwanted(key)]:
-                del values[key]
+            for key in list(values):
+                if key.split("@")[1] == topic if topic else key.rpartition("@")[2] == group:
+                    del values[key]
         self._drop_cached()
 
     def _drop_cached(self) -> None:
@@ -239,19 +296,46 @@ class Stats:
         self.note_time(now_ms)
         self._ticks += 1
         if self._ticks % 60 == 0:
-            self.put_times.rotate()
+            self._log_store(now_seconds)
         if self._ticks % SETS_SECONDS == 1:
             yield self.sample_sets()
 
     def sample_sets(self) -> Generator[None, None, None]:
         """Sample the statistics sets; to be run each ten seconds. Keys are cached between two samples only."""
-        self.sets["BROKER_PUT_NUMS"].item(self._cluster).value = self.put_messages
-        self.sets["BROKER_GET_NUMS"].item(self._cluster).value = self.get_messages
+        self._note_broker_totals()
         for values in (self.fall_size, self.fall_ms):
             while len(values) > ITEMS_MAX:
                 del values[next(iter(values))]
         self._drop_cached()
         yield from self.sets.sampling()
+
+    def _note_broker_totals(self) -> None:
+        """Copy the broker's totals to its items, whose number of changes Apache RocketMQ does not count."""
+        for name, total in (
+            ("BROKER_PUT_NUMS", self.put_messages - self._unlisted),
+            ("BROKER_GET_NUMS", self.get_messages),
+        ):
+            if total:
+                self.sets[name].item(self._cluster).value = total
+
+    def _log_store(self, now_seconds: float) -> None:
+        """Log the rates of the last minute and begin a new minute of put times (each 60 s)."""
+        totals = (
+            (_PUTS, self.put_messages),
+            (_FOUND, self.get_found),
+            (_MISS, self.get_miss),
+            (_GOT, self.get_messages),
+        )
+        store_log.info(
+            "[STORETPS] put_tps %s get_found_tps %s get_miss_tps %s get_transfered_tps %s",
+            *(self._rate(column, total, now_seconds, 60) for column, total in totals),
+        )
+        self.put_times.rotate()
+        store_log.info(
+            "[PAGECACHERT] TotalPut %s, PutMessageDistributeTime %s",
+            self.put_times.last_minute,
+            self.put_times.distribution(),
+        )
 
     def note_time(self, now_ms: int) -> None:
         """Begin a new day of the daily counters at local midnight (MON-14)."""
@@ -260,23 +344,24 @@ class Stats:
         self._next_midnight_ms = _midnight_after(now_ms)
         self._morning = (*self._morning[2:], self.put_messages, self.get_messages)
         before_puts, before_gets, puts, gets = self._morning
-        log.info("yesterday put message total=%s", puts - before_puts)
-        log.info("yesterday get message total=%s", gets - before_gets)
+        log.info("yesterday put message total: %s", puts - before_puts)
+        log.info("yesterday get message total: %s", gets - before_gets)
 
     def _rates(self, column: int, total: int, now_seconds: float) -> str:
-        rates = []
-        for window in _RATES:
-            first = next((s for s in self._samples if s[0] >= now_seconds - window), None)
-            elapsed = now_seconds - first[0] if first else 0.0
-            rates.append((total - int(first[column])) / elapsed if first and elapsed > 0 else 0.0)
-        return " ".join(str(rate) for rate in rates)
+        return " ".join(str(self._rate(column, total, now_seconds, window)) for window in _RATES)
+
+    def _rate(self, column: int, total: int, now_seconds: float, window: int) -> float:
+        """Changes per second in the last `window` seconds, or since the first sample if that was later."""
+        first = next((s for s in self._samples if s[0] >= now_seconds - window), None)
+        elapsed = now_seconds - first[0] if first else 0.0
+        return (total - int(first[column])) / elapsed if first and elapsed > 0 else 0.0
 
     def table(self, now_seconds: float) -> dict[str, str]:
         """Rows of the runtime information, with names and formats of Apache RocketMQ."""
         gets = self.get_found + self.get_miss
         average = self.put_bytes / self.put_messages if self.put_messages else 0.0
-        found = self._rates(2, self.get_found, now_seconds)
-        miss = self._rates(3, self.get_miss, now_seconds)
+        found = self._rates(_FOUND, self.get_found, now_seconds)
+        miss = self._rates(_MISS, self.get_miss, now_seconds)
         both = " ".join(str(float(a) + float(b)) for a, b in zip(found.split(), miss.split(), strict=True))
         return {
             "bootTimestamp": str(self.started_ms),
@@ -295,11 +380,11 @@ class Stats:
             "msgGetTotalTodayMorning": str(self._morning[3]),
             "msgPutTotalYesterdayMorning": str(self._morning[0]),
             "msgGetTotalYesterdayMorning": str(self._morning[1]),
-            "putTps": self._rates(1, self.put_messages, now_seconds),
+            "putTps": self._rates(_PUTS, self.put_messages, now_seconds),
             "getFoundTps": found,
             "getMissTps": miss,
             "getTotalTps": both,
-            "getTransferedTps": self._rates(4, self.get_messages, now_seconds),
+            "getTransferedTps": self._rates(_GOT, self.get_messages, now_seconds),
             "getTimesTotal": str(gets),
         }
 
