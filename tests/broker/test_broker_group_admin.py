@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import Clock, Wire, run, wall_clock_ms, wire
+from wire import Clock, Wire, commit, member, run, wall_clock_ms, wire
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests import relay
@@ -19,7 +17,7 @@ from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.services.address_server import LookupFailed, parse
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.net import Connection, NetSettings
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
@@ -28,9 +26,9 @@ from saturnmq.protocol.bodies import (
     ConsumeStatsList,
     ConsumeTimeSpans,
     GetConsumerStatusBody,
+    GroupList,
     HeartbeatData,
     MessageQueue,
-    QueryConsumeQueueResponse,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
     SubscriptionData,
@@ -38,32 +36,12 @@ from saturnmq.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
+from saturnmq.protocol.codes import VERSION_RELAY, Language, RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, decode_records, java_hash
 from saturnmq.store import PutStatus, StoreProfile, StoreSettings
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-@asynccontextmanager
-async def member(
-    w: Wire, handler: Callable[[Connection, Command], Any], *, client_id: str = "m1", language: int = Language.JAVA
-) -> AsyncIterator[RemotingClient]:
-    """A consumer of group G and topic T whose handler answers the broker's requests."""
-    client = RemotingClient(settings=NetSettings(), handler=handler)
-    data = HeartbeatData(client_id, [], [ConsumerData("G", subscription_data_set=[SubscriptionData("T")])])
-    beat = Command(RequestCode.HEART_BEAT, body=data.encode(), language=language)
-    try:
-        assert (await client.invoke(w.server.broker_address, beat, 5000)).code == 0
-        yield client
-    finally:
-        await client.close()
-
-
-async def commit(w: Wire, offset: int, *, group: str = "G", queue: int = 0, topic: str = "T") -> None:
-    ask = {"consumerGroup": group, "topic": topic, "queueId": queue}
-    assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **ask)).code == 0
 
 
 async def send_at(w: Wire, clock: Clock, *times_ms: int) -> None:
@@ -261,45 +239,10 @@ def test_broker_consume_stats_list_every_write_queue() -> None:
     run(work)
 
 
-@pytest.mark.spec("CQ-01", "OF-07")
-def test_query_consume_queue_evaluates_group_tags() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for tag in ("a", "b", "a"):
-                await w.send(properties={"TAGS": tag})
-
-            async def asked(**ext: object) -> tuple[Command, QueryConsumeQueueResponse | None]:
-                answer = await w.call(
-                    RequestCode.QUERY_CONSUME_QUEUE, **({"topic": "T", "queueId": 0, "index": 0, "count": 10} | ext)
-                )
-                return answer, QueryConsumeQueueResponse.decode(answer.body) if answer.body else None
-
-            _, found = await asked()
-            assert found is not None and (found.min_queue_index, found.max_queue_index) == (0, 3)
-            assert [(u.tags_code, u.eval) for u in found.queue_data] == [
-                (97, False),
-                (98, False),
-                (97, False),
-            ]  # no group given
-            assert found.queue_data[0].physic_offset == 0
-            assert found.queue_data[1].physic_offset == found.queue_data[0].physic_size
-            _, found = await asked(index=1, count=1, consumerGroup="G")
-            assert found is not None and found.filter_data == "G@T is not online!" and len(found.queue_data) == 1
-            await w.heartbeat("G", "T", tags="b")
-            _, found = await asked(consumerGroup="G")
-            assert found is not None and [u.eval for u in found.queue_data] == [False, True, False]
-            assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
-            for wrong in ({"index": 3}, {"index": -1}, {"queueId": 9}, {"topic": "None"}):
-                answer, _ = await asked(**wrong)
-                assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")
-
-    run(work)
-
-
 # ---- relayed requests (CA-15)
 
 
-@pytest.mark.spec("CA-15")
+@pytest.mark.spec("CA-15", "RT-08", "ADM-22")
 def test_relayed_requests_reach_consumer() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -322,7 +265,7 @@ def test_relayed_requests_reach_consumer() -> None:
                 who = {"consumerGroup": "G", "clientId": "m1"}
                 info = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, jstackEnable=True, **who)
                 assert ConsumerRunningInfo.decode(info.body).properties["PROP_CONSUMER_START_TIMESTAMP"] == "7"
-                assert asked[-1].ext["jstackEnable"] == "true"
+                assert asked[-1].ext == who | {"jstackEnable": "true"}
                 direct = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.ext["msgId"], **who)
                 result = ConsumeMessageDirectlyResult.decode(direct.body)
                 assert (result.consume_result, result.spent_time_mills) == ("CR_LATER", 3)
@@ -337,7 +280,7 @@ def test_relayed_requests_reach_consumer() -> None:
     run(work)
 
 
-@pytest.mark.spec("CA-15")
+@pytest.mark.spec("CA-15", "RT-08", "ADM-22")
 def test_relay_reports_offline_and_silent_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert relay.RELAY_TIMEOUT_MS == 10_000
     monkeypatch.setattr(relay, "RELAY_TIMEOUT_MS", 50)
@@ -358,6 +301,56 @@ def test_relay_reports_offline_and_silent_consumer(monkeypatch: pytest.MonkeyPat
                 for message_id in ("nonsense", sent.ext["msgId"][:-2] + "08"):
                     bad = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=message_id, **who)
                     assert bad.code == ResponseCode.SYSTEM_ERROR
+
+    run(work)
+
+
+@pytest.mark.spec("RT-08", "ADM-22")
+def test_relay_refuses_members_of_releases_that_would_not_answer() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send()
+            asked: list[int] = []
+
+            def answer(connection: Connection, request: Command) -> Command:
+                asked.append(request.code)
+                return request.reply(body=b"{}")
+
+            for version, code in ((VERSION_RELAY - 1, 1), (VERSION_RELAY, 0)):
+                who = {"consumerGroup": "G", "clientId": f"of-{version}"}
+                async with member(w, answer, client_id=who["clientId"], version=version):
+                    for request, ext in (
+                        (RequestCode.GET_CONSUMER_RUNNING_INFO, {}),
+                        (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"msgId": sent.ext["msgId"]}),
+                    ):
+                        relayed = await w.call(request, **who, **ext)
+                        assert relayed.code == code
+                        assert ("upgrade it to V3_1_8_SNAPSHOT" in (relayed.remark or "")) is bool(code)
+            assert [code for code in asked if code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] == [307, 309]
+
+    run(work)
+
+
+@pytest.mark.spec("RT-11")
+def test_groups_of_a_topic_subscribe_it_or_have_offsets() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send()).code == 0 and (await w.send("U")).code == 0
+            for group in ("offline", "G"):
+                await commit(w, 1, group=group)
+            await w.heartbeat("G", "T")
+            await w.heartbeat("online", "T", "U", client_id="c2")
+            groups = {
+                topic: GroupList.decode(
+                    (await w.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic)).body
+                ).group_list
+                for topic in ("T", "U", "None")
+            }
+            assert {topic: sorted(names) for topic, names in groups.items()} == {
+                "T": ["G", "offline", "online"],
+                "U": ["online"],
+                "None": [],
+            }
 
     run(work)
 

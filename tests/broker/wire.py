@@ -12,7 +12,7 @@ from harness import virtualtime
 from saturnmq.broker import BrokerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import VERSION, Language, RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import BatchItem, Message, decode_records, encode_batch, encode_properties
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
@@ -139,3 +139,29 @@ async def wire(
             yield w
         finally:
             await w.client.close()
+
+
+@asynccontextmanager
+async def member(
+    w: Wire,
+    handler: Callable[[Connection, Command], Any],
+    *,
+    client_id: str = "m1",
+    language: int = Language.JAVA,
+    version: int = VERSION,
+) -> AsyncIterator[RemotingClient]:
+    """A consumer of group G and topic T whose handler answers the broker's requests."""
+    client = RemotingClient(settings=NetSettings(), handler=handler)
+    data = HeartbeatData(client_id, [], [ConsumerData("G", subscription_data_set=[SubscriptionData("T")])])
+    beat = Command(RequestCode.HEART_BEAT, body=data.encode(), language=language, version=version)
+    try:
+        assert (await client.invoke(w.server.broker_address, beat, 5000)).code == 0
+        yield client
+    finally:
+        await client.close()
+
+
+async def commit(w: Wire, offset: int, *, group: str = "G", queue: int = 0, topic: str = "T") -> None:
+    """Commit an offset of a group."""
+    ask = {"consumerGroup": group, "topic": topic, "queueId": queue}
+    assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **ask)).code == 0

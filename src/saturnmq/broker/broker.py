@@ -296,7 +296,8 @@ class Broker:
         yield OffsetContext(store, topics, groups, offsets, master, slices)
         yield AclContext(settings, identity, self._access.plain)
         yield AdminContext(store, topics, groups, offsets, self.registrar, slices, self.stats)
-        yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity, slices, self.stats)
+        yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity, slices, self.stats,
+                              self.filters)  # fmt: skip
 
     def _make_dledger(self, group: GroupMember, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
         copy = LeaderCopy(

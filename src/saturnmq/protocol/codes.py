@@ -12,6 +12,8 @@ VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
 VERSION_DESC: Final = "V4_9_7"  # name of that release in Java's MQVersion
 VERSION_STANDARD_JSON: Final = 401  # from this version on, the NameServer answers clients in standard JSON (NS-22)
 VERSION_REGISTER_BODY: Final = 37  # from this version on, REGISTER_BROKER carries RegisterBrokerBody (NS-13)
+VERSION_OFFSET_PUSH: Final = 28  # 3.0.7: from this version on, clients take the offsets of 220 and answer 221
+VERSION_RELAY: Final = 62  # 3.1.8: from this version on, clients answer 307 and 309
 VERSION_MAX_RECONSUME: Final = 121  # from this version on, the client's maxReconsumeTimes is honoured (SND-09)
 
 
@@ -271,6 +273,11 @@ OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 REPLY_TOPIC_SUFFIX: Final = "REPLY_TOPIC"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_TOPICS: Final = frozenset(  # of every broker; each has more, named after itself and its cluster
+    {AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC,
+     SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
+)  # fmt: skip
 FORBIDDEN_SEND_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
 )

@@ -29,6 +29,7 @@ from saturnmq.protocol.codes import (
     LMQ_PREFIX,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
+    SYSTEM_TOPICS,
     TIMER_TOPIC,
     ResponseCode,
 )
@@ -54,7 +55,7 @@ async def update_topic(
     Answers once every NameServer has it, or after the limit for one that does not respond (NS-34).
     """
     problem = topic_problem(header.topic)
-    if problem is None and header.topic in ctx.topics.system:
+    if problem is None and ctx.topics.is_system(header.topic):
         problem = f"The topic[{header.topic}] is conflict with system topic."
     for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
         if problem is None and not 1 <= count <= QUEUES_MAX:
@@ -106,7 +107,7 @@ def group_config(
 async def delete_topic(ctx: AdminContext, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
     """Serve DELETE_TOPIC_IN_BROKER (215): delete settings, consumer offsets and queues; records expire with the log."""
     problem = topic_problem(header.topic)
-    if problem is None and header.topic in ctx.topics.system:
+    if problem is None and ctx.topics.is_system(header.topic):
         problem = f"The topic[{header.topic}] is conflict with system topic."
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
@@ -121,7 +122,7 @@ async def delete_topic(ctx: AdminContext, connection: Connection, request: Comma
 
 def system_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
-    return request.reply(body=TopicList(sorted(ctx.topics.system)).encode())
+    return request.reply(body=TopicList(sorted(ctx.topics.system | SYSTEM_TOPICS)).encode())
 
 
 async def update_group(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:

@@ -167,6 +167,7 @@ class ProgressContext:
     identity: Identity
     slices: Slices
     stats: Stats
+    filters: Filters
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Admin requests on the progress of consumer groups and on consume queues (222, 303, 308, 314, 317, 321).
+"""Admin requests on the progress of consumer groups (222, 303, 308, 314, 317).
 
 Requirements: OF-06, OF-07, RT-05.
 """
@@ -9,14 +9,11 @@ import logging
 
 from saturnmq.broker.requests.admin import ENTRIES_MAX, consume_stats_of, write_width
 from saturnmq.broker.requests.context import ProgressContext
-from saturnmq.broker.state.filters import wanted_by_tags
-from saturnmq.filter import is_tag_kind
+from saturnmq.broker.requests.relay import require_offset_push
 from saturnmq.net import Connection, SendFailed
 from saturnmq.protocol.bodies import (
-    ConsumeQueueData,
     ConsumeTimeSpans,
     MessageQueue,
-    QueryConsumeQueueResponse,
     QueryCorrectionOffsetBody,
     QueueTimeSpan,
     ResetOffsetBody,
@@ -35,13 +32,13 @@ log = logging.getLogger(__name__)
 
 _LONG_MAX = 2**63 - 1  # answered for a queue in which compareGroup is behind the minimum
 _TO_THE_END = -1  # timestamp for the end of the queue
-_UNITS_MAX = 4096  # units per response
 
 
 def reset(ctx: ProgressContext, connection: Connection, request: Command, header: h.ResetOffset) -> LongAnswer:
     """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
-    Without isForce no queue moves forward. A queue without a committed offset starts at the time.
+    Without isForce no queue moves forward. A queue without a committed offset starts at the time. Clients in C++ get the list
+    form of the offsets; with that language in the request (mqadmin -c) every client does whose language is not Java.
     """
     topic, group = header.topic, header.group
     config = ctx.topics.get(topic)
@@ -70,15 +67,15 @@ def _reset(
             f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {header.timestamp}"
         )
         return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, text)
+    require_offset_push(live)
     as_map = yield from joined(body.pieces())
-    as_list = b""
+    as_list, for_cpp = b"", request.language == Language.CPP
     for member, info in list(live.members.items()):
-        if info.language == Language.CPP and not as_list:
+        wants_list = info.language == Language.CPP or (for_cpp and info.language != Language.JAVA)
+        if wants_list and not as_list:
             as_list = yield from joined(body.list_pieces())
         push = Command(
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-            ext=header.to_ext(),
-            body=as_list if info.language == Language.CPP else as_map,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=header.to_ext(), body=as_list if wants_list else as_map
         )
         try:
             member.invoke_oneway(push)
@@ -213,26 +210,3 @@ def _all_consume_stats(ctx: ProgressContext, request: Command, header: h.GetBrok
     address = dumps(ctx.identity.address)
     body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (address, b",".join(groups), total)
     return request.reply(body=body)
-
-
-def queue_units(ctx: ProgressContext, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
-    """Serve QUERY_CONSUME_QUEUE (321): queue units from an index on, and whether the group's tag subscription matches each."""
-    topic, queue_id = header.topic or "", header.queue_id
-    queue = ctx.store.queues.get((topic, queue_id))
-    if queue is None:
-        raise response_error(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-    body = QueryConsumeQueueResponse(max_queue_index=queue.max_offset, min_queue_index=queue.min_offset)
-    accept = None
-    if header.consumer_group:
-        live = ctx.clients.consumers.get(header.consumer_group)
-        body.subscription_data = live.subscriptions.get(topic) if live is not None else None
-        body.filter_data = "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
-        if body.subscription_data is not None and is_tag_kind(body.subscription_data.expression_type):
-            accept = wanted_by_tags(body.subscription_data.sub_string).by_code
-    filtered = body.subscription_data is not None
-    if not queue.min_offset <= header.index < queue.max_offset:
-        text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
-        return request.reply(ResponseCode.SYSTEM_ERROR, text, body=body.encode())
-    for _, (place, size, code) in queue.units(QueueOffset(header.index), min(max(header.count, 0), _UNITS_MAX)):
-        body.queue_data.append(ConsumeQueueData(place, size, code, eval=filtered and (accept is None or accept(code))))
-    return request.reply(body=body.encode())

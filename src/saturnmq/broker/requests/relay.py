@@ -1,6 +1,6 @@
 """Relays admin requests to a live consumer: status (223, as 221), running info (307), direct consumption (309).
 
-Requirements: CA-15, RT-08.
+Requirements: CA-15, RT-08, ADM-22.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Final
 from saturnmq.broker.requests.context import MessageContext
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.table_row import BODY_BUDGET
+from saturnmq.broker.state.clients import ConsumerGroup
 from saturnmq.net import CallTimeout, Connection
 from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import VERSION_OFFSET_PUSH, VERSION_RELAY, RequestCode, ResponseCode
 from saturnmq.protocol.errors import RemoteProtocolError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
@@ -26,6 +27,14 @@ RELAY_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 STATUS_SECONDS_MAX: Final = 15.0  # no further member is asked afterwards: clients have given up waiting
 STATUS_BYTES_MAX: Final = 8 << 20  # of the members' answers; the response must fit one frame
+
+
+def require_offset_push(group: ConsumerGroup) -> None:
+    """Raise ResponseError 1 if a member's release knows neither 220 nor 221."""
+    for info in group.members.values():
+        if info.version < VERSION_OFFSET_PUSH:
+            text = f"the client does not support this feature. client={info.client_id} version={info.version}"
+            raise response_error(ResponseCode.SYSTEM_ERROR, f"{text}; 3.0.7 (version {VERSION_OFFSET_PUSH}) does")
 
 
 async def running_info(
@@ -68,9 +77,13 @@ async def _relayed(
     """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online or does not read."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
-    member = next((c for c, info in members if info.client_id == client_id and not c.closed), None)
-    if member is None:
+    found = next(((c, info) for c, info in members if info.client_id == client_id and not c.closed), None)
+    if found is None:
         text = f"The Consumer <{group}> <{client_id}> not online"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    member, info = found
+    if info.version < VERSION_RELAY:
+        text = f"The Consumer <{client_id}> Version <{info.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     if member.output_full:
         text = f"The Consumer <{group}> <{client_id}> does not read what is sent to it"
@@ -100,6 +113,7 @@ async def consumer_status(
     if live is None or not live.members:
         text = f"No Any Consumer online in the consumer group: [{header.group}]"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    require_offset_push(live)
     table: dict[str, dict[MessageQueue, QueueOffset]] = {}
     loop, left = asyncio.get_running_loop(), STATUS_BYTES_MAX
     until = loop.time() + STATUS_SECONDS_MAX

@@ -21,6 +21,7 @@ from saturnmq.broker.requests import (
     offsets,
     progress,
     pull,
+    queue_units,
     relay,
     replies,
     runtime,
@@ -121,7 +122,7 @@ ROUTES: Final = (
     Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
     # progress of groups
     Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, roles=_ENDS, needs=_LISTING),
-    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units, roles=_ENDS, needs=(_TOPIC, _GROUP)),
+    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, queue_units.queue_units, roles=_ENDS, needs=(_TOPIC, _GROUP)),
     Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER, _ADMIN),
     Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, roles=_ENDS, needs=(_TOPIC, _NAMED_GROUP)),
     Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction, needs=(_TOPIC, _COMPARED)),

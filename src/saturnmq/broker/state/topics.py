@@ -142,6 +142,10 @@ class Topics:
         """Whether the table has the topic."""
         return topic in self.table
 
+    def is_system(self, topic: str) -> bool:
+        """Whether administrators may neither change nor delete the topic (ADM-16)."""
+        return topic in self.system or topic in codes.SYSTEM_TOPICS or topic.startswith(codes.SYSTEM_TOPIC_PREFIX)
+
     def names(self) -> list[str]:
         """Names of all topics, including system topics."""
         return list(self.table)

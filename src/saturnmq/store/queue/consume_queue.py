@@ -26,7 +26,7 @@ from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueO
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name, numbered_files
-from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX, Content, QueueExtension
 from saturnmq.store.settings import CONSUME_QUEUE_UNIT_BYTES
 
 UNIT: Final = struct.Struct(">qiq")
@@ -133,10 +133,14 @@ class ConsumeQueue:
         if self.extension is not None:
             self.extension.trim()
 
+    def extension_of(self, queue_offset: QueueOffset) -> Content | None:
+        """What the extension holds of a message; None without one. Raises OSError, StoreError."""
+        unit = self._unit(queue_offset) if self.extension is not None else None
+        return self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
+
     def extension_time(self, queue_offset: QueueOffset) -> int | None:
         """Store time (Unix ms) of a message from its extension; None if it has none."""
-        unit = self._unit(queue_offset) if self.extension is not None else None
-        content = self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
+        content = self.extension_of(queue_offset)
         return content.store_ms if content is not None else None
 
     def _last_code(self) -> int | None:
