@@ -39,6 +39,15 @@ UNKNOWN_CLUSTER: Final = (
 )
 
 
+class UnknownCluster(ConfigError):
+    """A cluster that the NameServer does not know. The error names those that it knows."""
+
+    def __init__(self, cluster: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(f"no cluster {cluster!r:.200} at the NameServer; it knows: {names:.1000}")
+        self.hint = "List all brokers: saturnmq admin clusterList"
+
+
 class AdminConnection:
     """Connections to the NameServers and brokers of one cluster.
 
@@ -188,19 +197,19 @@ class AdminConnection:
         return TopicRouteData.decode(answer.body)
 
     async def masters(self, cluster: str) -> dict[str, str]:
-        """Addresses of the masters of a cluster by broker name. Raises ConfigError for an unknown cluster (ADM-07)."""
+        """Addresses of the masters of a cluster by broker name. Raises UnknownCluster (ADM-07)."""
         found = await self.brokers(cluster)
         return {one.broker_name: one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs}
 
     async def masters_and_slaves(self, cluster: str) -> list[str]:
-        """Addresses of all brokers of a cluster. Raises ConfigError for an unknown cluster (ADM-07)."""
+        """Addresses of all brokers of a cluster. Raises UnknownCluster (ADM-07)."""
         return [address for one in await self.brokers(cluster) for _, address in sorted(one.broker_addrs.items())]
 
     async def brokers(self, cluster: str) -> list[BrokerData]:
-        """The brokers of a cluster by name. Raises ConfigError for an unknown cluster (ADM-07)."""
+        """The brokers of a cluster by name. Raises UnknownCluster (ADM-07)."""
         known = await self.cluster()
         if cluster not in known.cluster_addr_table:
-            raise ConfigError(UNKNOWN_CLUSTER)
+            raise UnknownCluster(cluster, known.cluster_addr_table)
         table = known.broker_addr_table
         return [table[name] for name in sorted(known.cluster_addr_table[cluster]) if name in table]
 
@@ -219,6 +228,16 @@ def _ext(header: Header | Mapping[str, str] | None) -> dict[str, str]:
     if header is None:
         return {}
     return header.to_ext() if isinstance(header, Header) else dict(header)
+
+
+def answered(found: Mapping[str, R | SaturnError]) -> dict[str, R]:
+    """What `ask_each` found, without the errors."""
+    return {name: one for name, one in found.items() if not isinstance(one, SaturnError)}
+
+
+def failed(found: Mapping[str, R | SaturnError]) -> dict[str, SaturnError]:
+    """The errors of `ask_each`, by name."""
+    return {name: one for name, one in found.items() if isinstance(one, SaturnError)}
 
 
 async def ask_each(

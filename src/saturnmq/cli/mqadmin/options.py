@@ -30,7 +30,8 @@ class Opt:
     """One option.
 
     long: may end with a blank, which Apache's help prints; it is not typed. group: of the options with the same group name exactly
-    one is required, as with Commons CLI's OptionGroup.
+    one is required, as with Commons CLI's OptionGroup. ours: not an option of mqadmin; it has a long name only, and the help text,
+    which is Apache's, does not show it.
     """
 
     letter: str
@@ -39,11 +40,12 @@ class Opt:
     required: bool = False
     value: bool = True
     group: str = ""
+    ours: bool = False
 
     @property
     def key(self) -> str:
-        """The key under which its value is found: the letter."""
-        return self.letter
+        """The key under which its value is found: the letter, or the long name of an option without one."""
+        return self.letter or self.long
 
 
 HELP: Final = Opt("h", "help", "Print help", value=False)
@@ -138,7 +140,9 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
 
 def help_text(name: str, options: Sequence[Opt]) -> str:
     """The help of a command as Commons CLI formats it, 110 characters wide."""
-    ordered = sorted(options, key=lambda option: (option.letter.lower(), option.letter))
+    ordered = sorted(
+        (one for one in options if not one.ours), key=lambda option: (option.letter.lower(), option.letter)
+    )
     left = [f"{' ' * _LEFT_PAD}-{one.letter},--{one.long}{' <arg>' * one.value}" for one in ordered]
     column = max(map(len, left)) + _DESCRIPTION_PAD
     lines = [*_usage(name, ordered)]

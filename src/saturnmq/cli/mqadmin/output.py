@@ -14,28 +14,36 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from saturnmq.cli.output import emit, show, write
+from saturnmq.cli.output import emit, show, warn, write
 from saturnmq.escaping import escaped
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
+_LATEST_MS: Final = 253_402_000_000_000  # in the year 9999
 
 
 @dataclass(frozen=True)
 class Time:
-    """A point in time, Unix ms. Text: local time with milliseconds, or `absent` for 0. JSON: raw ms, and ISO 8601 UTC beside it."""
+    """A point in time, Unix ms. Text: local time, or `absent` for 0. JSON: raw ms, and ISO 8601 UTC beside it.
+
+    millis: whether the text has milliseconds.
+    """
 
     ms: int
     absent: str = ""
+    millis: bool = True
 
     def __str__(self) -> str:
-        if self.ms <= 0:
-            return self.absent
-        return datetime.fromtimestamp(self.ms / 1000).strftime(_TIME) + f",{self.ms % 1000:03d}"
+        if not 0 < self.ms <= _LATEST_MS:
+            return str(self.ms) if self.ms > 0 else self.absent
+        text = datetime.fromtimestamp(self.ms // 1000).strftime(_TIME)
+        return f"{text},{self.ms % 1000:03d}" if self.millis else text
 
     @property
     def iso(self) -> str | None:
-        """ISO 8601 in UTC; None for 0."""
-        return datetime.fromtimestamp(self.ms / 1000, UTC).isoformat(timespec="milliseconds") if self.ms > 0 else None
+        """ISO 8601 in UTC; None for 0 and for what is no time."""
+        if not 0 < self.ms <= _LATEST_MS:
+            return None
+        return datetime.fromtimestamp(self.ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -50,45 +58,71 @@ class Shown:
 
 
 class Output:
-    """What one command prints. as_json: rows are collected and printed as one document by `finish`."""
+    """What one command prints. as_json: rows are collected and printed as one document by `finish`.
 
-    def __init__(self, command: str, *, as_json: bool = False) -> None:
+    dry_run: nothing is changed, so `done` is silent. problems: how many were reported.
+    """
+
+    def __init__(self, command: str, *, as_json: bool = False, dry_run: bool = False) -> None:
         self._command = command
         self.as_json = as_json
+        self.dry_run = dry_run
+        self.problems = 0
         self._rows: list[dict[str, Any]] = []
         self._more: dict[str, Any] = {}
+        self._open = False
 
     def line(self, text: str = "", *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields, if any, are one row. end: "" where mqadmin does not end the line."""
         if not self.as_json:
             write(escaped(text), end)
+            self._open = not end
         elif fields:
             self._rows.append(_json_row(fields))
+
+    def done(self, text: str, *, end: str = "\n", **fields: Any) -> None:
+        """As `line`, for the sentence that reports a change; silent in a dry run."""
+        if not self.dry_run:
+            self.line(text, end=end, **fields)
+
+    def problem(self, text: str) -> None:
+        """Report on stderr what failed; the command goes on, and its exit code should be a failure."""
+        self.problems += 1
+        warn(f"error: {escaped(text)}")
 
     def summary(self, text: str, *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields stand beside the rows."""
         if not self.as_json:
             write(escaped(text), end)
+            self._open = not end
         else:
             self._more |= _json_row(fields)
 
-    def table(self, layout: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> None:
-        """Print a table. layout: printf form of a line of text, as in mqadmin. columns: heading and JSON key of each."""
+    def table(
+        self, layout: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], *, head: str = ""
+    ) -> None:
+        """Print a table. layout: printf form of a line of text, as in mqadmin. columns: heading and JSON key of each.
+
+        head: the form of the headings if it is another one.
+        """
         if self.as_json:
             keys = [key for _, key in columns]
             self._rows.extend(_json_row(dict(zip(keys, row, strict=True))) for row in rows)
         elif sys.stdout.isatty():
             self._rich(columns, rows)
         else:
-            write((layout % tuple(heading for heading, _ in columns)).rstrip("\n"))
+            write(((head or layout) % tuple(heading for heading, _ in columns)).rstrip("\n"))
             for row in rows:
                 write((layout % tuple(escaped(str(cell)) for cell in row)).rstrip("\n"))
 
     def finish(self) -> None:
-        """Print the JSON document."""
+        """Print the JSON document; end a line of text on a terminal."""
         if self.as_json:
             emit(f"admin {self._command}", self._rows, **self._more)
             self._rows, self._more = [], {}
+        elif self._open and sys.stdout.isatty():
+            write("")
+            self._open = False
 
     def _rich(self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> None:
         from rich.table import Table

@@ -153,20 +153,26 @@ def name_servers_of(options: Options) -> str:
 
 async def _run(command: AdminCommand, options: Options, common: Common) -> int:
     from saturnmq.admin import Admin, read_access
-    from saturnmq.admin.connection import TIMEOUT_MS
+    from saturnmq.admin.connection import TIMEOUT_MS, UNKNOWN_CLUSTER, UnknownCluster
 
     access = read_access(tools=common.tools_yml, config=common.config, signature=common.signature)
     dry_run = (lambda line: warn(f"dry run: {line}")) if common.dry_run else None
-    out = Output(command.name, as_json=common.json)
+    out = Output(command.name, as_json=common.json, dry_run=common.dry_run)
     function = command.load()
     async with Admin(
         name_servers_of(options), access=access, timeout_ms=common.timeout_ms or TIMEOUT_MS, dry_run=dry_run
     ) as admin:
         while True:
-            code = await function(Call(options, admin, out))
+            try:
+                code = await function(Call(options, admin, out))
+            except UnknownCluster:
+                if not common.json:
+                    out.line(UNKNOWN_CLUSTER, end="")
+                    out.finish()
+                raise
             out.finish()
             if not common.watch:
-                return EXIT_DONE if code is None else code
+                return (EXIT_FAILED if out.problems else EXIT_DONE) if code is None else code
             await asyncio.sleep(common.watch)
 
 
