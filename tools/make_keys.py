@@ -27,10 +27,14 @@ HEAD: Final = """# Configuration keys
 
 Generated from the settings classes by `python tools/make_keys.py`.
 
-A key is given in a properties file (`-c FILE`) or on the command line (`--set key=value`, which overrides the file).
-`--print-config` shows every value and its origin. The names are those of Apache RocketMQ where it has the key. Sizes accept
+A key is given in a properties file (`-c FILE`), by an environment variable, which overrides the file, or on the command line
+(`--set key=value` and options such as `--port`, which override both). The variable of a key is `SATURNMQ_` and the key in upper
+snake case, dots as underscores: `SATURNMQ_BROKER_NAME` for `brokerName`, `SATURNMQ_TLS_SERVER_CERT_PATH` for
+`tls.server.certPath`; two variables that name one key are an error. `--print-config` shows every value and its origin.
+The names are those of Apache RocketMQ where it has the key. Sizes accept
 `64MiB`, durations in ms accept `90s`. An unknown key is named with the nearest known one, a value outside its range is an error.
-**run time**: administrators may change the key while the server runs ([operations](operations.md)). **no effect**: accepted so that
+**run time**: administrators may change the key while the server runs, or change the file and send SIGHUP
+([operations](operations.md)); all others need a restart. **no effect**: accepted so that
 files of Apache RocketMQ load; a warning says so when it is set. "per profile": 0 stands for the value of the profile.
 """
 SECTIONS: Final = {
@@ -50,6 +54,17 @@ MEANINGS: Final = {
     "rocketmq.namesrv.domain": "host of the address server",
     "rocketmq.namesrv.domain.subgroup": "last part of the address server's path",
     "listenPort": "main port; the fast port is 2 below it",
+    "rmqAddressServerDomain": "as `rocketmq.namesrv.domain`, which it overrides",
+    "rmqAddressServerSubGroup": "as `rocketmq.namesrv.domain.subgroup`, which it overrides",
+    "configBlackList": "keys, separated by `;`, that may not change at run time; always among them: brokerConfigPath, rocketmqHome",
+    "useTLS": "as `tls.enable`, which it overrides",
+    "maxMsgsNumBatch": "messages that a query by key returns at most; more than 64 count as 64",
+    "defaultQueryMaxNum": "messages that a query by unique key returns at most; more than 64 count as 64",
+    "forwardToLeader": "a member that is not the leader any more forwards what clients still send it",
+    "forwardRequestsMax": "forwarded requests in flight at most",
+    "forwardBytesMax": "their bytes at most",
+    "forwardWaitMs": "how long a request waits for a new leader",
+    "forwardDrainMs": "how long a stopping leader forwards after it handed over",
     "fastPortEnable": "also listen on the fast port",
     "brokerIP1": "address that clients are given; empty: of this machine",
     "brokerIP2": "address that slaves are given; empty: of this machine",
@@ -88,7 +103,8 @@ def settings_classes() -> Iterator[type[Any]]:
     order = list(SECTIONS)
     for name in sorted(names, key=lambda each: (order.index(each) if each in order else len(order), each)):
         for member in vars(importlib.import_module(name)).values():
-            if isinstance(member, type) and member.__module__ == name and dataclasses.is_dataclass(member):
+            own = isinstance(member, type) and member.__module__ == name and dataclasses.is_dataclass(member)
+            if own and not member.__subclasses__():  # the fields of a base class are listed with those of its heir
                 yield member
 
 
@@ -131,10 +147,9 @@ def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
     """The table of one class."""
     hints = get_type_hints(cls)
     yield from ("| key | default | allowed | meaning |", "|---|---|---|---|")
-    for item in dataclasses.fields(cls):
-        meta = item.metadata.get("key")
-        if meta is None:
-            continue
+    items = [item for item in dataclasses.fields(cls) if "key" in item.metadata]
+    for item in sorted(items, key=lambda item: bool(item.metadata["key"].no_effect)):
+        meta = item.metadata["key"]
         kind = hints[item.name]
         allowed = meta.allowed() or meta.unit
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -148,7 +163,10 @@ def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
             parts.append(f"**no effect**: {meta.no_effect}")
         if page:
             parts.append(f"[{meta.spec}](spec/{page})")
-        default = "secret" if meta.secret and item.default else shown(item.default)
+        if meta.default_text:
+            default = f"`{meta.default_text}`"
+        else:
+            default = "secret" if meta.secret and item.default else shown(item.default)
         if item.default == 0 and meta.unit == "bytes" and meta.low == 0:
             default += " (per profile)"
         cells = (f"`{meta.java}`", default, allowed, "; ".join(parts))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Final
 
 import pytest
 from wire import Wire, run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.config.settings import parse_properties
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StoreProfile, StoreSettings
 
+APACHE_KEYS: Final = Path(__file__).parent.parent / "config" / "apache_keys_4_9_7.tsv"
 UPDATE = RequestCode.UPDATE_BROKER_CONFIG
 
 
@@ -176,3 +179,33 @@ def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest
     assert path.read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=4\n"
     results = [r.getMessage().split(" result=")[1] for r in caplog.records if r.name == "saturnmq.audit"]
     assert [result[:7] for result in results] == ["ok supp", '"code 1', '"code 1', '"code 1']
+
+
+@pytest.mark.spec("ADM-13")
+def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
+    async def work() -> None:
+        async with wire(config_black_list="brokerPermission") as w:
+            for name in ("brokerPermission", "rocketmqHome", "configBlackList", "brokerConfigPath", "listenPort"):
+                answer = await w.call(UPDATE, f"{name}=1".encode())
+                assert answer.code == 16 and (answer.remark or "").startswith("Can not update config in black list. ")
+                assert "configuration file" in (answer.remark or "") and "restart this" in (answer.remark or "")
+            assert w.broker.settings.broker_permission == 6
+
+    run(work)
+
+
+@pytest.mark.spec("CFG-09")
+def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            shown = parse_properties(((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode())
+            names = [line.split("\t") for line in APACHE_KEYS.read_text().splitlines() if not line.startswith("#")]
+            assert {name for cls, name, _ in names if cls != "NamesrvConfig"} <= set(shown)
+            port = int(w.broker.address.rpartition(":")[2])
+            assert (shown["haListenPort"], shown["useTLS"]) == (str(port + 1), "false")
+            assert int(shown["mappedFileSizeCommitLog"]) == w.broker.store.settings.commit_log_bytes > 0
+            assert (
+                await w.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())
+            ).code == 0
+
+    run(work)

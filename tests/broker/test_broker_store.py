@@ -53,6 +53,18 @@ def test_messages_are_found_by_key_and_unique_key() -> None:
     run(work)
 
 
+@pytest.mark.spec("IX-06", "CFG-07")
+def test_queries_return_what_the_configuration_allows() -> None:
+    async def work() -> None:
+        async with wire(SMALL | {"query_count_max": 3, "unique_query_count_max": 2}) as w:
+            for n in range(5):
+                await w.send(body=b"%d" % n, properties={"KEYS": "all", "UNIQ_KEY": "same"})
+            assert (await query(w, "all"))[1] == [b"2", b"3", b"4"]
+            assert (await query(w, "same", _UNIQUE_KEY_QUERY=True))[1] == [b"3", b"4"]
+
+    run(work)
+
+
 @pytest.mark.spec("IX-06")
 def test_unique_key_query_returns_32_newest_messages() -> None:
     async def work() -> None:

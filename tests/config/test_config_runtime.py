@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker.configuration import black_list
 from saturnmq.config.runtime import FixedKey, RuntimeSettings, edited
 from saturnmq.config.settings import MASK, parse_properties
+from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store import FlushDiskType, StoreSettings
 
@@ -67,6 +69,33 @@ def test_flush_disk_type_changes_to_sync_flush_only() -> None:
     fixed = RuntimeSettings(StoreSettings(), fixed={"flushDiskType": "a member"})
     with pytest.raises(FixedKey, match=r"flushDiskType cannot change at run time \(a member\)"):
         fixed.parse({"flushDiskType": "SYNC_FLUSH"}, {})
+
+
+def test_wanted_values_are_those_that_can_change_and_differ() -> None:
+    broker, store = BrokerSettings(), StoreSettings(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    settings = RuntimeSettings(broker, store, black_list={"logLevel": "listed"})
+    read = [
+        BrokerSettings(broker_permission=4, broker_name="other", log_level="DEBUG"),
+        StoreSettings(flush_disk_type=FlushDiskType.ASYNC_FLUSH, file_reserved_hours=1),
+        NameServerSettings(topics_max=7),
+    ]
+    assert settings.wanted(read) == {"brokerPermission": "4", "fileReservedTime": "1"}
+    assert settings.wanted([broker, store]) == {}
+
+
+@pytest.mark.spec("ADM-13")
+def test_keys_of_the_black_list_may_not_even_be_named() -> None:
+    broker = BrokerSettings(config_black_list="brokerPermission;logLevel")
+    settings = RuntimeSettings(broker, black_list=black_list(broker))
+    assert "brokerPermission" not in settings.names
+    for name in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
+        with pytest.raises(FixedKey, match=f"{name}: it never changes at run time; set it in the configuration file"):
+            settings.parse({name: "", "sendThreadPoolQueueCapacity": "7"}, {name: ""})
+    with pytest.raises(FixedKey, match="brokerPermission: it is listed in configBlackList; remove it there"):
+        settings.parse({"brokerPermission": "6"}, {})
+    assert [change.name for change in settings.parse({"sendThreadPoolQueueCapacity": "7"}, {})] == [
+        "sendThreadPoolQueueCapacity"
+    ]
 
 
 def test_edited_file_keeps_comments_and_other_lines() -> None:

@@ -28,6 +28,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin.configuration import REFUSED
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -388,7 +389,7 @@ def test_invalid_requests_of_every_code_are_answered(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-29")
+@pytest.mark.spec("NS-29", "ADM-14")
 def test_update_config_changes_and_persists_listed_keys(tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "ns.properties"
@@ -412,7 +413,7 @@ def test_update_config_changes_and_persists_listed_keys(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-29")
+@pytest.mark.spec("NS-29", "ADM-13", "ADM-14")
 def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, unknown_keys={"myKey": "mine"}) as s:
@@ -427,7 +428,7 @@ def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
             ):
                 pairs = f"{name}={text}\norderMessageEnable=true".encode()
                 refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, pairs)
-                assert refused.code == 16 and (refused.remark or "").startswith(f"{name} cannot change"), name
+                assert refused.code == 16 and (refused.remark or "").startswith(f"{REFUSED} {name} cannot change"), name
                 assert "Keys that can: brokerChannelExpiredTime, brokersMax, kvEntriesMax" in (refused.remark or "")
             assert (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body == before
             assert not (tmp_path / "ns.properties").exists()

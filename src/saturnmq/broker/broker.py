@@ -20,7 +20,7 @@ from typing import Final
 
 from saturnmq.acl.plain import RELOAD_SECONDS
 from saturnmq.broker.access_control import AccessControl
-from saturnmq.broker.configuration import runtime_configuration
+from saturnmq.broker.configuration import derived_values, runtime_configuration
 from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.forwarding import Forwarding
@@ -119,6 +119,7 @@ class Broker:
         self.settings = settings = dataclasses.replace(settings)  # this broker's own: the configuration may change
         store = dataclasses.replace(store)
         self._net = net
+        self._tls = tls
         self._clock_ms = clock_ms
         self._raft = raft
         self._ha = ha or HaSettings(port_enable=False)
@@ -572,8 +573,8 @@ class Broker:
     def _shown(self) -> dict[str, str]:
         parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
         parts |= to_properties(self._ha)
-        if self._raft is not None:
-            parts |= to_properties(self._raft)
+        parts |= derived_values(self._store_settings, self._bound[1] or self.settings.listen_port, self._tls)
+        parts |= to_properties(self._raft or RaftSettings())
         if self.dledger is not None:
             role = "SYNC_MASTER" if self.dledger.broker_id == 0 else "SLAVE"
             parts |= {"brokerId": str(self.dledger.broker_id), "brokerRole": role}

@@ -1,20 +1,39 @@
 """What a broker does when a key of its configuration changes at run time (UPDATE_BROKER_CONFIG).
 
-Requirements: SEC-07, NS-35, OPS-03.
+Requirements: SEC-07, NS-35, OPS-03, ADM-13.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.runtime import RuntimeSettings
+from saturnmq.net.tls import TlsSettings
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.server_admin import Configuration, set_log_level
-from saturnmq.store import MessageStore
+from saturnmq.store import MessageStore, StoreSettings
+
+_NEVER: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome")
+
+
+def black_list(settings: BrokerSettings) -> dict[str, str]:
+    """The keys that no request may change, each with what to do instead (ADM-13)."""
+    switch = "it is listed in configBlackList; remove it there, in the configuration file, and restart this broker"
+    never = "it never changes at run time; set it in the configuration file and restart this broker"
+    names = [name.strip() for name in settings.config_black_list.split(";") if name.strip()]
+    return dict.fromkeys(names, switch) | dict.fromkeys(_NEVER, never)
+
+
+def derived_values(store: StoreSettings, port: int, tls: TlsSettings | None) -> dict[str, str]:
+    """Values of keys that follow from others, as GET_BROKER_CONFIG shows them (ADM-28)."""
+    uses_tls = tls is not None and tls.enable
+    sizes = {name: str(size) for name, size in store.sizes.items()}
+    return sizes | {"haListenPort": str(port + 1), "useTLS": "true" if uses_tls else "false"}
 
 
 def runtime_configuration(
@@ -45,4 +64,5 @@ def runtime_configuration(
         keys = ("fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
         effects |= dict.fromkeys(keys, group.retention_changed)
     fixed = in_group if group is not None else pooled if store.log.pooled else {}
-    return Configuration(RuntimeSettings(settings, store.settings, fixed=fixed), file, effects=effects, shown=shown)
+    parts = RuntimeSettings(settings, store.settings, fixed=fixed, black_list=black_list(settings))
+    return Configuration(parts, file, effects=effects, shown=shown)

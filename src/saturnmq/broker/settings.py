@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.config.settings import LOG_LEVELS, key
+from saturnmq.config.unused import UnusedBrokerKeys
 from saturnmq.server_admin import LOOPBACK, addresses_problems
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(UnusedBrokerKeys):
     """Settings of one broker. Store and network have their own: StoreSettings and NetSettings."""
 
     cluster_name: str = key("brokerClusterName", "DefaultCluster", spec="DG-11")
@@ -24,6 +25,9 @@ class BrokerSettings:
     fetch_name_servers: bool = key("fetchNamesrvAddrByAddressServer", False, spec="NS-36")
     name_server_domain: str = key("rocketmq.namesrv.domain", "jmenv.tbsite.net", spec="NS-36")
     name_server_subgroup: str = key("rocketmq.namesrv.domain.subgroup", "nsaddr", spec="NS-36")
+    address_server_domain: str = key("rmqAddressServerDomain", "", spec="NS-36")
+    address_server_subgroup: str = key("rmqAddressServerSubGroup", "", spec="NS-36")
+    config_black_list: str = key("configBlackList", "configBlackList;brokerConfigPath", spec="ADM-13")
     bind_address: str = key("bindAddress", "127.0.0.1", spec="UX-12")
     listen_port: int = key("listenPort", 10911, low=0, high=65535, spec="REM-28")
     fast_port_enable: bool = key("fastPortEnable", True, spec="REM-28")
@@ -89,8 +93,8 @@ class BrokerSettings:
     transaction_wait_ms: int = key(
         "waitTimeMillsInTransactionQueue", 3000, unit="ms", low=1, spec="SND-16", runtime=True
     )
-    send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
-    pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14")
+    send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14", runtime=True)
+    pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14", runtime=True)
     parked_per_queue: int = key("parkedPullsMaxPerQueue", 10_000, low=1, spec="LIM-13", runtime=True)
     parked_per_group: int = key("parkedPullsMaxPerGroup", 25_000, low=1, spec="LIM-13", runtime=True)
     parked_per_address: int = key("parkedPullsMaxPerAddress", 50_000, low=1, spec="LIM-13", runtime=True)
@@ -136,6 +140,14 @@ class BrokerSettings:
         if self.broker_role == "SLAVE" and self.broker_id == 0:
             return "brokerRole=SLAVE: brokerId must be above 0, 0 is the master (HA-20)"
         return None
+
+    @property
+    def address_server(self) -> tuple[str, str]:
+        """Host of the HTTP address server and the last part of its path; the keys of a broker's file override the system's."""
+        return (
+            self.address_server_domain or self.name_server_domain,
+            self.address_server_subgroup or self.name_server_subgroup,
+        )
 
     @property
     def register_seconds(self) -> float:

@@ -81,6 +81,7 @@ SERVERS: Final = (
         "saturnmq.cli.servers:run_broker",
         (
             *SERVER, DATA, HOST, BROKER_PORT, PROFILE,
+            flag("-m", "--print-important", help="as -p, but only the keys that `mqbroker -m` prints"),
             option("-n", "--name-servers", metavar="HOST:PORT;...", help="NameServers to register with"),
         ),
     ),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
 from saturnmq.cli.production import require_production
+from saturnmq.cli.reload import Reload
 from saturnmq.cli.runtime import implementation, loop_factory, loop_name
 from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config, standalone_tls
 from saturnmq.descriptors import raise_descriptor_limit
@@ -62,6 +63,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
     """Run a NameServer."""
     classes = {"namesrv": NameServerSettings, "net": NetSettings, "tls": TlsSettings}
     configured = configure(classes, args, {})
+    reload = Reload(classes, args, {}, configured)
     if args.config:
         configured.parts["namesrv"] = stored_in(configured.parts["namesrv"], str(args.config))
     if args.print_config:
@@ -76,6 +78,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
             settings, configured.part("net"), tls=configured.part("tls"), unknown_keys=configured.unknown
         )
         host, port = await server.start(settings.bind_address, settings.listen_port)
+        reload.on_signal(server.configuration)
         try:
             if not args.json:
                 write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
@@ -147,8 +150,9 @@ def run_broker(args: argparse.Namespace) -> int:
     from saturnmq.broker import Broker
 
     configured = configure(broker_classes(), args, {})
-    if args.print_config:
-        return print_config(configured, args.json)
+    reload = Reload(broker_classes(), args, {}, configured)
+    if args.print_config or args.print_important:
+        return print_config(configured, args.json, important=args.print_important)
     if args.profile:
         require_production(configured, args.config)
     warn_if_public(configured.part("broker").bind_address, protected=configured.part("broker").acl_enable)
@@ -165,6 +169,7 @@ def run_broker(args: argparse.Namespace) -> int:
         )
         if not await started_before_stop(broker.start(), stop):
             return
+        reload.on_signal(broker.configuration)
         try:
             name_servers = configured.part("broker").namesrv_addr
             if not args.json:
@@ -189,6 +194,7 @@ def run_standalone(args: argparse.Namespace) -> int:
 
     started = time.monotonic()
     configured = configure(broker_classes(), args, STANDALONE_PRESET)
+    reload = Reload(broker_classes(), args, STANDALONE_PRESET, configured)
     if args.print_config:
         return print_config(configured, args.json)
     settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
@@ -219,6 +225,7 @@ def run_standalone(args: argparse.Namespace) -> int:
             )
             if not await started_before_stop(broker.start(), stop):
                 return
+            reload.on_signal(broker.configuration)
             try:
                 if not args.json:
                     write(boot_line(broker, name_servers))

@@ -1,4 +1,4 @@
-"""Settings of a command, from presets, the file of -c, options and --set; and --print-config.
+"""Settings of a command, from presets, the file of -c, environment variables, options and --set; and --print-config.
 
 Requirements: CLI-10, CLI-11, DG-11, DUR-02, DUR-06.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from saturnmq.cli.output import EXIT_DONE, emit, warn, write
-from saturnmq.config.settings import Loaded, keys_of, load, parse_properties, to_properties
+from saturnmq.config.environment import read_environment, variable_of
+from saturnmq.config.settings import Loaded, keys_of, load, parse_properties, to_properties, without_effect
 from saturnmq.protocol.errors import ConfigError
 
 
@@ -28,7 +32,9 @@ class Configured:
 
 
 def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: dict[str, str]) -> Configured:
-    """Build the settings of all packages from presets, the file of -c, options and --set; later sources override earlier ones.
+    """Build the settings of all packages from presets, the file of -c, environment variables, options and --set.
+
+    Later sources override earlier ones.
 
     Members of a DLedger group flush synchronously and exit on a disk failure unless configured otherwise (DUR-02, DUR-06).
     Unknown keys cause a warning with the closest known key, or an error under --strict-config (CLI-10).
@@ -37,6 +43,8 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     sources = [("command line default", preset)]
     if args.config:
         sources.append((str(args.config), read_properties(args.config)))
+    given, strangers = read_environment({name for cls in classes.values() for name in keys_of(cls)}, os.environ)
+    sources += [(f"environment {each.variable}", {each.name: each.text}) for each in given]
     sources.append(("option", given_options(args)))
     pairs = dict(parse_pair(text) for text in args.set)
     sources.append(("--set", pairs))
@@ -57,11 +65,20 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
         raise ConfigError(problems)
     unknown = {k: v for _, source in sources for k, v in source.items() if k not in known}
     hints = Loaded(None, {}, unknown).unknown_hints(known)
+    hints += [_variable_hint(variable, known) for variable in strangers]
     if hints and args.strict_config:
         raise ConfigError(hints)
     for hint in hints:
         warn(f"warning: {hint}; it is ignored")
+    for loaded in parts.values():
+        for text in without_effect(loaded.settings):
+            warn(f"warning: {text}")
     return Configured(parts, unknown)
+
+
+def _variable_hint(variable: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(variable, [variable_of(name) for name in known], n=1)
+    return f"unknown environment variable {variable!r}" + (f", did you mean {near[0]!r}?" if near else "")
 
 
 def _secrets_in_arguments(classes: dict[str, type[Any]], pairs: dict[str, str]) -> list[str]:
@@ -101,11 +118,26 @@ def given_options(args: argparse.Namespace) -> dict[str, str]:
     return {java: str(value) for name, java in table.items() if (value := getattr(args, name, None)) is not None}
 
 
-def print_config(configured: Configured, as_json: bool) -> int:
-    """Print every setting with value and origin, secrets masked (CLI-10)."""
+# What `mqbroker -m` prints: the keys that Apache RocketMQ 4.9.7 marks as important.
+IMPORTANT: Final = frozenset({
+    "accessMessageInMemoryMaxRatio", "aclEnable", "autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerClusterName",
+    "brokerIP1", "brokerId", "brokerName", "brokerRole", "cleanFileForciblyEnable", "commitIntervalCommitLog", "deleteWhen",
+    "fetchNamesrvAddrByAddressServer", "fileReservedTime", "flushCommitLogTimed", "flushDiskType", "flushIntervalCommitLog",
+    "haMasterAddress", "maxTransferBytesOnMessageInDisk", "maxTransferBytesOnMessageInMemory",
+    "maxTransferCountOnMessageInDisk", "maxTransferCountOnMessageInMemory", "messageIndexEnable", "messageIndexSafe",
+    "msgTraceTopicName", "namesrvAddr", "rejectTransactionMessage", "storePathCommitLog", "storePathDLedgerCommitLog",
+    "storePathRootDir", "traceTopicEnable", "transactionCheckInterval", "transactionCheckMax", "transactionTimeOut",
+    "transientStorePoolEnable",
+})  # fmt: skip
+
+
+def print_config(configured: Configured, as_json: bool, *, important: bool = False) -> int:
+    """Print every setting with value and origin, secrets masked (CLI-10). important: only the keys of IMPORTANT."""
     rows = []
     for loaded in configured.parts.values():
         for name, value in to_properties(loaded.settings).items():
+            if important and name not in IMPORTANT:
+                continue
             rows.append({"key": name, "value": value, "origin": loaded.origins.get(name, "default")})
     rows.sort(key=lambda row: row["key"])
     if as_json:
@@ -139,6 +171,8 @@ def broker_tls(configured: Configured) -> Any:
     from saturnmq.net import TlsMode
 
     loaded = configured.parts["tls"]
+    if "useTLS" in loaded.origins:  # as in Apache RocketMQ, it overrides tls.enable
+        return dataclasses.replace(loaded.settings, enable=loaded.settings.use_tls)
     if "tls.enable" not in loaded.origins and loaded.settings.server_mode is TlsMode.ENFORCING:
         return dataclasses.replace(loaded.settings, enable=True)
     return loaded.settings

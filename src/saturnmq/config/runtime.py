@@ -35,11 +35,17 @@ class FixedKey(ConfigError):
 
 
 class RuntimeSettings:
-    """The settings objects of one server. fixed: keys that this server takes at its start only, with the reason."""
+    """The settings objects of one server. fixed: keys that this server takes at its start only, with the reason.
 
-    def __init__(self, *parts: Any, fixed: Mapping[str, str] | None = None) -> None:
+    black_list: keys that requests may not even name; the value says what would allow it.
+    """
+
+    def __init__(
+        self, *parts: Any, fixed: Mapping[str, str] | None = None, black_list: Mapping[str, str] | None = None
+    ) -> None:
         self._parts = parts
-        self._fixed = dict(fixed or {})
+        self._black_list = dict(black_list or {})
+        self._fixed = dict(fixed or {}) | self._black_list
 
     @property
     def names(self) -> list[str]:
@@ -51,21 +57,30 @@ class RuntimeSettings:
             if meta.runtime and name not in self._fixed
         )
 
+    def part(self, cls: type[Any]) -> Any | None:
+        """The settings object of a class; None if there is none."""
+        return next((part for part in self._parts if type(part) is cls), None)
+
     def parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str]) -> list[Change]:
         """The changes that these pairs ask for; pairs with the present value ask for none. Changes nothing.
 
         unchanged: values of further keys, which may be named but not changed. Raises FixedKey that names the keys and those that
         can change, ConfigError with all invalid values.
         """
+        listed = sorted(set(pairs) & set(self._black_list))
+        if listed:
+            reasons = "; ".join(f"{name}: {self._black_list[name]}" for name in listed)
+            raise FixedKey(f"{reasons}; nothing was changed")
         changes: list[Change] = []
         refused: list[str] = []
         problems: list[str] = []
-        present = dict(unchanged)
+        present: dict[str, str] = {}
         owners: dict[str, Any] = {}
         names = self.names
         for part in self._parts:
             for name, text in to_properties(part).items():
                 present[name], owners[name] = text, part
+        present |= unchanged
         for name, raw in pairs.items():
             text, owner = raw.strip(), owners.get(name)
             if name in present and text in (present[name].strip(), MASK):
@@ -96,6 +111,23 @@ class RuntimeSettings:
         if problems:
             raise ConfigError(problems)
         return changes
+
+    def wanted(self, parts: Iterable[Any]) -> dict[str, str]:
+        """The keys that can change and have another value in `parts`, settings of the same classes, with that value.
+
+        A value that the key cannot take while the server runs is left out.
+        """
+        wanted = {}
+        names = set(self.names)
+        own = {type(part): to_properties(part) for part in self._parts}
+        for part in parts:
+            present = own.get(type(part), {})
+            for name, text in to_properties(part).items():
+                runtime = keys_of(type(part))[name][1].runtime
+                allowed = not isinstance(runtime, tuple) or text in runtime
+                if name in names and name in present and text != present[name] and allowed:
+                    wanted[name] = text
+        return wanted
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Set the new values in the settings objects, for all their readers at once."""

@@ -39,7 +39,8 @@ class Key:
     """Metadata of a setting: Java key, unit, requirement ID, range or choices, and whether it is a secret.
 
     no_effect: why the key is accepted although nothing reads it; empty for a key that is read. runtime: whether administrators may
-    change it while the server runs, with any allowed value or with one of the listed ones (SEC-07).
+    change it while the server runs, with any allowed value or with one of the listed ones (SEC-07). default_text: the documented
+    default, where it depends on the machine.
     """
 
     java: str
@@ -51,6 +52,7 @@ class Key:
     secret: bool = False
     no_effect: str = ""
     runtime: bool | tuple[str, ...] = False
+    default_text: str = ""
 
     def allowed(self) -> str:
         """The allowed values, for error texts; empty if unrestricted."""
@@ -75,9 +77,10 @@ def key(
     secret: bool = False,
     no_effect: str = "",
     runtime: bool | tuple[str, ...] = False,
+    default_text: str = "",
 ) -> Any:
     """Define a settings field read from a Java key. Units "bytes" and "ms" also accept `64MiB` and `90s` (CLI-11)."""
-    meta = Key(java, unit, spec, low, high, tuple(choices), secret, no_effect, runtime)
+    meta = Key(java, unit, spec, low, high, tuple(choices), secret, no_effect, runtime, default_text)
     return dataclasses.field(default=default, metadata={"key": meta}, repr=not secret)
 
 

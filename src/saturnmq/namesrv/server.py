@@ -63,7 +63,7 @@ class NameServer:
         self.kv = KVConfig(Path(settings.kv_config_path))
         self._unknown = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
-        self._configuration = Configuration(
+        self.configuration = Configuration(
             RuntimeSettings(settings),
             Path(settings.config_store_path),
             effects={
@@ -234,7 +234,7 @@ class NameServer:
         """Change settings and write them to configStorePath (NS-29). Raises as `Configuration.update`; code 16 for a path."""
         if any(name in parse_pairs(body) for name in _PATH_KEYS):
             raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
-        await self._configuration.update(body, peer)
+        await self.configuration.update(body, peer)
 
 
 def _some(names: list[str]) -> str:

@@ -6,15 +6,12 @@ Requirements: NS-03, NS-04, NS-05.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from saturnmq.config.settings import LOG_LEVELS, Loaded, key, without_effect
+from saturnmq.config.settings import LOG_LEVELS, Loaded, key
 from saturnmq.server_admin import LOOPBACK, addresses_problems
-
-log = logging.getLogger(__name__)
 
 _NO_ENVIRONMENT: Final = "routes are not looked up in a product environment"
 
@@ -47,9 +44,7 @@ class NameServerSettings:
     log_level: str = key("logLevel", "", choices=LOG_LEVELS, spec="SEC-07", runtime=True)
 
     def validate(self) -> list[str]:
-        """Return one sentence per problem; warns about keys without effect."""
-        for text in without_effect(self):
-            log.warning(text)
+        """Return one sentence per problem."""
         return addresses_problems(self.admin_addresses) + addresses_problems(
             self.acl_plain_admin_addresses, "aclPlainAdminAddresses"
         )

@@ -5,17 +5,14 @@ Requirements: REM-02, REM-16..REM-26, NS-04, LIM-03..LIM-11.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.config.settings import key, without_effect
+from saturnmq.config.settings import key
+from saturnmq.config.unused import CPUS, NO_THREADS, UNREAD
 from saturnmq.protocol.frames.command import HEADER_BYTES_MAX, FrameLimits
 
-log = logging.getLogger(__name__)
-
 # Thread and buffer settings of Apache's network layer: accepted so that its files load.
-_NO_THREADS: Final = "one event loop does the work of these threads"
 _NO_NETTY: Final = "the event loop chooses its buffers and its way to wait for sockets"
 
 
@@ -66,11 +63,19 @@ class NetSettings:
     stop_timeout_ms: int = key("serverStopTimeoutMillis", 3000, unit="ms", low=0, spec="NS-06")
     # A one-way call of a server holds its permit only while it is written, within one event-loop iteration: calls never contend.
     server_oneway_permits: int = key("serverOnewaySemaphoreValue", 256, low=1, spec="REM-20")
-    worker_threads: int = key("serverWorkerThreads", 8, low=0, spec="NS-04", no_effect=_NO_THREADS)
-    callback_threads: int = key("serverCallbackExecutorThreads", 0, low=0, spec="NS-04", no_effect=_NO_THREADS)
-    selector_threads: int = key("serverSelectorThreads", 3, low=0, spec="NS-04", no_effect=_NO_THREADS)
+    worker_threads: int = key("serverWorkerThreads", 8, low=0, spec="NS-04", no_effect=NO_THREADS)
+    callback_threads: int = key("serverCallbackExecutorThreads", 0, low=0, spec="NS-04", no_effect=NO_THREADS)
+    selector_threads: int = key("serverSelectorThreads", 3, low=0, spec="NS-04", no_effect=NO_THREADS)
     pooled_buffers: bool = key("serverPooledByteBufAllocatorEnable", True, spec="NS-04", no_effect=_NO_NETTY)
     epoll_selector: bool = key("useEpollNativeSelector", False, spec="NS-04", no_effect=_NO_NETTY)
+    client_worker_threads: int = key("clientWorkerThreads", 4, low=0, spec="CFG-03", no_effect=NO_THREADS)
+    client_callback_threads: int = key(
+        "clientCallbackExecutorThreads", CPUS, low=0, spec="CFG-03", default_text="CPUs", no_effect=NO_THREADS
+    )
+    channel_inactive_ms: int = key(
+        "channelNotActiveInterval", 60_000, unit="ms", low=0, spec="CFG-03", no_effect=UNREAD
+    )
+    client_pooled_buffers: bool = key("clientPooledByteBufAllocatorEnable", False, spec="CFG-03", no_effect=_NO_NETTY)
 
     @property
     def frame_limits(self) -> FrameLimits:
@@ -96,9 +101,7 @@ class NetSettings:
         return self.write_buffer_low_bytes or self.write_high_bytes // 4
 
     def validate(self) -> list[str]:
-        """Problems of combinations of settings, one sentence each. Warns about keys without effect."""
-        for text in without_effect(self):
-            log.warning(text)
+        """Problems of combinations of settings, one sentence each."""
         if self.write_low_bytes > self.write_high_bytes:
             return [
                 f"writeBufferLowWaterMark={self.write_low_bytes} must be at most "

@@ -49,6 +49,7 @@ class TlsSettings:
 
     mode: str = key("tls.server.mode", "permissive", spec="REM-29")
     enable: bool = key("tls.enable", False, spec="REM-29")
+    use_tls: bool = key("useTLS", False, spec="CFG-03")
     need_client_auth: str = key("tls.server.need.client.auth", "none", choices=("none", "optional", "require"))
     server_key_path: str = key("tls.server.keyPath", "")
     server_key_password: str = key("tls.server.keyPassword", "", secret=True)

@@ -1,24 +1,27 @@
-"""Changes of the configuration of a running server, for UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318).
+"""Changes of the configuration of a running server, by UPDATE_BROKER_CONFIG (25), UPDATE_NAMESRV_CONFIG (318) and SIGHUP.
 
-A change is persisted before it takes effect, if the server has a configuration file.
+A change that a request makes is persisted before it takes effect, if the server has a configuration file.
 
-Requirements: SEC-03, SEC-07, NS-29, OPS-03.
+Requirements: SEC-03, SEC-07, NS-29, OPS-03, ADM-13, ADM-14.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, Final
 
-from saturnmq.config.runtime import FixedKey, RuntimeSettings
+from saturnmq.config.runtime import Change, FixedKey, RuntimeSettings
 from saturnmq.config.settings import parse_properties
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, RemoteProtocolError, response_error
 from saturnmq.store.files.properties_file import set_values
 
 log = logging.getLogger(__name__)
+
+REFUSED: Final = "Can not update config in black list."  # as Apache RocketMQ 4.9.8, which console scripts look for
 
 
 class Configuration:
@@ -53,20 +56,41 @@ class Configuration:
             try:
                 changes = self._settings.parse(pairs, self._shown())
             except FixedKey as error:
-                raise response_error(ResponseCode.NO_PERMISSION, error.message) from error
+                raise response_error(ResponseCode.NO_PERMISSION, f"{REFUSED} {error.message}") from error
             except ConfigError as error:
                 raise response_error(ResponseCode.SYSTEM_ERROR, error.message) from error
             if self._file is not None and changes:
                 values = {change.name: change.after for change in changes}
                 await asyncio.get_running_loop().run_in_executor(None, set_values, self._file, values)
-            self._settings.apply(changes)
-            for change in changes:
-                log.info(
-                    "configuration changed key=%s from=%s to=%s by=%s", change.name, change.before, change.after, peer
-                )
-                effect = self._effects.get(change.name)
-                if effect is not None:
-                    effect()
+            self._apply(changes, peer)
+
+    async def reload(self, parts: Iterable[Any]) -> list[str]:
+        """Take the values of settings that were read again, for the keys that can change; returns the names of those that did.
+
+        Raises ConfigError, in which case nothing has changed.
+        """
+        async with self._lock:
+            changes = self._settings.parse(self._settings.wanted(parts), {})
+            self._apply(changes, "reload")
+        return [change.name for change in changes]
+
+    def live(self, cls: type[Any]) -> Any | None:
+        """The settings of this class that the server runs with; None if no key of them can change."""
+        return self._settings.part(cls)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys that can change while the server runs, sorted."""
+        return self._settings.names
+
+    def _apply(self, changes: Iterable[Change], by: str) -> None:
+        changes = list(changes)
+        self._settings.apply(changes)
+        for change in changes:
+            log.info("configuration changed key=%s from=%s to=%s by=%s", change.name, change.before, change.after, by)
+            effect = self._effects.get(change.name)
+            if effect is not None:
+                effect()
 
 
 def parse_pairs(body: bytes) -> dict[str, str]:

@@ -19,7 +19,7 @@ from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
-from saturnmq.store.index.message_index import QUERY_COUNT_MAX, MessageIndex
+from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
@@ -321,7 +321,7 @@ def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, en
         return result
     store.put_in_index()
     result.last_update_ms, result.last_update_offset = store.index.last_update
-    asked = max(1, min(max_count, QUERY_COUNT_MAX))
+    asked = max(1, min(max_count, store.settings.query_count_max))
     for _ in range(_QUERY_TRIES):
         offsets = sorted(store.index.query(topic, key, asked, begin_ms, end_ms))
         if not offsets:

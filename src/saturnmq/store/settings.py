@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.config.settings import key
+from saturnmq.config.unused import UnusedStoreKeys
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the default bit map, plus the spare bytes of a file
@@ -59,7 +60,7 @@ _CONSUME_QUEUE_BYTES: Final = {StoreProfile.STANDARD: 6_000_000, StoreProfile.SM
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(UnusedStoreKeys):
     """Settings of one store. A size of 0 means the profile's default."""
 
     store_path_root_dir: str = key("storePathRootDir", "store", spec="DG-11")
@@ -110,6 +111,8 @@ class StoreSettings:
     message_index_enable: bool = key("messageIndexEnable", True, spec="IX-09")
     index_slots_max: int = key("maxHashSlotNum", 0, low=0, high=100_000_000, spec="IX-01")
     index_entries_max: int = key("maxIndexNum", 0, low=0, high=400_000_000, spec="IX-01")
+    query_count_max: int = key("maxMsgsNumBatch", 64, low=1, spec="IX-06")
+    unique_query_count_max: int = key("defaultQueryMaxNum", 32, low=1, spec="IX-03")
     queue_extension_enable: bool = key("enableConsumeQueueExt", False, spec="CQ-13")
     queue_extension_file_bytes: int = key(
         "mappedFileSizeConsumeQueueExt", 0, unit="bytes", low=0, high=2_147_483_647, spec="CQ-13"
@@ -132,6 +135,18 @@ class StoreSettings:
         except ValueError as error:
             return [str(error)]
         return []
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The keys whose value 0 stands for that of the profile, with the value that is used."""
+        extension_bytes = self.queue_extension_file_bytes or _QUEUE_EXTENSION_BYTES[self.profile]
+        return {
+            "mappedFileSizeCommitLog": self.commit_log_bytes,
+            "mappedFileSizeConsumeQueue": self.consume_queue_bytes,
+            "mappedFileSizeConsumeQueueExt": extension_bytes,
+            "maxHashSlotNum": self.index_slots,
+            "maxIndexNum": self.index_entries,
+        }
 
     @property
     def root(self) -> Path:

@@ -16,7 +16,6 @@ from saturnmq.protocol.message import MESSAGE_MAGIC, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import MessageStore
 
-_UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 
@@ -34,7 +33,7 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
     The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
     equal are left out here: the caller may have no right on them.
     """
-    count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
+    count = ctx.store.settings.unique_query_count_max if header.unique_key_query else header.max_num
     found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
     answer = h.QueryMessageResponse(
         index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset

@@ -129,7 +129,7 @@ class Registrar:
     async def look_up(self) -> None:
         """Query the address server for the NameServers; on failure the known ones are kept (NS-36)."""
         try:
-            found = await look_up(self._settings.name_server_domain, self._settings.name_server_subgroup)
+            found = await look_up(*self._settings.address_server)
         except LookupFailed as error:
             log.warning("name server lookup failed error=%s", error)
             return

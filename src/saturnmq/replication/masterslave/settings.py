@@ -5,18 +5,15 @@ Requirements: HA-01, HA-02, HA-05, HA-08, HA-09, HA-14, SW-03, SW-04, SEC-19.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from saturnmq.acl.addresses import AddressList, parse_list
-from saturnmq.config.settings import key, without_effect
+from saturnmq.config.settings import key
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.cluster_secret import SECRET_BYTES_MIN
 from saturnmq.replication.masterslave.stream import DATA_BYTES_MAX
 from saturnmq.server_admin import LOOPBACK
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,7 @@ class HaSettings:
     slave_timeout_ms: int = key("slaveTimeout", 3000, unit="ms", low=1, spec="SW-04")
 
     def validate(self) -> list[str]:
-        """Return one sentence per problem; warns about keys without effect."""
-        for text in without_effect(self):
-            log.warning(text)
+        """Return one sentence per problem."""
         problems = []
         try:
             self.allowed(protected=False)
