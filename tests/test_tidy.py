@@ -15,7 +15,8 @@ import spec_coverage
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "src" / "saturnmq"
 PACKAGES = {
-    "protocol", "config", "hot", "net", "store", "raft", "filter", "acl", "namesrv", "replication", "broker", "client",
+    "protocol", "config", "hot", "net", "store", "raft", "filter",
+    "history", "acl", "namesrv", "replication", "broker", "client",
     "admin", "cli", "console", "metrics", "server_admin", "spark", "testing",
 }  # fmt: skip
 TOP_LEVEL = {

@@ -44,6 +44,13 @@ GROUP: Final = option("-g", "--group", required=True, metavar="NAME", help="the 
 NODE_FILE: Final = option(
     "-c", "--config", type=Path, metavar="FILE", help="a node's configuration file: its tls.* keys apply"
 )
+TOOLS_YML: Final = option(
+    "--tools-yml", type=Path, metavar="FILE",
+    help="accessKey and secretKey, the file of the Java tools (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)",
+)  # fmt: skip
+SIGNATURE: Final = option(
+    "--signature", choices=SIGNATURES, default="v1", help="how requests are signed; v2: SaturnMQ only (default v1)"
+)
 LEDGERS: Final = option("folders", nargs="+", type=Path, metavar="FOLDER", help="folder dledger-ID of a member's store")
 STORE: Final = (DATA, *SETTINGS)
 
@@ -83,6 +90,39 @@ SERVERS: Final = (
             *SERVER, DATA, HOST, BROKER_PORT, PROFILE,
             flag("-m", "--print-important", help="as -p, but only the keys that `mqbroker -m` prints"),
             option("-n", "--name-servers", metavar="HOST:PORT;...", help="NameServers to register with"),
+        ),
+    ),
+)  # fmt: skip
+
+HISTORY_FILE: Final = option(
+    "--data", type=Path, metavar="FILE", default=Path("history.db"), help="history file, SQLite (default history.db)"
+)
+HISTORY: Final = (
+    Command(
+        "collect",
+        "keep the history of a cluster: counts of topics, groups and brokers, every minute",
+        "saturnmq collect -n 127.0.0.1:9876 --data history.db",
+        "saturnmq.cli.servers:run_collect",
+        (
+            option(
+                "-n", "--name-servers", metavar="HOST:PORT;...", default="127.0.0.1:9876",
+                help="NameServers of the cluster (default 127.0.0.1:9876)",
+            ),
+            HISTORY_FILE, NODE_FILE, TOOLS_YML, SIGNATURE,
+            flag("--once", help="collect now and once, then end"),
+        ),
+    ),
+    Command(
+        "history",
+        "rate and lag of a topic or a group over time, from a history file",
+        "saturnmq history --data history.db --topic orders --since 2h",
+        "saturnmq.cli.history:run_history",
+        (
+            HISTORY_FILE,
+            option("--topic", metavar="NAME", help="a topic; with --group: the progress of the group in it"),
+            option("--group", metavar="NAME", help="a consumer group, with --topic"),
+            option("--cluster", metavar="NAME", default="DefaultCluster", help="cluster (default DefaultCluster)"),
+            option("--since", metavar="AGE", default="1h", help="how far back, such as 30min, 2h, 7d (default 1h)"),
         ),
     ),
 )  # fmt: skip
@@ -152,11 +192,7 @@ ADMIN: Final = (
                 help="NameServers at which the group is registered",
             ),
             GROUP, NODE_FILE,
-            option(
-                "--tools-yml", type=Path, metavar="FILE",
-                help="accessKey and secretKey, the file of the Java tools (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)",
-            ),
-            option("--signature", choices=SIGNATURES, default="v1", help="how requests are signed; v2: SaturnMQ only (default v1)"),
+            TOOLS_YML, SIGNATURE,
         ),
     ),
     Command(
@@ -212,7 +248,7 @@ SPARK: Final = (
     ),
 )
 
-COMMANDS: Final = (*SERVERS, *STORE_TOOLS, *ADMIN, *SPARK)
+COMMANDS: Final = (*SERVERS, *HISTORY, *STORE_TOOLS, *ADMIN, *SPARK)
 
 
 def build_parser() -> Parser:

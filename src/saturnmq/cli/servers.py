@@ -1,4 +1,4 @@
-"""The servers: `saturnmq standalone`, `namesrv` and `broker`. Builds settings, starts, waits for a signal, stops.
+"""The servers: `saturnmq standalone`, `namesrv`, `broker` and `collect`. Builds settings, starts, waits for a signal, stops.
 
 Requirements: CLI-09, CLI-10, DG-09, UX-12.
 """
@@ -28,6 +28,7 @@ from saturnmq.namesrv.settings import NameServerSettings, stored_in
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.net.budget import AcceptErrors
 from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.tasks import cancel
 
 if TYPE_CHECKING:  # a NameServer runs without the broker package
     from saturnmq.broker import Broker
@@ -238,5 +239,27 @@ def run_standalone(args: argparse.Namespace) -> int:
                 await broker.stop()
         finally:
             await server.stop()
+
+    return serve(main)
+
+
+def run_collect(args: argparse.Namespace) -> int:
+    """Collect the history of a cluster every minute until a signal; with --once now and once."""
+    from saturnmq.admin import Admin, read_access
+    from saturnmq.history import Collector, History
+
+    access = read_access(tools=args.tools_yml, config=args.config, signature=args.signature)
+
+    async def main(stop: asyncio.Event) -> None:
+        with History(args.data) as history:
+            async with Admin(args.name_servers, access=access) as admin:
+                collector = Collector(admin, history)
+                ready("collect", {"name_servers": args.name_servers, "history": str(args.data)}, args)
+                work: asyncio.Future[Any] = asyncio.ensure_future(collector.round() if args.once else collector.run())
+                stopped = asyncio.ensure_future(stop.wait())
+                await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    work.result()
+                await cancel(work, stopped)
 
     return serve(main)
