@@ -323,7 +323,7 @@ def test_repeated_retry_keeps_origin_id_and_topic() -> None:
 # ---- progress
 
 
-@pytest.mark.spec("DLY-07", "DLY-08")
+@pytest.mark.spec("DLY-07", "DLY-08", "ADM-25")
 def test_delay_progress_survives_restart_and_is_reported(tmp_path: Path) -> None:
     async def work() -> None:
         clock, folder = Clock(), tmp_path

@@ -119,7 +119,7 @@ def test_reset_offset_requires_topic_committed_group_and_member() -> None:
 # ---- clone, correction, time span (OF-07)
 
 
-@pytest.mark.spec("OF-07")
+@pytest.mark.spec("OF-07", "ADM-23")
 def test_clone_group_offset_copies_offsets() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -128,10 +128,11 @@ def test_clone_group_offset_copies_offsets() -> None:
                 await w.send(topic)
             await commit(w, 1)
             await commit(w, 2, topic="U")
+            await commit(w, 1, queue=1)
             ask = {"srcGroup": "G", "destGroup": "H"}
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, topic="T", offline=True, **ask)).code == 0
             offsets = w.broker.offsets
-            assert (offsets.get("T", "H", 0), offsets.get("U", "H", 0)) == (1, None)
+            assert (offsets.of("T", "H"), offsets.of("U", "H")) == ({0: 1, 1: 1}, {})
             await w.heartbeat("G", "T")  # no longer subscribes U
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=False, **ask)).code == 0
             assert offsets.get("U", "H", 0) is None
@@ -145,7 +146,7 @@ def test_clone_group_offset_copies_offsets() -> None:
     run(work)
 
 
-@pytest.mark.spec("OF-07")
+@pytest.mark.spec("OF-07", "ADM-25")
 def test_correction_offset_is_minimum_of_all_groups() -> None:
     async def work() -> None:
         async with wire() as w:

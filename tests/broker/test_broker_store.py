@@ -79,7 +79,7 @@ def test_unique_key_query_returns_32_newest_messages() -> None:
     run(work)
 
 
-@pytest.mark.spec("DEL-10")
+@pytest.mark.spec("DEL-10", "ADM-17")
 def test_cleaning_keeps_system_queues(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire(SMALL, data=tmp_path) as w:
@@ -95,8 +95,9 @@ def test_cleaning_keeps_system_queues(tmp_path: Path) -> None:
                 store.put(Message("T", b"x" * 3000, b"", 0, 0, 0, 0, host, host))
             await store.write_all()
             await store.log.truncate_front("a test")
+            store.queues.get_or_make("Fresh", 0)  # no message yet
             assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
-            assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "T"}
+            assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "T", "Fresh"}
 
     run(work)
 

@@ -328,7 +328,7 @@ def test_check_immunity_time_delays_first_check() -> None:
     run(work)
 
 
-@pytest.mark.spec("TX-08")
+@pytest.mark.spec("TX-08", "ADM-24")
 def test_half_message_is_discarded_after_check_max_and_resumable() -> None:
     async def work() -> None:
         clock = Clock()

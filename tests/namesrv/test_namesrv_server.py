@@ -313,7 +313,7 @@ def test_damaged_kv_file_falls_back_to_backup(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-18", "NS-19", "NS-25", "NS-26", "NS-27", "NS-28")
+@pytest.mark.spec("NS-18", "NS-19", "NS-25", "NS-26", "NS-27", "NS-28", "ADM-25")
 def test_administration_requests_work_over_the_wire(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
@@ -353,7 +353,7 @@ def test_administration_requests_work_over_the_wire(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-28")
+@pytest.mark.spec("NS-28", "ADM-25")
 def test_unit_topic_lists_follow_topic_sys_flags(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
@@ -365,7 +365,7 @@ def test_unit_topic_lists_follow_topic_sys_flags(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-10")
+@pytest.mark.spec("REM-10", "ADM-25")
 def test_unknown_request_codes_are_answered(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:

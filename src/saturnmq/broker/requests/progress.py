@@ -166,12 +166,12 @@ async def clone(ctx: ProgressContext, connection: Connection, request: Command, 
     problem = group_problem(header.dest_group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
-    await ctx.slices.result(_clone(ctx, header))
+    await ctx.slices.result(_clone(ctx, header, connection.remote_address))
     await ctx.offsets.save()
     return request.reply()
 
 
-def _clone(ctx: ProgressContext, header: h.CloneGroupOffset) -> Steps[None]:
+def _clone(ctx: ProgressContext, header: h.CloneGroupOffset, peer: str) -> Steps[None]:
     live = ctx.clients.consumers.get(header.src_group)
     subscribed = live.subscriptions if live is not None and not header.offline else {}
     for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
@@ -179,7 +179,8 @@ def _clone(ctx: ProgressContext, header: h.CloneGroupOffset) -> Steps[None]:
             log.warning("offsets not cloned topic=%s from=%s to=%s", topic, header.src_group, header.dest_group)
             continue
         for queue_id, offset in ctx.offsets.of(topic, header.src_group).items():
-            ctx.offsets.set(topic, header.dest_group, queue_id, offset)
+            if not ctx.offsets.set(topic, header.dest_group, queue_id, offset, peer):
+                raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
             yield
 
 
