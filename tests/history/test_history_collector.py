@@ -14,14 +14,10 @@ import pytest
 from saturnmq import Client
 from saturnmq.admin import Admin
 from saturnmq.history import Collector, History, Series
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import response_error
-from saturnmq.protocol.frames.command import Command
 from saturnmq.testing import EmbeddedBroker
 
 TOPIC = Series("topic", "DefaultCluster", topic="orders")
 GROUP = Series("group", "DefaultCluster", topic="orders", group="billing")
-BROKER = Series("broker", "DefaultCluster", broker="saturn:0")
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> None:
@@ -78,39 +74,6 @@ def test_minutes_of_topics_groups_and_brokers_are_stored(tmp_path: Path) -> None
                     (broker,) = history.series("broker")
                     stored = history.read(broker, 0)
                     assert stored[-1].total - stored[0].total == 60 and 0 < stored[0].level < 1
-
-    run(work)
-
-
-def test_values_that_fail_in_one_minute_keep_their_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with client.producer("p") as out:
-                await out.send_many("orders", [b"x"] * 3)
-                await out.send("other", b"y")
-            async with Admin(name_server(server)) as admin:
-                with History(tmp_path / "h.db") as history:
-                    collector = Collector(admin, history)
-                    before = {one.series: one.total for one in (await collector.collect()).samples}
-                    assert before[TOPIC] == 3
-                    ask = admin.connection.read
-
-                    async def failing(address: str, code: RequestCode, *rest: Any, **more: Any) -> Command:
-                        if code == RequestCode.GET_TOPIC_STATS_INFO and rest[0].topic == "orders":
-                            raise response_error(2, "busy", broker=address)
-                        return await ask(address, code, *rest, **more)
-
-                    monkeypatch.setattr(admin.connection, "read", failing)
-                    found = await collector.collect()
-                    assert {one.series: one.total for one in found.samples} == before
-                    assert list(found.problems.values()) == ["busy"]
-
-                    async def silent(address: str, code: RequestCode, *rest: Any, **more: Any) -> Command:
-                        raise response_error(2, "busy", broker=address)
-
-                    monkeypatch.setattr(admin.connection, "read", silent)
-                    found = await collector.collect()
-                    assert {one.series for one in found.samples} == {one for one in before if one.kind != "broker"}
 
     run(work)
 

@@ -3,7 +3,7 @@
 `History` is the file, `Collector` fills it over `saturnmq.admin`, from SaturnMQ and Apache brokers alike.
 """
 
-from saturnmq.history.collector import Collector, Round
+from saturnmq.history.collector import Collector
 from saturnmq.history.file import History, Point, Sample, Series
 
-__all__ = ["Collector", "History", "Point", "Round", "Sample", "Series"]
+__all__ = ["Collector", "History", "Point", "Sample", "Series"]

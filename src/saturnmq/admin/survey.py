@@ -1,0 +1,210 @@
+"""One look at a whole cluster: brokers, topics and groups with their counts, over requests that any 4.x broker answers.
+
+For each master: topics (21), groups (201), offsets of each topic (202) and of each group (208), and of every broker its runtime
+values (28). For 1,000 topics and 2,500 groups these are 3,500 short requests to each master, eight at a time.
+
+Requirements: EXP-05, UX-14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.admin.connection import MASTER_ID, AdminConnection
+from saturnmq.protocol.bodies import (
+    ConsumeStats,
+    KVTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.headers.messaging import GetConsumeStats, TopicOnly
+
+CONCURRENT_MAX: Final = 8  # requests to one broker
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """One broker. number: 0 is the master. runtime: keys and values of code 28; empty, with a problem, if it did not answer."""
+
+    cluster: str
+    name: str
+    number: int
+    address: str
+    runtime: dict[str, str]
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class TopicState:
+    """One topic. total: messages ever, kept: messages there; configs: by broker name."""
+
+    cluster: str
+    name: str
+    total: int = 0
+    kept: int = 0
+    configs: dict[str, TopicConfig] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Progress:
+    """A group in a topic, messages: consumed ever, and not consumed yet."""
+
+    total: int = 0
+    lag: int = 0
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group. topics: progress by topic, the retry topic included; tps: consumed per second; configs: by broker name."""
+
+    cluster: str
+    name: str
+    topics: dict[str, Progress] = field(default_factory=dict)
+    tps: float = 0.0
+    configs: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet, over all topics."""
+        return sum(one.lag for one in self.topics.values())
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one master knows; problems by name of a topic or group."""
+
+    cluster: str
+    broker: str
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The state of a cluster. topics and groups: by (cluster, name). problems: error text by broker address or `name@address`."""
+
+    brokers: list[BrokerState]
+    topics: dict[tuple[str, str], TopicState]
+    groups: dict[tuple[str, str], GroupState]
+    problems: dict[str, str]
+
+
+class Surveyor:
+    """Takes surveys. A broker that does not answer costs its own values: what it shares with others keeps its last ones."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
+        self._last: dict[str, _Part] = {}  # by address of the master
+
+    async def survey(self) -> Survey:
+        """Ask all brokers once. Raises SaturnError if no NameServer answers."""
+        known = await self._connection.cluster()
+        places = [
+            (data.cluster, data.broker_name, number, address)
+            for _, data in sorted(known.broker_addr_table.items())
+            for number, address in sorted(data.broker_addrs.items())
+        ]
+        masters = {address: _Part(cluster, name) for cluster, name, number, address in places if number == MASTER_ID}
+        problems: dict[str, str] = {}
+        brokers = asyncio.gather(*(self._broker(*place) for place in places))
+        await asyncio.gather(*(self._master(address, part, problems) for address, part in masters.items()))
+        self._last = {address: part for address, part in self._last.items() if address in masters}
+        found = await brokers
+        problems |= {one.address: one.problem for one in found if one.problem}
+        return Survey(found, *_merged(self._last.values()), problems)
+
+    async def _broker(self, cluster: str, name: str, number: int, address: str) -> BrokerState:
+        try:
+            answer = await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            return BrokerState(cluster, name, number, address, KVTable.decode(answer.body).table)
+        except SaturnError as error:
+            return BrokerState(cluster, name, number, address, {}, error.message)
+
+    async def _master(self, address: str, part: _Part, problems: dict[str, str]) -> None:
+        try:
+            await self._fill(address, part)
+        except SaturnError as error:
+            problems[address] = error.message
+            return
+        before = self._last.get(address)
+        if before is not None:  # what failed this time keeps its last values
+            for name in part.problems:
+                if name in before.topics and name in part.topics:
+                    part.topics[name] = before.topics[name]
+                if name in before.groups and name in part.groups:
+                    part.groups[name] = before.groups[name]
+        self._last[address] = part
+        problems |= {f"{name}@{address}": problem for name, problem in part.problems.items()}
+
+    async def _fill(self, address: str, part: _Part) -> None:
+        ask = self._connection.read
+        configs = TopicConfigTable.decode(
+            (await ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body
+        ).topic_config_table
+        answer = await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        groups = SubscriptionGroupTable.decode(answer.body).subscription_group_table
+
+        async def topic(name: str) -> None:
+            state = part.topics[name] = TopicState(part.cluster, name, configs={part.broker: configs[name]})
+            answer = await ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicOnly(topic=name))
+            queues = TopicStatsTable.decode(answer.body).offset_table.values()
+            state.total = sum(one.max_offset for one in queues)
+            state.kept = sum(one.max_offset - one.min_offset for one in queues)
+
+        async def group(name: str) -> None:
+            state = part.groups[name] = GroupState(part.cluster, name, configs={part.broker: groups[name]})
+            answer = await ask(address, RequestCode.GET_CONSUME_STATS, GetConsumeStats(consumer_group=name))
+            stats = ConsumeStats.decode(answer.body)
+            state.tps = stats.consume_tps
+            for queue, one in stats.offset_table.items():
+                progress = state.topics.setdefault(queue.topic, Progress())
+                progress.total += one.consumer_offset
+                progress.lag += max(one.broker_offset - one.consumer_offset, 0)
+
+        permits = asyncio.Semaphore(CONCURRENT_MAX)
+        await asyncio.gather(
+            *(_within(permits, topic, name, part.problems) for name in configs),
+            *(_within(permits, group, name, part.problems) for name in groups),
+        )
+
+
+async def _within(
+    permits: asyncio.Semaphore, ask: Callable[[str], Awaitable[None]], name: str, problems: dict[str, str]
+) -> None:
+    async with permits:
+        try:
+            await ask(name)
+        except SaturnError as error:
+            problems[name] = error.message
+
+
+def _merged(
+    parts: Iterable[_Part],
+) -> tuple[dict[tuple[str, str], TopicState], dict[tuple[str, str], GroupState]]:
+    """Topics and groups with their counts summed over the brokers."""
+    topics: dict[tuple[str, str], TopicState] = {}
+    groups: dict[tuple[str, str], GroupState] = {}
+    for part in parts:
+        for topic in part.topics.values():
+            one = topics.setdefault((topic.cluster, topic.name), TopicState(topic.cluster, topic.name))
+            one.total += topic.total
+            one.kept += topic.kept
+            one.configs |= topic.configs
+        for group in part.groups.values():
+            other = groups.setdefault((group.cluster, group.name), GroupState(group.cluster, group.name))
+            other.tps += group.tps
+            other.configs |= group.configs
+            for name, progress in group.topics.items():
+                sum_of = other.topics.setdefault(name, Progress())
+                sum_of.total += progress.total
+                sum_of.lag += progress.lag
+    return topics, groups
