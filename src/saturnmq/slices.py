@@ -53,7 +53,7 @@ class Slices:
     def __init__(self, *, first_seconds: float = SLICE_SECONDS, waiting_max: int = WAITING_MAX) -> None:
         self._first_seconds = first_seconds
         self._waiting_max = waiting_max
-        self._waiting = 0
+        self._waiting: dict[object, float] = {}  # arrival of each, in order; event-loop seconds
         self._turn = asyncio.Lock()
 
     def run(self, work: Steps[T]) -> T | Coroutine[Any, Any, T]:
@@ -66,24 +66,36 @@ class Slices:
         except _Ended as end:
             value: T = end.value
             return value
-        if self._waiting >= self._waiting_max:
+        if self.waiting >= self._waiting_max:
             work.close()
-            text = f"[OVERLOAD]system busy, {self._waiting} long requests are waiting; try again later"
+            text = f"[OVERLOAD]system busy, {self.waiting} long requests are waiting; try again later"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
-        self._waiting += 1
-        return self._rest(work)
+        token = object()
+        self._waiting[token] = asyncio.get_running_loop().time()
+        return self._rest(work, token)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait or run."""
+        return len(self._waiting)
+
+    @property
+    def waited_ms(self) -> int:
+        """For how long the first of them has, in ms; 0 without."""
+        first = next(iter(self._waiting.values()), None)
+        return 0 if first is None else int((asyncio.get_running_loop().time() - first) * 1000)
 
     async def result(self, work: Steps[T]) -> T:
         """The result of the work. Raises as `run`."""
         value = self.run(work)
         return await value if isinstance(value, Coroutine) else value
 
-    async def _rest(self, work: Steps[T]) -> T:
+    async def _rest(self, work: Steps[T], token: object) -> T:
         try:
             async with self._turn:
                 return await finish(work)
         finally:
-            self._waiting -= 1
+            del self._waiting[token]
 
 
 async def finish(work: Steps[T]) -> T:

@@ -15,7 +15,6 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests import relay
 from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.services.address_server import LookupFailed, parse
-from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings
 from saturnmq.protocol.bodies import (
@@ -501,36 +500,6 @@ def test_pulls_do_not_queue_in_broker() -> None:
             await w.send()
             answers = await asyncio.gather(*(w.pull() for _ in range(500)))
             assert {answer.code for answer in answers} == {0}
-
-    run(work)
-
-
-@pytest.mark.spec("BP-09")
-def test_group_lagging_too_far_can_be_disabled() -> None:
-    assert CHECK_SECONDS == 180
-    assert (BrokerSettings().slow_group_bytes, BrokerSettings().disable_slow_groups) == (16 << 30, False)
-
-    async def work() -> None:
-        async with wire(disable_slow_groups=True, slow_group_bytes=2000) as w:
-            for _ in range(5):
-                await w.send(body=b"x" * 800)
-            broker = w.broker
-            for group, offset in (("Slow", 1), ("Near", 4), ("Done", 5), ("CID_RMQ_SYS_X", 0)):
-                broker.groups.find(group)
-                broker.offsets.set("T", group, 0, offset)
-            w.broker._disable_slow_groups()
-            off = [name for name, config in broker.groups.table.items() if not config.consume_enable]
-            assert off == ["Slow"]
-            refused = await w.pull(group="Slow")
-            assert refused.code == ResponseCode.NO_PERMISSION
-            assert (await w.pull(group="Near")).code == 0
-            assert disable_slow(broker.store, broker.groups, broker.offsets, 10**9) == []
-        async with wire(slow_group_bytes=1) as w:  # disabled by default, as in Apache RocketMQ
-            await w.send()
-            w.broker.groups.find("G")
-            w.broker.offsets.set("T", "G", 0, 0)
-            w.broker._disable_slow_groups()
-            assert w.broker.groups.table["G"].consume_enable
 
     run(work)
 

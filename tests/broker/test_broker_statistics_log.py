@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from time import thread_time
+from typing import cast
 
 import pytest
 from wire import Clock, Wire, run, wire
@@ -15,12 +16,15 @@ from wire import Clock, Wire, run, wire
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services import reporting as reporting_module
+from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.reporting import Reporting
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.services.statistics_log import StatisticsLog, stats_log, two_places
+from saturnmq.broker.services.watermark import Watermark
+from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.message import BatchItem
-from saturnmq.slices import SLICE_SECONDS
+from saturnmq.slices import SLICE_SECONDS, Slices
 
 MINUTE, HOUR = 60_000, 3_600_000
 MIDNIGHT = 1_700_064_000_000  # of 2023-11-16 in Shanghai, 16:00 UTC
@@ -241,6 +245,12 @@ def test_100_000_items_are_sampled_and_printed_in_short_steps(lines: Lines) -> N
     assert longest + SLICE_SECONDS < 1, "a slice and a step; 50 ms on an idle machine"
 
 
+class Idle:
+    """Long polling without pulls."""
+
+    ready = 0
+
+
 @pytest.mark.spec("MON-10")
 def test_a_failing_task_stops_no_other(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -249,7 +259,8 @@ def test_a_failing_task_stops_no_other(
         clock = Clock()
         stats = Stats("C", clock)
         stats.put("T", 1, 1)
-        reporting = Reporting(stats, clock, lambda: 1000)
+        queues = Watermark(InFlight(), cast(LongPolling, Idle()), Slices(), lambda: 0)
+        reporting = Reporting(stats, queues, clock, lambda: 1000)
 
         async def ticks(count: int = 1) -> None:
             for _ in range(count):
@@ -274,6 +285,10 @@ def test_a_failing_task_stops_no_other(
             patched.setattr(Stats, "sample", broken)
             await ticks(60)
         assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=sample" in caplog.text
+        with monkeypatch.context() as patched:
+            patched.setattr(Watermark, "write", broken)
+            await ticks(60)
+        assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=watermark" in caplog.text
         with monkeypatch.context() as patched:  # in the middle of the work
             patched.setattr(Stats, "sample_sets", lambda self: (broken() for _ in range(1)))
             await ticks(60)

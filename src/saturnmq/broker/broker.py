@@ -54,6 +54,7 @@ from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
 from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.services.transactions import Transactions
+from saturnmq.broker.services.watermark import Watermark
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients, ConsumerGroup
 from saturnmq.broker.state.creation_quota import CreationQuota
@@ -198,7 +199,6 @@ class Broker:
         self._delay_class = delay_class
         self.stats = Stats(settings.cluster_name, self._clock_ms, settings.delete_unused_stats,
                            detail=settings.detail_stats, delays=settings.delay_stats, falls=settings.fall_stats)  # fmt: skip
-        self.reporting = Reporting(self.stats, self._clock_ms, lambda: settings.stats_lines_max)
         self.master = MasterServices(self._make_master_services, self._task_failed)
         self.long_polling = LongPolling(
             lambda parked: pull.resume(self._pull_context, parked),
@@ -207,6 +207,9 @@ class Broker:
             properties=self.store.properties,
             queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.role.slave else 0,
         )
+        self._slices = Slices()
+        self.watermark = Watermark(self.in_flight, self.long_polling, self._slices, lambda: self.admission.late_ms)
+        self.reporting = Reporting(self.stats, self.watermark, self._clock_ms, lambda: settings.stats_lines_max)
         self.registrar = Registrar(
             settings,
             self._net,
@@ -219,7 +222,7 @@ class Broker:
 
     def _make_requests(self, tls: TlsSettings | None, group: GroupMember | None) -> None:
         runtime = RuntimeContext(self.settings, self.store, self.stats, self._clock_ms, self.in_flight, self.rejections,
-                                 self.master, self._config_text, lambda: self.configuration)  # fmt: skip
+                                 self.master, self._config_text, lambda: self.configuration, self.watermark)  # fmt: skip
         self._pull_context = self._make_pull_context()
         self._all_routes = bind([runtime, self._pull_context, *self._make_contexts()])
         self._reject(frozenset())
@@ -287,7 +290,7 @@ class Broker:
         suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         send = SendContext(settings, store, topics, groups, self.stats, clock_ms,
                            master, identity, answers, self.in_flight, suffix, self.rejections)  # fmt: skip
-        slices = Slices()
+        slices = self._slices
         yield send
         yield ReplyContext(send, clients, PendingReplies(settings.reply_queue_max))
         yield TransactionContext(master, self.rejections)
@@ -407,7 +410,7 @@ class Broker:
                 self._every(self.settings.client_scan_ms / 1000, self.expire_clients),
                 self._every(SAVE_SECONDS, self.filters.save_soon),
                 self._every(SAMPLE_SECONDS, self.reporting.tick, 0),
-                self._every(CHECK_SECONDS, self._disable_slow_groups),
+                self._every(CHECK_SECONDS, lambda: disable_slow(self.settings, self.role, self.stats, self.groups)),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.delay.save()),
                 self._every(self.settings.flush_delay_ms / 1000, lambda: self.master.timer.save()),
                 self._every(SAMPLE_SECONDS, lambda: self.master.transactions.note_progress()),
@@ -630,10 +633,6 @@ class Broker:
             log.warning("client expired address=%s limit_ms=%s", connection.remote_address, expiry_ms)
             connection.close(f"no heartbeat for {expiry_ms} ms")
             yield from self.clients.leaving(connection)
-
-    def _disable_slow_groups(self) -> None:
-        if self.settings.disable_slow_groups and not self.role.slave:
-            disable_slow(self.store, self.groups, self.offsets, self.settings.slow_group_bytes)
 
     def _log_behind(self) -> None:
         log.info("dispatch behind commit log %s bytes", self.store.behind_bytes)  # DG-10

@@ -28,6 +28,7 @@ from saturnmq.namesrv.settings import NameServerSettings, stored_in
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.net.budget import AcceptErrors
 from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.server_admin.log_files import log_files
 from saturnmq.tasks import cancel
 
 if TYPE_CHECKING:  # a NameServer runs without the broker package
@@ -181,7 +182,8 @@ def run_broker(args: argparse.Namespace) -> int:
         finally:
             await broker.stop()
 
-    return serve(main)
+    with log_files(configured.part("broker").log_directory):
+        return serve(main)
 
 
 # A development profile: small files, no port for slaves, and SQL filters enabled, which both Apache's broker and SaturnMQ disable
@@ -240,7 +242,8 @@ def run_standalone(args: argparse.Namespace) -> int:
         finally:
             await server.stop()
 
-    return serve(main)
+    with log_files(settings.log_directory):
+        return serve(main)
 
 
 def run_collect(args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.services.watermark import Watermark
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
 from saturnmq.broker.state.filters import Filters
@@ -151,6 +152,7 @@ class RuntimeContext:
     master: MasterServices
     config_text: Callable[[], str]
     configuration: Callable[[], Configuration]
+    watermark: Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from saturnmq.broker.requests.context import RuntimeContext
+from saturnmq.broker.services.watermark import Watermark
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import BrokerStatsData, BrokerStatsItem, KVTable
 from saturnmq.protocol.codes import VERSION, VERSION_DESC, ResponseCode
@@ -45,20 +46,23 @@ def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, 
         "slowFlushTimes": str(store.log.slow_flushes),
         "slowestFlushMs": str(store.log.slowest_flush_ms),
         "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
-        "sendThreadPoolQueueSize": str(ctx.in_flight.sends),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(ctx.in_flight.wait_ms),
-        "pullThreadPoolQueueSize": "0",
         "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
-        "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "queryThreadPoolQueueSize": "0",
         "queryThreadPoolQueueCapacity": "20000",
-        "queryThreadPoolQueueHeadWaitTimeMills": "0",
-        "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
+    table |= _waiting(ctx.watermark)
     refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.rejections.counts.items())}
     return request.reply(body=KVTable(table | _disk(store) | ctx.master.delay.table() | refused).encode())
+
+
+def _waiting(watermark: Watermark) -> dict[str, str]:
+    """Size and head wait of what Apache RocketMQ has thread pools for."""
+    facts = {"EndTransactionQueueSize": str(watermark.transaction().size)}
+    for name, found in (("send", watermark.send()), ("pull", watermark.pull()), ("query", watermark.query())):
+        facts[f"{name}ThreadPoolQueueSize"] = str(found.size)
+        facts[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(found.wait_ms)
+    return facts
 
 
 def _disk(store: MessageStore) -> dict[str, str]:

@@ -331,6 +331,11 @@ class LongPolling:
             self._waking.append(rest)
             self._schedule()
 
+    @property
+    def ready(self) -> int:
+        """Number of pulls that are answered in the next iterations, or once their connection has drained."""
+        return sum(len(pulls) for by in (self._ready, self._blocked) for pulls in by.values())
+
     def _make_ready(self, woken: Iterator[ParkedPull]) -> bool:
         """Make up to WOKEN_MAX pulls ready; returns whether there are no more. Those dropped meanwhile are left out."""
         for count, parked in enumerate(woken, 1):

@@ -1,47 +1,44 @@
-"""Disables consumer groups whose backlog is so large that reading for them would slow down others; off by default.
+"""Disables consumer groups that read so far behind the log's end that they would slow down others; off by default.
 
-The key is disableConsumeIfConsumerReadSlowly.
+The key is disableConsumeIfConsumerReadSlowly. A group is judged by its pulls: GROUP_GET_FALL_SIZE, the distance of the last pulled
+message of each queue from the end of the commit log. Lines go to the logger `saturnmq.protection`.
 
-Requirements: BP-09.
+Requirements: BP-09, MON-15.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Final
 
-from saturnmq.broker.state.groups import SYSTEM_PREFIX, Groups
-from saturnmq.broker.state.offsets import Offsets
-from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.store import MessageStore
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.role import Role
 
-log = logging.getLogger(__name__)
+protection_log: Final = logging.getLogger("saturnmq.protection")
 
 CHECK_SECONDS: Final = 180
 
 
-def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_bytes_max: int) -> list[str]:
-    """Set consumeEnable=false for groups with a queue more than behind_bytes_max behind; returns their names.
+def disable_slow(settings: BrokerSettings, role: Role, stats: Stats, groups: Groups) -> list[str]:
+    """Set consumeEnable=false for groups with a queue more than consumerFallbehindThreshold behind; returns their names.
 
-    Only an administrator (code 200) can enable a group again.
+    None if the key is off, or on a slave, whose groups are its master's.
+    The setting is saved with the next change of a group. Only an administrator (code 200) can enable a group again; it is then
+    judged by its next pulls.
     """
-    slow = []
-    for group, config in list(groups.table.items()):
-        if not config.consume_enable or group.startswith(SYSTEM_PREFIX):
-            continue
-        behind = max((_behind(store, topic, offsets.of(topic, group)) for topic in offsets.topics_of(group)), default=0)
-        if behind > behind_bytes_max:
-            log.warning("consumption disabled, group too far behind group=%s behind_bytes=%s", group, behind)
-            groups.set(dataclasses.replace(config, consume_enable=False))
-            slow.append(group)
+    if not settings.disable_slow_groups or role.slave:
+        return []
+    behind: dict[str, int] = {}
+    for key, size in stats.fall_size.items():
+        if size > settings.slow_group_bytes:
+            group = key.rpartition("@")[2]
+            behind[group] = max(size, behind.get(group, 0))
+    slow = [group for group in behind if groups.disable(group)]
+    for group in slow:
+        protection_log.warning(
+            "[PROTECT_BROKER] the consumer[%s] consume slowly, %s bytes, disable it", group, behind[group]
+        )
+        stats.forget_falls(group)
     return slow
-
-
-def _behind(store: MessageStore, topic: str, queues: dict[int, int]) -> int:
-    """Log bytes from the next message of the slowest of these queues to the end; 0 if all messages are consumed."""
-    places = (
-        store.physical_offset(topic, queue_id, QueueOffset(max(offset, store.min_offset(topic, queue_id))))
-        for queue_id, offset in queues.items()
-    )
-    return max((store.max_physical_offset - place for place in places if place >= 0), default=0)

@@ -282,6 +282,11 @@ class Stats:
                     del values[key]
         self._drop_cached()
 
+    def forget_falls(self, group: str) -> None:
+        """Remove the distances of a group's pulls from the log's end."""
+        for key in [key for key in self.fall_size if key.rpartition("@")[2] == group]:
+            del self.fall_size[key]
+
     def _drop_cached(self) -> None:
         self._puts.clear()
         self._gets.clear()

@@ -1,10 +1,11 @@
 """Subscription group table, kept in subscriptionGroup.json.
 
-Requirements: BP-10.
+Requirements: BP-10, MON-15.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -78,6 +79,15 @@ class Groups:
         self.version = self.version.next(self._clock_ms())
         self.writer.changed()
         log.info("subscription group set group=%s", config.group_name)
+
+    def disable(self, group: str) -> bool:
+        """Set consumeEnable=false, which is saved with the next change (MON-15); returns whether that changed the group."""
+        config = self.table.get(group)
+        if config is None or not config.consume_enable:
+            return False
+        self.table[group] = dataclasses.replace(config, consume_enable=False)
+        self.version = self.version.next(self._clock_ms())
+        return True
 
     def take(self, found: SubscriptionGroupTable) -> None:
         """Replace groups and version by those of another broker; system groups it does not have are kept (DL-C07)."""
