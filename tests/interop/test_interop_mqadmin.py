@@ -15,9 +15,9 @@ import pytest
 import saturn
 from javatools import java_command, java_environment, mqadmin, run_client
 from peers import Peer
+from prepared import GROUP, SETTINGS, TOPIC, prepare
 from printed import comparable
 from processes import ServerProcess
-from traced import traces
 
 import saturnmq
 
@@ -32,14 +32,6 @@ class Subject:
     words: dict[str, str]
 
 
-TOPIC = "Printed"
-GROUP = "printed-group"
-TRACED = "Traced"
-# The first transaction check of Apache's broker creates a topic; this interval moves it behind the end of the tests.
-SETTINGS = {"traceTopicEnable": "true", "transactionCheckInterval": "3600000"}
-# The consumers of printMsg and Tracing.java create these retry topics with their first heartbeat after a second, if they
-# live that long; so they are created beforehand.
-SHORT_LIVED_RETRY = ("%RETRY%TOOLS_CONSUMER", "%RETRY%interop-traces")
 HELD = "Held"
 HELD_GROUP = "held-group"
 HELD_COUNT = 4
@@ -74,28 +66,6 @@ WRITING: dict[str, list[str]] = {
     "addWritePerm": ["addWritePerm", "-b", "broker-a"],
     "deleteTopic": ["deleteTopic", "-c", "DefaultCluster", "-t", "ToDelete"],
 }
-
-
-def prepare(peer: Peer, home: Path) -> dict[str, str]:
-    """Create the same content on a peer: a topic of four queues with messages in two, a group that consumed them, a trace.
-
-    Returns the placeholder values of commands: ids of messages.
-    """
-    servers = peer.name_servers
-    for topic in SHORT_LIVED_RETRY:
-        mqadmin(servers, "updateTopic", "-b", peer.broker_address, "-t", topic, "-r", "1", "-w", "1", home=home)
-    rows = run_client("send", home=home, ns=servers, topic=TOPIC, count=10, mode="selector").results
-    run_client("send", home=home, ns=servers, topic="ToDelete", count=1)
-    run_client("consume", home=home, ns=servers, topic=TOPIC, group=GROUP, count=10)
-    (traced, _) = run_client("send", home=home, ns=servers, topic=TRACED, count=1, group="traced", trace=1).results
-    run_client("consume", home=home, ns=servers, topic=TRACED, group="traced-group", count=1, trace=1)
-    asyncio.run(traces(peer, "RMQ_SYS_TRACE_TOPIC", traced["msgId"], 3))
-    return {
-        "broker": peer.broker_address,
-        "offset_id": rows[3]["offsetMsgId"],
-        "unique_id": rows[3]["msgId"],
-        "traced_id": traced["msgId"],
-    }
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ public final class Interop {
             case "query" -> Pulling.query(options);
             case "request" -> Requesting.run(options);
             case "steady" -> Steady.run(options);
+            case "admin" -> Admin.serve(options);
             default -> throw new IllegalArgumentException("unknown command " + args[0]);
         }
     }
