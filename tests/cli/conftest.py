@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 from forkedcommand import run_command
 
+from saturnmq.broker import BrokerSettings
+from saturnmq.testing.embedded import SyncEmbeddedBroker
+
 READY_SECONDS_MAX = 30
 
 
@@ -129,14 +132,20 @@ def started_cli() -> Callable[..., Completed]:
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Completed]:
     """Runs one command to completion in a process of its own, forked from one that has imported the modules of the commands.
 
+    stdin: what the command reads from standard input, a file.
+
     The imports of `python -m saturnmq.cli` take most of a second of processor time; tests of them use `started_cli`.
     """
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([f"saturnmq.cli.{name}" for name in ("run", "servers", "store", "admin")])
+    names = ("run", "servers", "store", "admin", "everyday.send", "everyday.tail")
+    processes.set_forkserver_preload([f"saturnmq.cli.{name}" for name in names])
 
-    def run(*args: str, env: dict[str, str] | None = None) -> Completed:
-        out, err = (tmp_path_factory.mktemp("cli") / name for name in ("out", "err"))
-        process = processes.Process(target=run_command, args=(args, os.environ | (env or {}), str(out), str(err)))
+    def run(*args: str, env: dict[str, str] | None = None, stdin: bytes = b"") -> Completed:
+        folder = tmp_path_factory.mktemp("cli")
+        given, out, err = (folder / name for name in ("in", "out", "err"))
+        given.write_bytes(stdin)
+        files = (str(out), str(err), str(given))
+        process = processes.Process(target=run_command, args=(args, os.environ | (env or {}), *files))
         process.start()
         try:
             process.join(60)
@@ -148,3 +157,43 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Completed]:
             process.close()
 
     return run
+
+
+class Cluster:
+    """An embedded cluster and a way to run commands against it."""
+
+    def __init__(self, server: SyncEmbeddedBroker, cli: Callable[..., Completed]) -> None:
+        self.server = server
+        self._cli = cli
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that name the cluster."""
+        return {"NAMESRV_ADDR": self.server.name_servers, "SATURNMQ_URL": "", "ROCKETMQ_HOME": ""}
+
+    def run(self, *args: str, stdin: bytes = b"", code: int = 0) -> Completed:
+        """Run a command to completion; its exit code must be `code`."""
+        done = self._cli(*args, env=self.environment, stdin=stdin)
+        assert done.returncode == code, (args, done)
+        return done
+
+    def lines(self, *args: str, stdin: bytes = b"") -> list[str]:
+        """The lines that a command prints on stdout."""
+        return self.run(*args, stdin=stdin).stdout.splitlines()
+
+    def rows(self, *args: str, stdin: bytes = b"") -> list[dict[str, Any]]:
+        """The rows of all JSON documents that a command prints."""
+        return [row for line in self.lines(*args, "--json", stdin=stdin) for row in json.loads(line)["rows"]]
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[SyncEmbeddedBroker]:
+    """A NameServer and a broker that evaluates SQL filters, for the tests of a module."""
+    with SyncEmbeddedBroker(settings=BrokerSettings(property_filter_enable=True)) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(embedded: SyncEmbeddedBroker, cli: Callable[..., Completed]) -> Cluster:
+    """Runs commands against the embedded broker of the module."""
+    return Cluster(embedded, cli)

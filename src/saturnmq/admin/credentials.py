@@ -75,13 +75,21 @@ def read_access(*, tools: Path | None = None, config: Path | None = None, signat
     """
     tls, secret = None, ""
     if config is not None:
-        pairs = parse_properties(_text(config))
-        tls = load(TlsSettings, (str(config), {n: v for n, v in pairs.items() if n.startswith("tls.")})).settings
-        secret = pairs.get(_CLUSTER_SECRET, "").strip()
-    return AdminAccess(tls, _signer(tools, signature), secret or os.environ.get(SECRET_VARIABLE, ""))
+        tls = read_tls(config)
+        secret = parse_properties(_text(config)).get(_CLUSTER_SECRET, "").strip()
+    account = read_account(tools)
+    signer = None if account is None else Signer(*account, version=signature)
+    return AdminAccess(tls, signer, secret or os.environ.get(SECRET_VARIABLE, ""))
 
 
-def _signer(tools: Path | None, signature: str) -> Signer | None:
+def read_tls(config: Path) -> TlsSettings:
+    """The `tls.*` keys of a configuration file. Raises ConfigError."""
+    pairs = {name: text for name, text in parse_properties(_text(config)).items() if name.startswith("tls.")}
+    return load(TlsSettings, (str(config), pairs)).settings
+
+
+def read_account(tools: Path | None = None) -> tuple[str, str] | None:
+    """Access key and secret of a tools.yml, by default that of ROCKETMQ_HOME; None without one. Raises ConfigError."""
     path = tools
     if path is None:
         home = os.environ.get(HOME_VARIABLE)
@@ -100,7 +108,7 @@ def _signer(tools: Path | None, signature: str) -> Signer | None:
         if tools is None:
             return None
         raise ConfigError(f"{path} must hold accessKey and secretKey")
-    return Signer(access, secret, version=signature)
+    return access, secret
 
 
 def _text(path: Path) -> str:

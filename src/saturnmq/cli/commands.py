@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from saturnmq.cli.everyday_table import EVERYDAY
 from saturnmq.cli.table import Command, Parser, flag, option, parser_of, port_number
 from saturnmq.protocol.signatures import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
@@ -248,7 +249,7 @@ SPARK: Final = (
     ),
 )
 
-COMMANDS: Final = (*SERVERS, *HISTORY, *STORE_TOOLS, *ADMIN, *SPARK)
+COMMANDS: Final = (*SERVERS, *HISTORY, *EVERYDAY, *STORE_TOOLS, *ADMIN, *SPARK)
 
 
 def build_parser() -> Parser:

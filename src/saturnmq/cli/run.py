@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Final
 
 import saturnmq
 from saturnmq.cli.commands import COMMANDS, COMMON, build_parser
@@ -24,7 +25,12 @@ from saturnmq.cli.output import (
 )
 from saturnmq.cli.runtime import implementation, version_facts
 from saturnmq.cli.table import Command
+from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
+
+_UNREACHABLE: Final = frozenset(
+    {ResponseCode.CONNECT_BROKER, ResponseCode.ACCESS_BROKER_TIMEOUT, ResponseCode.NO_NAME_SERVER}
+)
 
 
 def print_version(as_json: bool) -> int:
@@ -114,4 +120,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (SaturnError, OSError) as error:
-        return fail(error, args, EXIT_FAILED)
+        unreachable = isinstance(error, SaturnError) and error.code in _UNREACHABLE
+        return fail(error, args, EXIT_UNREACHABLE if unreachable else EXIT_FAILED)

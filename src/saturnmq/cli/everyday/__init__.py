@@ -1,0 +1,1 @@
+"""Everyday commands: send, tail, consume, bench, doctor, top, completion. All of them use the Python client."""

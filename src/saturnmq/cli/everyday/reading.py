@@ -1,0 +1,187 @@
+"""Reads all queues of a topic by offset, without a group: first the backlog in the order of store time, then new messages.
+
+Memory is bounded: of each queue at most one answer to a pull is held, which a broker limits to 256 KiB or one message.
+
+Requirements: PL-05, UX-05.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from saturnmq.cli.everyday.positions import Start
+from saturnmq.cli.output import warn
+from saturnmq.client.client import Client
+from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.client.filters import Filter
+from saturnmq.client.message import Message
+from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
+from saturnmq.escaping import escaped
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import SaturnError
+
+PULL_MESSAGES_MAX: Final = 512
+PULL_BYTES_MAX: Final = 256 * 1024
+CALLS_MAX: Final = 32  # queues asked at the same time while a reader starts
+LONG_POLL_SECONDS: Final = 15.0
+RETRY_SECONDS: Final = 1.0
+_WAITING_MAX: Final = 4  # pulled batches that wait to be read
+
+
+@dataclass
+class _Queue:
+    """A queue with the offset of its next pull, and where its backlog ends."""
+
+    queue: MessageQueue
+    offset: int
+    end: int
+    messages: deque[Message[bytes]] = field(default_factory=deque)
+
+
+class TopicReader:
+    """Reads one topic. `starts`: offsets by queue, from which it begins instead of `start`."""
+
+    def __init__(
+        self, client: Client, topic: str, wanted: Filter, start: Start, starts: dict[MessageQueue, int] | None = None
+    ) -> None:
+        self._puller: Puller = client.puller()
+        self._topic = topic
+        self._wanted = wanted
+        self._start = start
+        self._starts = starts
+        self._queues: list[_Queue] = []
+
+    async def backlog(self) -> AsyncGenerator[list[Message[bytes]], None]:
+        """What is stored from the start on, in order of store time, until the ends that the queues had at first."""
+        limit = asyncio.Semaphore(CALLS_MAX)
+
+        async def opened(queue: MessageQueue) -> _Queue:
+            async with limit:
+                found = await self._open(queue)
+                await self._fill(found)
+                return found
+
+        self._queues = await _all([opened(queue) for queue in await self._puller.refresh(self._topic)])
+        heap = [(_stored(each), number) for number, each in enumerate(self._queues) if each.messages]
+        heapq.heapify(heap)
+        while heap:
+            run: list[Message[bytes]] = []
+            while heap and len(run) < PULL_MESSAGES_MAX:
+                _, number = heap[0]
+                queue = self._queues[number]
+                run.append(queue.messages.popleft())
+                if not queue.messages:
+                    break
+                heapq.heapreplace(heap, (_stored(queue), number))
+            yield run
+            if not queue.messages:
+                await self._fill(queue)
+                if queue.messages:
+                    heapq.heapreplace(heap, (_stored(queue), number))
+                else:
+                    heapq.heappop(heap)
+
+    async def follow(self) -> AsyncGenerator[list[Message[bytes]], None]:
+        """New messages after the backlog, without end; queues that the topic gets later are read from their beginning."""
+        arrived: asyncio.Queue[list[Message[bytes]] | SaturnError] = asyncio.Queue(_WAITING_MAX)
+        tasks = [asyncio.create_task(self._follow(queue, arrived)) for queue in self._queues]
+        tasks.append(asyncio.create_task(self._watch(tasks, arrived)))
+        try:
+            while True:
+                found = await arrived.get()
+                if isinstance(found, SaturnError):
+                    raise found
+                yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(
+        self, tasks: list[asyncio.Task[None]], arrived: asyncio.Queue[list[Message[bytes]] | SaturnError]
+    ) -> None:
+        known = {each.queue for each in self._queues}
+        async for queues in self._puller.watch(self._topic):
+            for queue in queues:
+                if queue not in known:
+                    known.add(queue)
+                    tasks.append(asyncio.create_task(self._follow(_Queue(queue, 0, 0), arrived)))
+
+    async def _follow(self, queue: _Queue, arrived: asyncio.Queue[list[Message[bytes]] | SaturnError]) -> None:
+        lost = False
+        while True:
+            try:
+                result = await self._pull(queue, wait=LONG_POLL_SECONDS)
+            except SaturnError as error:
+                if not error.retryable and not isinstance(error, ConnectFailed | CallTimeout):
+                    await arrived.put(error)
+                    return
+                if not lost:
+                    warn(f"warning: {escaped(str(error))}; trying again")
+                lost = True
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            lost = False
+            if messages := self._passed(result):
+                await arrived.put(messages)
+
+    async def _open(self, queue: MessageQueue) -> _Queue:
+        low, high = await self._puller.min_offset(queue), await self._puller.max_offset(queue)
+        start = self._start
+        at: int = low
+        if self._starts is not None and queue in self._starts:
+            at = self._starts[queue]
+        elif start.last:
+            at = high
+        elif start.offset is not None:
+            at = start.offset
+        elif start.time_ms is not None:
+            at = await self._puller.offset_by_time(queue, start.time_ms)
+        return _Queue(queue, max(low, min(at, high)), high)
+
+    async def _fill(self, queue: _Queue) -> None:
+        """Pull until there are messages or the backlog ends."""
+        while not queue.messages and queue.offset < queue.end:
+            before = queue.offset
+            result = await self._pull(queue)
+            queue.messages.extend(self._passed(result))
+            if result.status is PullStatus.NO_NEW_MESSAGE or queue.offset == before:
+                return
+
+    async def _pull(self, queue: _Queue, wait: float = 0.0) -> PullResult:
+        result = await self._puller.pull(
+            queue.queue,
+            queue.offset,
+            max_count=PULL_MESSAGES_MAX,
+            bulk_bytes=PULL_BYTES_MAX,
+            expression=self._wanted,
+            wait=wait,
+        )
+        queue.offset = result.next_offset
+        return result
+
+    def _passed(self, result: PullResult) -> list[Message[bytes]]:
+        """The messages of an answer. A broker's offset for a time may lie before it, so the time is compared here too."""
+        since = self._start.time_ms
+        messages = result.messages()
+        return messages if since is None else [each for each in messages if each.record.store_timestamp_ms >= since]
+
+
+def _stored(queue: _Queue) -> int:
+    return queue.messages[0].record.store_timestamp_ms
+
+
+async def _all(waits: Sequence[Coroutine[Any, Any, _Queue]]) -> list[_Queue]:
+    """Await all; if one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,165 @@
+"""`saturnmq tail` and `saturnmq consume`: print messages, without a group, as a member of one, or what a group would get next.
+
+Requirements: CLI-02..CLI-04, CLI-11.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+from saturnmq.cli.everyday.cluster import client_of, run
+from saturnmq.cli.everyday.messages import Printer
+from saturnmq.cli.everyday.positions import FIRST, parse_start
+from saturnmq.cli.everyday.reading import TopicReader
+from saturnmq.cli.output import EXIT_DONE, emit, warn
+from saturnmq.client.client import Client
+from saturnmq.client.filters import Filter, sql, tag
+from saturnmq.client.message import Message
+from saturnmq.config.settings import parse_duration_ms
+from saturnmq.protocol.errors import ConfigError
+
+Messages = AsyncGenerator[list[Message[bytes]], None]
+
+
+def run_tail(args: argparse.Namespace) -> int:
+    """Print the messages of a topic, and follow new ones unless --no-follow is given."""
+    start = parse_start(args.start, time.time_ns() // 1_000_000)
+    wanted, printer = filter_of(args), printer_of(args, "tail")
+
+    async def main() -> int:
+        async with client_of(args) as client:
+            reader = TopicReader(client, args.topic, wanted, start)
+            await _print(_both(reader, follow=not args.no_follow), printer, args)
+        return EXIT_DONE
+
+    return _counted(main, printer, args)
+
+
+def run_consume(args: argparse.Namespace) -> int:
+    """Print messages as a member of a group that acknowledges them, or print what the group would get next."""
+    if not (args.ack or args.peek):
+        raise ConfigError(
+            "give --ack, which joins the group and takes its messages, or --peek, which only shows what the group has not consumed"
+        )
+    wanted, printer = filter_of(args), printer_of(args, "consume")
+    idle = _idle_seconds(args)
+
+    async def main() -> int:
+        async with client_of(args) as client:
+            if args.peek:
+                await _peek(client, args, wanted, printer)
+            else:
+                await _take(client, args, wanted, printer, idle)
+        return EXIT_DONE
+
+    return _counted(main, printer, args)
+
+
+def filter_of(args: argparse.Namespace) -> Filter:
+    """The filter that the brokers evaluate. Raises ConfigError."""
+    return sql(args.sql) if args.sql else tag(args.tag or "*")
+
+
+def printer_of(args: argparse.Namespace, command: str) -> Printer:
+    """Prints in the format that the options choose."""
+    form = "json" if args.json else args.format
+    args.json = form == "json"  # errors and the count follow the format
+    return Printer(command, form, terminal=sys.stdout.isatty())
+
+
+def _grep(args: argparse.Namespace) -> Callable[[Message[bytes]], bool] | None:
+    """Whether a body contains the pattern; None without one. Raises ConfigError."""
+    if not args.grep:
+        return None
+    try:
+        pattern = re.compile(args.grep.encode())
+    except re.error as error:
+        raise ConfigError(f"--grep {args.grep!r:.60} is no regular expression: {error}") from None
+    return lambda message: pattern.search(message.body) is not None
+
+
+async def _both(reader: TopicReader, *, follow: bool) -> Messages:
+    async for messages in reader.backlog():
+        yield messages
+    if follow:
+        async for messages in reader.follow():
+            yield messages
+
+
+async def _print(batches: Messages, printer: Printer, args: argparse.Namespace) -> None:
+    """Print until the end or the number of --count."""
+    passes = _grep(args)
+    left = args.count
+    try:
+        async for messages in batches:
+            if passes is not None:
+                messages = [message for message in messages if passes(message)]
+            printer.show(messages[:left])
+            if left is not None:
+                left -= min(left, len(messages))
+                if left == 0:
+                    return
+    finally:
+        await batches.aclose()
+
+
+async def _peek(client: Client, args: argparse.Namespace, wanted: Filter, printer: Printer) -> None:
+    """Print from the committed offsets to the end; nothing is committed."""
+    puller = client.puller()
+    queues = await puller.refresh(args.topic)
+    offsets = await asyncio.gather(*(puller.committed(args.group, queue) for queue in queues))
+    starts = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
+    reader = TopicReader(client, args.topic, wanted, FIRST, starts)
+    await _print(_both(reader, follow=False), printer, args)
+
+
+async def _take(client: Client, args: argparse.Namespace, wanted: Filter, printer: Printer, idle: float | None) -> None:
+    """Join the group; print and acknowledge each message."""
+    async with client.consumer(args.group, start="first") as inbox:
+        await inbox.subscribe(args.topic, wanted)
+        while args.count is None or printer.count < args.count:
+            try:
+                message = await inbox.recv(timeout=idle)
+            except TimeoutError:
+                return
+            printer.show([message])
+            await message.ack()
+
+
+def _idle_seconds(args: argparse.Namespace) -> float | None:
+    if args.idle is None:
+        return None
+    try:
+        ms = parse_duration_ms(args.idle)
+    except ValueError as error:
+        raise ConfigError(f"--idle {args.idle!r:.60} {error}") from None
+    if not 0 < ms <= 86_400_000:
+        raise ConfigError(f"--idle {args.idle!r:.60} must be above 0 and at most 24h")
+    return ms / 1000
+
+
+def _counted(main: Callable[[], Coroutine[Any, Any, int]], printer: Printer, args: argparse.Namespace) -> int:
+    """Run a command; at its end, also by Ctrl-C, report how many messages it printed."""
+    try:
+        return run(main, args)
+    except BrokenPipeError:
+        args.quiet = True  # `| head` has ended: nothing is to be said
+        raise
+    finally:
+        report_count(printer.count, args)
+
+
+def report_count(count: int, args: argparse.Namespace) -> None:
+    """The number of messages: the last JSON document, or a line on stderr; nothing with --quiet."""
+    if args.quiet:
+        return
+    if args.json:
+        emit(args.command.name, [], messages=count)
+    else:
+        warn(f"{count} message{'' if count == 1 else 's'}")

@@ -1,0 +1,104 @@
+"""Rows of the command table for the everyday commands.
+
+Requirements: CLI-01, CLI-05, CLI-06.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from saturnmq.cli.table import Command, flag, option
+
+COUNT_MAX: Final = 1_000_000_000
+
+
+def count(text: str) -> int:
+    """Parse a number of messages. Raises ArgumentTypeError."""
+    if not text.isdecimal() or not 1 <= int(text[:12]) <= COUNT_MAX or len(text) > 12:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a number in 1..{COUNT_MAX}")
+    return int(text)
+
+
+CLUSTER: Final = (
+    option(
+        "-n", "--name-servers", metavar="HOST:PORT;...",
+        help="NameServers (default: SATURNMQ_URL, NAMESRV_ADDR or 127.0.0.1:9876)",
+    ),
+    option(
+        "--tools-yml", type=Path, metavar="FILE",
+        help="accessKey and secretKey, the file of the Java tools (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)",
+    ),
+    option("-c", "--config", type=Path, metavar="FILE", help="a node's configuration file: its tls.* keys apply"),
+)  # fmt: skip
+TOPIC: Final = option("topic", metavar="TOPIC", help="the topic; of a group, %%RETRY%%GROUP or %%DLQ%%GROUP")
+FILTER: Final = (
+    option("--tag", metavar="EXPRESSION", exclusive="filter", help="only messages with these tags: 'paid || refunded'"),
+    option("--sql", metavar="EXPRESSION", exclusive="filter", help="only messages whose properties match, as SQL92"),
+    option("--grep", metavar="PATTERN", help="only messages whose body contains this regular expression; on this side"),
+)
+FORMAT: Final = option(
+    "--format", choices=("text", "json", "hex"), default="text",
+    help="text: one line each, off a terminal only the body, control characters escaped; json: one document each, complete; "
+    "hex: the body (default text)",
+)  # fmt: skip
+COUNT: Final = option("--count", type=count, metavar="N", help="end after this many messages")
+
+MESSAGES: Final = (
+    Command(
+        "send",
+        "send a message, or one per line of standard input",
+        "saturnmq send orders 'hello' --tag paid --key order-1",
+        "saturnmq.cli.everyday.send:run_send",
+        (
+            TOPIC,
+            option("body", nargs="?", metavar="BODY", help="the body; - or nothing: one message per line of standard input"),
+            option("--tag", metavar="TAG", help="the tag"),
+            option("--key", action="append", default=[], metavar="KEY", help="a key of the index; may be repeated"),
+            option("--property", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated"),
+            option("--delay", metavar="DURATION", help="deliver after this time, such as 90s"),
+            option("--count", type=count, metavar="N", default=1, help="send each message this many times (default 1)"),
+            option(
+                "--format", choices=("text", "json", "hex"), default="text",
+                help="of the body or line; json: what tail --format json prints, or an object with body, tag, keys, properties "
+                "(default text)",
+            ),
+            flag("--whole", help="all of standard input is one message"),
+            *CLUSTER,
+        ),
+    ),
+    Command(
+        "tail",
+        "print the messages of a topic as they arrive; without a group, nothing is consumed",
+        "saturnmq tail orders --from 10m --tag paid",
+        "saturnmq.cli.everyday.tail:run_tail",
+        (
+            TOPIC,
+            option(
+                "--from", dest="start", metavar="WHERE", default="last",
+                help="first, last, an offset of every queue, a duration before now such as 10m, or an ISO 8601 time (default last)",
+            ),
+            *FILTER, FORMAT, COUNT,
+            flag("--no-follow", help="end at the newest message"),
+            *CLUSTER,
+        ),
+    ),
+    Command(
+        "consume",
+        "print messages as a member of a consumer group, or what a group would get next",
+        "saturnmq consume orders --group billing --peek",
+        "saturnmq.cli.everyday.tail:run_consume",
+        (
+            TOPIC,
+            option("-g", "--group", required=True, metavar="NAME", help="the consumer group"),
+            flag("--ack", exclusive="mode", help="join the group, print and acknowledge: others do not get these messages"),
+            flag("--peek", exclusive="mode", help="print what the group has not consumed, and change nothing"),
+            *FILTER, FORMAT, COUNT,
+            option("--idle", metavar="DURATION", help="with --ack: end when no message arrives for so long, such as 10s"),
+            *CLUSTER,
+        ),
+    ),
+)  # fmt: skip
+
+EVERYDAY: Final = MESSAGES
