@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 from wire import Wire, run, wire
 
+from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services.statistics import EDGES_MS, NAMES, PutTimes, Stats
 from saturnmq.protocol.bodies import BrokerStatsData, ConsumeStats, ProducerConnection, ProducerTableInfo
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import BatchItem
 
 CLUSTER = "DefaultCluster"
+
+
+@pytest.fixture(autouse=True)
+def only_the_test_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "SAMPLE_SECONDS", 1e9)
 
 
 class Clock:

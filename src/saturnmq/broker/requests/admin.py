@@ -201,7 +201,7 @@ def consume_stats(
 ) -> LongAnswer:
     """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
-    topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
+    topics = [header.topic] if header.topic and header.topic.strip() else ctx.offsets.topics_of(group)
     return ctx.slices.run(_consume_stats(ctx, request, group, topics))
 
 

@@ -194,9 +194,6 @@ class Stats:
     def got(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that were read for a group."""
         self.get_messages += count
-        self._read(topic, group, count, size)
-
-    def _read(self, topic: str, group: str, count: int, size: int) -> None:
         self.get_bytes += size
         pair = self._gets.get((topic, group))
         if pair is None:
@@ -246,7 +243,8 @@ class Stats:
             self._unlisted += 1
             return
         self.put(topic, 1, size)
-        self._read(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
+        self.got(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
+        self.get_messages -= 1  # no client got it
         self._queued(QUEUE_GETS, f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", size)
 
     def _queued(self, names: tuple[str, str], key: str, size: int) -> None:

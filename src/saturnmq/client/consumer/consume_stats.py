@@ -68,18 +68,18 @@ class ConsumeStats:
         last = [bucket for known, bucket in buckets.items() if known > number - MINUTE_BUCKETS]
         window_s = BUCKET_S * MINUTE_BUCKETS
         return ConsumeStatus(
-            pull_rt=_mean_ms(last, hour, lambda b: (b.pull_s, b.pulls)),
+            pull_rt=_mean_ms(lambda b: (b.pull_s, b.pulls), last),
             pull_tps=sum(bucket.fetched for bucket in last) / window_s,
-            consume_rt=_mean_ms(last, hour, lambda b: (b.consume_s, b.ok + b.failed)),
+            consume_rt=_mean_ms(lambda b: (b.consume_s, b.ok + b.failed), last, hour),
             consume_ok_tps=sum(bucket.ok for bucket in last) / window_s,
             consume_failed_tps=sum(bucket.failed for bucket in last) / window_s,
             consume_failed_msgs=sum(bucket.failed for bucket in hour),
         )
 
 
-def _mean_ms(last: list[_Bucket], hour: list[_Bucket], of: Callable[[_Bucket], tuple[float, int]]) -> float:
-    """Mean in ms over the last minute, else over the last hour, else 0."""
-    for buckets in (last, hour):
+def _mean_ms(of: Callable[[_Bucket], tuple[float, int]], *windows: list[_Bucket]) -> float:
+    """Mean in ms over the first of the windows that has anything, else 0."""
+    for buckets in windows:
         pairs = [of(bucket) for bucket in buckets]
         count = sum(n for _, n in pairs)
         if count:
