@@ -24,7 +24,13 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.fields import SECRET_FIELDS, Header
-from saturnmq.protocol.headers.messaging import GetRouteInfo
+from saturnmq.protocol.headers.messaging import (
+    DeleteKVConfig,
+    GetKVConfig,
+    GetKVConfigResponse,
+    GetRouteInfo,
+    PutKVConfig,
+)
 
 if TYPE_CHECKING:
     from saturnmq.client.client import Client
@@ -183,6 +189,22 @@ class AdminConnection:
         return {
             address: await self.change(address, code, header, body, main_port=True) for address in self.name_servers
         }
+
+    async def key_value(self, namespace: str, key: str) -> str:
+        """A value of the NameServers' table of keys and values (101). Raises QueryNotFound."""
+        header = GetKVConfig(namespace=namespace, key=key)
+        answer = await self.ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        return GetKVConfigResponse.decode(answer.ext).value or ""
+
+    async def set_key_value(self, namespace: str, key: str, value: str) -> None:
+        """Set a value on every NameServer (100)."""
+        header = PutKVConfig(namespace=namespace, key=key, value=value)
+        await self.change_name_servers(RequestCode.PUT_KV_CONFIG, header)
+
+    async def delete_key_value(self, namespace: str, key: str) -> None:
+        """Delete a value on every NameServer (102)."""
+        header = DeleteKVConfig(namespace=namespace, key=key)
+        await self.change_name_servers(RequestCode.DELETE_KV_CONFIG, header)
 
     # ---- what the NameServer knows
 

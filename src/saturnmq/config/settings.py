@@ -240,6 +240,16 @@ def parse_properties(text: str) -> dict[str, str]:
     return pairs
 
 
+def property_line(key: str, value: str) -> str:
+    """A line of a properties file that `parse_properties` reads as this key and value."""
+    return f"{_escaped(key, ' =:#!')}={_escaped(value, '')}\n"
+
+
+def _escaped(text: str, more: str) -> str:
+    marks = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"} | {mark: "\\" + mark for mark in more}
+    return "".join(marks.get(mark, mark) for mark in text)
+
+
 _LINE_END: Final = re.compile(r"\r\n?|\n")  # Java's line terminators; str.splitlines accepts more
 
 

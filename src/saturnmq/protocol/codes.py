@@ -214,6 +214,11 @@ class Perm(IntFlag):
     PRIORITY = 8
 
 
+def perm_text(perm: int) -> str:
+    """A permission as text, e.g. `RW-`."""
+    return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
+
+
 class SysFlag(IntFlag):
     """Bits of a message's sysFlag (docs/spec/00 section 4.4)."""
 

@@ -158,7 +158,7 @@ def place_of(ctx: SendContext, connection: Connection, ext: dict[str, str]) -> t
         config = _topic_for(ctx, connection, topic, ext)
     width = max(config.write_queue_nums, config.read_queue_nums)
     if queue_id >= width:
-        text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
+        text = f"request queueId[{queue_id}] is illegal, {config.describe()} Producer: {connection.remote_address}"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if config.order and not ctx.settings.broker_permission & Perm.WRITE:
         text = f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
@@ -166,21 +166,6 @@ def place_of(ctx: SendContext, connection: Connection, ext: dict[str, str]) -> t
     if queue_id < 0:
         queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
     return config, queue_id
-
-
-def describe(config: TopicConfig) -> str:
-    """Topic settings in the format of Apache RocketMQ's log and error texts."""
-    return (
-        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
-        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
-        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
-        f"order={'true' if config.order else 'false'}]"
-    )
-
-
-def perm_text(perm: int) -> str:
-    """Permission as text, e.g. `RW-`."""
-    return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
 
 
 def refused_at_arrival(ctx: SendContext, request: Command, base: dict[str, str]) -> Command | None:

@@ -50,8 +50,8 @@ class AdminCommand:
 
     @property
     def all_options(self) -> tuple[Opt, ...]:
-        """Its options and the common ones."""
-        return (*COMMON, *self.options)
+        """Its options and the common ones; its own replace common ones of the same letter."""
+        return tuple({one.key: one for one in (*COMMON, *self.options)}.values())
 
     def load(self) -> Function:
         """Import and return the function."""

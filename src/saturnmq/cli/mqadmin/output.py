@@ -80,6 +80,13 @@ class Output:
         elif fields:
             self._rows.append(_json_row(fields))
 
+    def block(self, text: str, **fields: Any) -> None:
+        """As `line`, for a text of several lines that may hold tabs."""
+        for line in () if self.as_json else text.split("\n"):
+            write("\t".join(map(escaped, line.split("\t"))))
+        if self.as_json and fields:
+            self._rows.append(_json_row(fields))
+
     def done(self, text: str, *, end: str = "\n", **fields: Any) -> None:
         """As `line`, for the sentence that reports a change; silent in a dry run."""
         if not self.dry_run:

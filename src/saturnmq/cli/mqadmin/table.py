@@ -7,10 +7,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.cli.mqadmin import rows_topics
+from saturnmq.cli.mqadmin import rows_brokers, rows_name_servers, rows_topics
 from saturnmq.cli.mqadmin.call import AdminCommand
 
-COMMANDS: Final[tuple[AdminCommand, ...]] = (*rows_topics.ROWS,)
+_ORDER: Final = (
+    "updateTopic", "deleteTopic", "updateSubGroup", "deleteSubGroup", "updateBrokerConfig", "updateTopicPerm",
+    "topicRoute", "topicStatus", "topicClusterList", "brokerStatus", "queryMsgById", "queryMsgByKey",
+    "queryMsgByUniqueKey", "queryMsgByOffset", "queryMsgTraceById", "printMsg", "printMsgByQueue", "sendMsgStatus",
+    "brokerConsumeStats", "producerConnection", "consumerConnection", "consumerProgress", "consumerStatus",
+    "cloneGroupOffset", "producer", "clusterList", "topicList", "updateKvConfig", "deleteKvConfig", "wipeWritePerm",
+    "addWritePerm", "resetOffsetByTime", "skipAccumulatedMessage", "updateOrderConf", "cleanExpiredCQ",
+    "deleteExpiredCommitLog", "cleanUnusedTopic", "startMonitoring", "statsAll", "allocateMQ", "checkMsgSendRT",
+    "clusterRT", "getNamesrvConfig", "updateNamesrvConfig", "getBrokerConfig", "getConsumerConfig", "queryCq",
+    "sendMessage", "consumeMessage", "updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion",
+    "updateGlobalWhiteAddr", "getAclConfig", "exportMetadata", "exportConfigs", "exportMetrics",
+)  # fmt: skip
+_ROWS: Final = (*rows_brokers.ROWS, *rows_name_servers.ROWS, *rows_topics.ROWS)
+
+
+def _place(command: AdminCommand) -> tuple[int, str]:
+    """Sorts commands as Apache lists them; those that it does not list come last, by name."""
+    return (_ORDER.index(command.name) if command.name in _ORDER else len(_ORDER)), command.name
+
+
+COMMANDS: Final[tuple[AdminCommand, ...]] = tuple(sorted(_ROWS, key=_place))
 BY_NAME: Final = {name.lower(): command for command in COMMANDS for name in (command.name, *command.aliases)}
 
 

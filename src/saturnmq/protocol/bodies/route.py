@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Final
 
 from saturnmq.protocol.bodies.fields import Body, body
-from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.codes import ResponseCode, perm_text
 from saturnmq.protocol.errors import BodyError, LocalProtocolError, response_error
 from saturnmq.protocol.json_dialect import dumps, loads
 
@@ -46,6 +46,15 @@ class TopicConfig(Body):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+
+    def describe(self) -> str:
+        """The configuration in the format of Apache RocketMQ's log, error and command line texts."""
+        return (
+            f"TopicConfig [topicName={self.topic_name}, readQueueNums={self.read_queue_nums}, "
+            f"writeQueueNums={self.write_queue_nums}, perm={perm_text(self.perm)}, "
+            f"topicFilterType={self.topic_filter_type}, topicSysFlag={self.topic_sys_flag}, "
+            f"order={'true' if self.order else 'false'}]"
+        )
 
 
 @body()

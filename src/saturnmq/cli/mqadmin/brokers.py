@@ -1,0 +1,441 @@
+"""Commands on brokers and clusters.
+
+Requirements: C-10..C-20, ADM-07.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta, timezone
+from math import nan
+from typing import TYPE_CHECKING, Any, Final
+
+from saturnmq.admin.connection import read_address
+from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.java_forms import fixed, indented, text_order
+from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.cli.output import EXIT_FAILED
+from saturnmq.protocol.bodies import ConsumeQueueData, ConsumeStatsList
+from saturnmq.protocol.errors import ConfigError, SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.admin.brokers import BrokerState
+    from saturnmq.client.receipt import Receipt
+
+STATS_TIMEOUT_MS: Final = 50_000
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+CHINA: Final = timezone(timedelta(hours=8))
+_SEPARATOR: Final = "=" * 38
+_STATUS_GROUP: Final = "PID_SMSC"
+_WARM_UP_BYTES: Final = 16
+_BODY_WORD: Final = "hello jodie"
+
+_BASE_LAYOUT: Final = "%-16s  %-22s  %-4s  %-22s %-16s %19s %19s %10s %5s %6s"
+_BASE_COLUMNS: Final = (
+    ("#Cluster Name", "cluster"),
+    ("#Broker Name", "broker_name"),
+    ("#BID", "broker_id"),
+    ("#Addr", "address"),
+    ("#Version", "version"),
+    ("#InTPS(LOAD)", "in"),
+    ("#OutTPS(LOAD)", "out"),
+    ("#PCWait(ms)", "page_cache_wait_ms"),
+    ("#Hour", "hours"),
+    ("#SPACE", "space"),
+)
+_MORE_LAYOUT: Final = "%-16s  %-32s %14s %14s %14s %14s"
+_MORE_COLUMNS: Final = (
+    ("#Cluster Name", "cluster"),
+    ("#Broker Name", "broker_name"),
+    ("#InTotalYest", "in_yesterday"),
+    ("#OutTotalYest", "out_yesterday"),
+    ("#InTotalToday", "in_today"),
+    ("#OutTotalToday", "out_today"),
+)
+_STATS_COLUMNS: Final = (
+    ("#Topic", "topic"),
+    ("#Group", "group"),
+    ("#Broker Name", "broker_name"),
+    ("#QID", "queue_id"),
+    ("#Broker Offset", "broker_offset"),
+    ("#Consumer Offset", "consumer_offset"),
+    ("#Diff", "diff"),
+    ("#LastTime", "last_time"),
+)
+_RT_HEAD: Final = "%-24s  %-24s  %-4s  %-8s  %-8s"
+_RT_LAYOUT: Final = "%-24s  %-24s  %-8s  %-16s  %-16s"
+
+
+# ---- configuration
+
+
+async def update_broker_config(call: Call) -> None:
+    """Set a key on one broker or on all masters of a cluster."""
+    options, brokers = call.options, call.admin.brokers
+    if "b" not in options and "c" not in options:
+        raise WrongOptions("Missing required option: -b | -c")
+    key, value = options.text("k"), options.text("v")
+    if "b" in options:
+        addresses = [options.text("b")]
+    else:
+        addresses = text_order((await call.admin.connection.masters(options.text("c"))).values())
+    failures = await brokers.update_configuration(addresses, key, value)
+    for address in addresses:
+        if address in failures:
+            call.out.problem(f"{address}: {failures[address].message}")
+        else:
+            call.out.done(f"update broker config success, {address}", broker=address, key=key, value=value)
+
+
+async def get_broker_config(call: Call) -> None:
+    """Print the keys and values of one broker, or of all of a cluster."""
+    options, brokers = call.options, call.admin.brokers
+    if "b" in options:
+        address = options.text("b")
+        _print_configuration(call, f"============{address}============", address, await brokers.configuration(address))
+        return
+    for master, slaves in await brokers.groups(options.text("c")) if "c" in options else ():
+        heads = {master: f"============Master: {master}============"}
+        heads |= {slave: f"============My Master: {master}=====Slave: {slave}============" for slave in slaves}
+        for address, head in heads.items():
+            try:
+                _print_configuration(call, head, address, await brokers.configuration(address))
+            except SaturnError as error:
+                call.out.line(head)
+                call.out.problem(f"{address}: {error.message}")
+
+
+def _print_configuration(call: Call, head: str, address: str, found: Mapping[str, str]) -> None:
+    call.out.line(head)
+    for key, value in sorted(found.items()):
+        call.out.line(f"{key:<50}=  {value}", broker=address, key=key, value=value)
+    call.out.line()
+
+
+# ---- state
+
+
+async def broker_status(call: Call) -> None:
+    """Print the runtime information of one broker, or of all of a cluster."""
+    options, brokers = call.options, call.admin.brokers
+    if "b" in options:
+        address = options.text("b")
+        for key, value in sorted((await brokers.runtime(address)).items()):
+            call.out.line(f"{key:<32}: {value}", broker=address, key=key, value=value)
+    elif "c" in options:
+        from saturnmq.admin.connection import ask_each
+
+        addresses = text_order(await brokers.addresses(options.text("c")))
+        for address, found in (await ask_each(addresses, brokers.runtime)).items():
+            if isinstance(found, SaturnError):
+                call.out.problem(f"{address}: {found.message}")
+                continue
+            for key, value in sorted(found.items()):
+                call.out.line(f"{address:<24} {key:<32}: {value}", broker=address, key=key, value=value)
+
+
+async def broker_consume_stats(call: Call) -> None:
+    """Print the progress of all groups of a broker."""
+    options = call.options
+    least = options.integer("l", 0)
+    found = await call.admin.brokers.consume_statistics(
+        options.text("b"),
+        ordered=options.boolean("o", False),
+        timeout_ms=options.integer("t", STATS_TIMEOUT_MS),
+    )
+    layout = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
+    call.out.table(layout, _STATS_COLUMNS, _progress_rows(found, least))
+    call.out.line()
+    call.out.summary(f"Diff Total: {found.total_diff}", total_diff=found.total_diff)
+
+
+def _progress_rows(found: ConsumeStatsList, least: int) -> Iterable[tuple[Any, ...]]:
+    for groups in found.consume_stats_list:
+        for group, topics in groups.items():
+            for one in topics:
+                for queue in sorted(
+                    one.offset_table, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id)
+                ):
+                    at = one.offset_table[queue]
+                    diff = at.broker_offset - at.consumer_offset
+                    if diff < least or at.last_timestamp <= 0:
+                        continue
+                    yield (
+                        Shown(queue.topic[:64], queue.topic),
+                        group,
+                        Shown(queue.broker_name[:32], queue.broker_name),
+                        queue.queue_id,
+                        at.broker_offset,
+                        at.consumer_offset,
+                        diff,
+                        Time(at.last_timestamp, millis=False),
+                    )
+
+
+async def query_cq(call: Call) -> None:
+    """Print units of a consume queue."""
+    options = call.options
+    topic, queue_id, index = options.text("t"), options.integer("q", 0), options.integer("i", 0)
+    address = options.text("b")
+    if not address:
+        brokers = (await call.admin.topics.route(topic)).broker_datas
+        address = (read_address(brokers[0]) if brokers else None) or ""
+        if not address:
+            raise ConfigError(f"No topic route data! No broker serves topic {topic}")
+    found = await call.admin.brokers.consume_queue(
+        address, topic, queue_id, index, count=options.integer("c", 10), group=options.text("g") or None
+    )
+    out = call.out
+    if found.subscription_data is not None:
+        data = found.subscription_data.to_json()
+        sets = {name: tuple(data.get(name, ())) for name in ("tagsSet", "codeSet")}
+        out.line("Subscription data: ")
+        out.block(indented(data | sets))
+        out.line(_SEPARATOR)
+    if found.filter_data is not None:
+        out.line("Filter data: ")
+        out.line(found.filter_data)
+        out.line(_SEPARATOR)
+    out.line("Queue data: ")
+    out.summary(
+        f"max: {found.max_queue_index}, min: {found.min_queue_index}",
+        max_index=found.max_queue_index,
+        min_index=found.min_queue_index,
+        filter_data=found.filter_data,
+        broker=address,
+        subscription=found.subscription_data and asdict(found.subscription_data),
+    )
+    out.line(_SEPARATOR)
+    for at, unit in enumerate(found.queue_data, index):
+        out.line(f"idx: {at}", index=at, **asdict(unit))
+        out.line(_unit(unit))
+        out.line(_SEPARATOR)
+
+
+def _unit(unit: ConsumeQueueData) -> str:
+    texts = (("null" if text is None else text) for text in (unit.extend_data_json, unit.bit_map, unit.msg))
+    extension, bits, message = texts
+    return (
+        f"ConsumeQueueData{{physicOffset={unit.physic_offset}, physicSize={unit.physic_size}, tagsCode={unit.tags_code}, "
+        f"extendDataJson='{extension}', bitMap='{bits}', eval={'true' if unit.eval else 'false'}, msg='{message}'}}"
+    )
+
+
+# ---- cleaning
+
+
+async def clean_expired_cq(call: Call) -> int | None:
+    """Drop consume queues whose messages have all expired."""
+    return await _clean(call, call.admin.brokers.clean_queues)
+
+
+async def delete_expired_commit_log(call: Call) -> int | None:
+    """Delete expired commit log files now."""
+    return await _clean(call, call.admin.brokers.delete_expired_log)
+
+
+async def clean_unused_topic(call: Call) -> int | None:
+    """Drop consume queues of topics without a configuration."""
+    return await _clean(call, call.admin.brokers.clean_unused_topics)
+
+
+async def _clean(call: Call, clean: Callable[[Iterable[str]], Awaitable[dict[str, SaturnError]]]) -> int | None:
+    """Clean one broker, a cluster or all brokers; print one word. mqadmin says `false` where there is no broker."""
+    options = call.options
+    if "b" in options:
+        addresses = [options.text("b")]
+    else:
+        known = (await call.admin.connection.cluster()).cluster_addr_table
+        cluster = options.text("c")
+        addresses = await call.admin.brokers.addresses(cluster) if not cluster or cluster in known else []
+        if not addresses:
+            call.out.done("false", end="")
+            place = f"in cluster {cluster}; the NameServer knows: {', '.join(sorted(known)) or 'none'}"
+            call.out.problem(f"no broker {place if cluster else 'at the NameServer'}")
+            return EXIT_FAILED
+    failures = await clean(addresses)
+    for address in addresses:
+        if address in failures:
+            call.out.problem(f"{address}: {failures[address].message}")
+    if not failures:
+        call.out.done("success", end="", brokers=addresses)
+    return None
+
+
+# ---- clusters
+
+
+async def cluster_list(call: Call) -> None:
+    """Print all brokers, repeatedly with -i."""
+    options = call.options
+    rounds = _rounds(call, 0 if "i" in options else 1)
+    interval = options.integer("i", 1)
+    done = 0
+    while True:
+        states = await call.admin.brokers.states()
+        if "m" in options:
+            call.out.table(_MORE_LAYOUT, _MORE_COLUMNS, map(_totals, states))
+        else:
+            call.out.table(_BASE_LAYOUT, _BASE_COLUMNS, [_base(one, time.time_ns() // 1_000_000) for one in states])
+        for one in states:
+            if isinstance(one.runtime, SaturnError):
+                call.out.problem(f"{one.address}: {one.runtime.message}")
+        done += 1
+        if done == rounds:
+            return
+        call.out.finish()
+        await asyncio.sleep(interval)
+
+
+def _rounds(call: Call, default: int) -> int:
+    """How often to repeat; 0 without end."""
+    if (rounds := call.options.integer("rounds", default)) < 0:
+        raise WrongOptions(f"--rounds {rounds} must be 1 or more, or 0 for no end")
+    return rounds
+
+
+def _base(state: BrokerState, now_ms: int) -> tuple[Any, ...]:
+    earliest = state.integer("earliestMessageTimeStamp")
+    hours = (now_ms - earliest) / 3_600_000 if state.text("earliestMessageTimeStamp") not in ("", "null") else 0.0
+    wait = state.text("pageCacheLockTimeMills")
+    space = state.number("commitLogDiskRatio")
+    return (
+        state.cluster,
+        state.broker_name,
+        state.broker_id,
+        state.address,
+        Shown(state.text("brokerVersionDesc"), state.text("brokerVersionDesc") or None),
+        _rate(state, "putTps", "send"),
+        _rate(state, "getTransferedTps", "pull"),
+        Shown(wait, state.integer("pageCacheLockTimeMills")),
+        Shown(fixed(hours, 2), round(hours, 2) if earliest > 0 else None),
+        Shown(fixed(space, 4), space),
+    )
+
+
+def _rate(state: BrokerState, key: str, pool: str) -> Shown:
+    """Messages per second with the queue of the requests: its length and the age of its head."""
+    rate = state.number(key)
+    size, wait = f"{pool}ThreadPoolQueueSize", f"{pool}ThreadPoolQueueHeadWaitTimeMills"
+    text = f"{fixed(rate, 2):>9}({state.text(size)},{state.text(wait)}ms)"
+    return Shown(text, {"tps": rate, "queued": state.integer(size), "head_wait_ms": state.integer(wait)})
+
+
+def _totals(state: BrokerState) -> tuple[Any, ...]:
+    def between(kind: str, first: str, last: str) -> int:
+        return state.integer(f"msg{kind}Total{last}") - state.integer(f"msg{kind}Total{first}")
+
+    days = (("YesterdayMorning", "TodayMorning"), ("TodayMorning", "TodayNow"))
+    return (
+        state.cluster,
+        state.broker_name,
+        *(between(kind, first, last) for first, last in days for kind in ("Put", "Get")),
+    )
+
+
+# ---- test sends
+
+
+async def send_msg_status(call: Call) -> None:
+    """Send messages to the topic of a broker's name and print the time and result of each."""
+    options = call.options
+    topic = options.text("b")
+    size = _in_range(call, "s", 128, 0, BODY_BYTES_MAX)
+    count = _in_range(call, "c", 50, 0, 1_000_000)
+    bodies = [_jodie(_WARM_UP_BYTES), *[_jodie(size)] * count]
+    first = True
+    async for one in call.admin.brokers.timed_sends(topic, bodies, group=_STATUS_GROUP):
+        if isinstance(one.result, SaturnError):
+            raise one.result
+        if not first:
+            text = f"rt={one.ms}ms, SendResult={send_result(one.result)}"
+            call.out.line(text, rt_ms=one.ms, **_receipt(one.result))
+        first = False
+
+
+def _jodie(size: int) -> bytes:
+    return (_BODY_WORD * -(-size // len(_BODY_WORD))).encode()
+
+
+def _in_range(call: Call, letter: str, default: int, low: int, high: int) -> int:
+    value = call.options.integer(letter, default)
+    if not low <= value <= high:
+        raise WrongOptions(f"-{letter} {value} must be in {low}..{high}")
+    return value
+
+
+def send_result(receipt: Receipt) -> str:
+    """The text of Java's SendResult."""
+    queue = receipt.queue
+    return (
+        f"SendResult [sendStatus={receipt.status.value}, msgId={receipt.message_id}, "
+        f"offsetMsgId={receipt.offset_message_id}, messageQueue=MessageQueue [topic={queue.topic}, "
+        f"brokerName={queue.broker_name}, queueId={queue.queue_id}], queueOffset={receipt.offset}]"
+    )
+
+
+def _receipt(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "send_status": receipt.status.value,
+        "message_id": receipt.message_id,
+        "offset_message_id": receipt.offset_message_id,
+        "topic": receipt.queue.topic,
+        "broker_name": receipt.queue.broker_name,
+        "queue_id": receipt.queue.queue_id,
+        "queue_offset": receipt.offset,
+    }
+
+
+async def cluster_rt(call: Call) -> int | None:
+    """Send messages to the topics of all brokers' names and print the mean time of each, again and again."""
+    options = call.options
+    amount = _in_range(call, "a", 100, 1, 1_000_000)
+    body = b"a" * _in_range(call, "s", 128, 1, BODY_BYTES_MAX)
+    interval, rounds = _in_range(call, "i", 10, 0, 86_400), _rounds(call, 0)
+    known = (await call.admin.connection.cluster()).cluster_addr_table
+    as_log, site = options.boolean("p", False), options.text("m", "noname")
+    chosen = [options.text("c")] if "c" in options else text_order(known)
+    if not as_log:
+        call.out.line(_RT_HEAD % ("#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount"))
+    done = 0
+    while True:
+        for cluster in chosen:
+            if cluster not in known:
+                call.out.line(f"cluster [{cluster}] not exist", end="")
+                call.out.problem(f"no cluster {cluster}; the NameServer knows: {', '.join(sorted(known)) or 'none'}")
+                return EXIT_FAILED
+            for broker in text_order(known[cluster]):
+                await _print_times(call, cluster, broker, body, amount, site if as_log else None)
+        done += 1
+        if done == rounds or call.out.dry_run:
+            return None
+        call.out.finish()
+        await asyncio.sleep(interval)
+
+
+async def _print_times(call: Call, cluster: str, broker: str, body: bytes, amount: int, site: str | None) -> None:
+    """Send `amount` messages and print the mean time without the first. site: of the form for logs; None for the table."""
+    group = str(time.time_ns() // 1_000_000)
+    sends = [one async for one in call.admin.brokers.timed_sends(broker, [body] * amount, group=group)]
+    errors = [one.result for one in sends if isinstance(one.result, SaturnError)]
+    mean = sum(one.ms for one in sends[1:]) / (amount - 1) if amount > 1 else nan
+    if site is None:
+        row: tuple[Any, ...] = (cluster, broker, fixed(mean, 2), len(sends) - len(errors), len(errors))
+        text = _RT_LAYOUT % row
+    else:
+        now = datetime.now(UTC).astimezone(CHINA).strftime("%Y-%m-%d %H:%M:%S")
+        text = f"{now}|{site}|{cluster}|{broker}|{fixed(mean, 0)}"
+    call.out.done(
+        text,
+        cluster=cluster,
+        broker_name=broker,
+        rt_ms=mean if amount > 1 else None,
+        success_count=len(sends) - len(errors),
+        fail_count=len(errors),
+    )
+    if errors:
+        call.out.problem(f"{broker}: {errors[-1].message}")
