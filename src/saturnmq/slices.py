@@ -146,6 +146,23 @@ class Background:
             _advance(work, SLICE_SECONDS)
             self.add(work)
 
+    async def run(self, work: Steps[T]) -> T:
+        """Run the work as `begin` does, and wait for its result. Without its caller it goes on. Raises what the work raises."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def reporting() -> Steps[None]:
+            try:
+                result = yield from work
+            except Exception as error:
+                if not done.done():
+                    done.set_exception(error)
+            else:
+                if not done.done():
+                    done.set_result(result)
+
+        self.begin(reporting())
+        return await done
+
     def finish(self) -> None:
         """Run all that is left at once: the event loop serves no one any more."""
         while self._work:

@@ -27,6 +27,7 @@ from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.message import Host, Message
 from saturnmq.slices import SLICE_SECONDS, Slices, Steps
 
 pytestmark = pytest.mark.realtime  # measures steps of the event loop
@@ -135,6 +136,27 @@ def test_large_tables_are_encoded_and_saved_in_slices() -> None:
             w.broker.topics.table.clear()
             w.broker.topics.load()
             assert len(w.broker.topics.table) > 99_000
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("code", "topics", "queues"),
+    [(Code.DELETE_TOPIC_IN_BROKER, 1, 8000), (Code.CLEAN_UNUSED_TOPIC, 2000, 2)],
+)
+def test_deletion_of_many_queues_does_not_hold_the_event_loop(code: int, topics: int, queues: int) -> None:
+    """5,000 queues in memory held it for 110 ms, and every topic without settings searched all queues."""
+
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            store, host = w.broker.store, Host("127.0.0.1", 1)
+            for n in range(topics * queues):
+                store.put(Message(f"wide{n // queues}", b"x", b"", n % queues, 0, 0, 0, host, host))
+            if code == Code.DELETE_TOPIC_IN_BROKER:
+                w.broker.topics.set(TopicConfig("wide0", WIDTH, WIDTH, 6))
+            answer = await beside_sends(w, lambda: w.call(code, timeout_ms=25_000, topic="wide0"))
+            assert answer.code == 0
+            assert not [topic for topic, _ in store.topic_queues() if topic.startswith("wide")]
 
     run(work)
 

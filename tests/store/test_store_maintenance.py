@@ -20,6 +20,7 @@ from small_store import bodies
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_record
+from saturnmq.slices import finish
 from saturnmq.store import (
     FlushDiskType,
     GetStatus,
@@ -653,9 +654,9 @@ def test_expired_queues_are_removed_on_demand(tmp_path: Path) -> None:
     for _ in range(10):
         store.put(message(b"x" * 1500))
     asyncio.run(store.write_all())
-    assert store.delete_expired_queues() == 0
+    assert asyncio.run(finish(store.deleting_expired_queues())) == 0
     asyncio.run(store.log.truncate_front("a test"))
-    assert store.delete_expired_queues(keep=["Kept"]) == 1
+    assert asyncio.run(finish(store.deleting_expired_queues(keep=["Kept"]))) == 1
     assert sorted({topic for topic, _ in store.topic_queues()}) == ["Kept", "T"]
     assert not (tmp_path / "consumequeue" / "Gone").exists()
     assert store.put(message(b"new", "Gone")).queue_offset == 0

@@ -187,7 +187,7 @@ class Broker:
         self.locks = QueueLocks(settings.locks_max)
         self.filters = Filters(settings, self._state_file("consumerFilter.json"), clock_ms, self.topics.exists)
         self.notices = MemberNotices(self.clients, self._notifies)
-        self.cleaning = Background()  # of what closed connections leave behind
+        self.cleaning, self.removals = Background(), Background()  # after connections; of queue files
         self.clients.changed.subscribe(self.notices.changed)
         self.clients.offline.subscribe(self.filters.group_offline)
         self.clients.resubscribed.subscribe(self._resubscribed)
@@ -299,7 +299,7 @@ class Broker:
                             clock_ms, Slices(first_seconds=HEARTBEAT_SECONDS), slices)  # fmt: skip
         yield OffsetContext(store, topics, groups, offsets, master, slices)
         yield AclContext(settings, identity, self._access.plain)
-        yield AdminContext(store, topics, groups, offsets, self.registrar, slices, self.stats)
+        yield AdminContext(store, topics, groups, offsets, self.registrar, slices, self.stats, self.removals)
         yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity, slices, self.stats,
                               self.filters)  # fmt: skip
 
@@ -462,6 +462,7 @@ class Broker:
         self.admission.stop()
         self.reporting.stop()
         self.notices.stop()
+        self.removals.drop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -490,9 +491,8 @@ class Broker:
             await asyncio.gather(self.master.timer.stop(), self.master.transactions.stop())
             self.notices.stop()
             self.cleaning.finish()
-            for part in (self.ha_master, self.ha_slave):
-                if part is not None:
-                    await part.stop()
+            self.removals.finish()
+            await asyncio.gather(*(part.stop() for part in (self.ha_master, self.ha_slave) if part is not None))
             await asyncio.gather(
                 self.topics.writer.saved(),
                 self.groups.writer.saved(),

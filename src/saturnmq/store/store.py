@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -678,22 +678,24 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete the consume queues of a topic; its records stay in the log until they expire."""
-        self.queues.remove([key for key in self.queues.by_key if key[0] == topic])
+        deque(self.deleting_topics({topic}), maxlen=0)
+
+    def deleting_topics(self, topics: Container[str]) -> Iterator[None]:
+        """As `delete_topic`, for several topics: the queues are deleted at once, their files in steps."""
+        return self.queues.removing([key for key in self.queues.by_key if key[0] in topics])
 
     def delete_expired_files(self) -> None:
         """Arm deletion of expired files in the next maintenance runs, at any hour (DEL-08)."""
         self._maintenance.arm()
 
-    def delete_expired_queues(self, keep: Sequence[str] = ()) -> int:
-        """Delete queues whose last record has left the log, except those of the topics in keep (DEL-10). Returns their number."""
-        expired = [
-            key
-            for key, queue in self.queues.by_key.items()
-            if key[0] not in keep
-            and 0 < queue.max_offset == queue.next_offset
-            and queue.max_physical <= self.log.first_position
-        ]
-        self.queues.remove(expired)
+    def deleting_expired_queues(self, keep: Sequence[str] = ()) -> Generator[None, None, int]:
+        """Delete queues whose last record has left the log, except those of the topics in keep (DEL-10). Returns their number.
+
+        The queues are deleted at once, their files in steps.
+        """
+        start = self.log.first_position
+        expired = [key for key, queue in self.queues.by_key.items() if key[0] not in keep and queue.is_expired(start)]
+        yield from self.queues.removing(expired)
         return len(expired)
 
     def disk_usage(self) -> Usage:

@@ -42,6 +42,7 @@ from saturnmq.slices import LongAnswer, Steps, reply
 from saturnmq.statistics import LAST_MINUTE
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_NAMES_LOGGED = 20
 ENTRIES_MAX = 80_000  # queues in one answer: more would not fit into a frame
 
 log = logging.getLogger(__name__)
@@ -113,8 +114,7 @@ async def delete_topic(ctx: AdminContext, connection: Connection, request: Comma
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.topics.delete(header.topic)
     ctx.offsets.remove_topic(header.topic)
-    ctx.store.delete_topic(header.topic)
-    ctx.stats.deleted(topic=header.topic)
+    await ctx.removals.run(_deleting(ctx, {header.topic}))
     await ctx.topics.writer.saved()
     await ctx.offsets.save()  # stale offsets would make groups start in the middle of a new topic of that name
     return request.reply()
@@ -250,22 +250,29 @@ def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Comma
     return ctx.slices.run(reply(request, GroupList(names)))
 
 
-def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
+async def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete consume queues whose last message was deleted from the log (DEL-10)."""
-    removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
+    removed = await ctx.removals.run(ctx.store.deleting_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC)))
     log.info("expired consume queues cleaned by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
 
 
-def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
+async def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
     known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
     unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
-    log.info("unused topics cleaned by=%s topics=%s", connection.remote_address, sorted(unused))
-    for topic in unused:
-        ctx.store.delete_topic(topic)
-        ctx.stats.deleted(topic=topic)
+    names = sorted(unused)[:_NAMES_LOGGED]
+    log.info("unused topics cleaned by=%s count=%s first=%s", connection.remote_address, len(unused), names)
+    await ctx.removals.run(_deleting(ctx, unused))
     return request.reply()
+
+
+def _deleting(ctx: AdminContext, topics: set[str]) -> Steps[None]:
+    """Delete the queues of topics, in steps, and what statistics have of them."""
+    yield from ctx.store.deleting_topics(topics)
+    for topic in topics:
+        ctx.stats.deleted(topic=topic)
+        yield
 
 
 def delete_expired_files(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:

@@ -29,7 +29,7 @@ from saturnmq.broker.state.role import Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
 from saturnmq.server_admin import Configuration
-from saturnmq.slices import Slices
+from saturnmq.slices import Background, Slices
 from saturnmq.store import MessageStore
 
 
@@ -128,7 +128,7 @@ class OffsetContext:
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """For changes of topics and groups, and for cleaning."""
+    """For changes of topics and groups, and for cleaning. removals: deletes files of queues."""
 
     store: MessageStore
     topics: Topics
@@ -137,6 +137,7 @@ class AdminContext:
     registrar: Registrar
     slices: Slices
     stats: Stats
+    removals: Background
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,6 +350,10 @@ class ConsumeQueue:
                 yield queue_offset, unit if unit[2] > ADDRESS_MAX else self._with_tags(unit)
                 queue_offset = QueueOffset(queue_offset + 1)
 
+    def is_expired(self, log_start: PhysicalOffset) -> bool:
+        """Whether it has had records and the last of them lies before log_start."""
+        return 0 < self.max_offset == self.next_offset and self.max_physical <= log_start
+
     def next_file_offset(self, queue_offset: QueueOffset) -> QueueOffset:
         """Queue offset of the first unit of the next file (CQ-05)."""
         per_file = self._file_bytes // UNIT_BYTES

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 Key: TypeAlias = tuple[str, int]
 LIST_NAME: Final = "queues.json"
 TOPIC_BYTES_MAX: Final = 255
+_FOLDERS_PER_STEP: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class QueueTable:
         self.listed: Listed | None = None  # contents of the list on disk; None: there is none
         self.removed: set[Key] = set()  # since the last full round was taken
         self.lock = threading.Lock()  # held while files of a queue, or the list, are written or removed
+        self._leaving: dict[Key, ConsumeQueue] = {}  # removed, their files still to be deleted
         self._ends: dict[Key, QueueOffset] = {}  # minimum next offsets, from the list and from cleared queues
 
     # ---- load
@@ -192,6 +194,7 @@ class QueueTable:
                 raise StoreError(f"topic {topic!r} cannot be a folder name")
             if queue_id < 0:
                 raise StoreError(f"queue {queue_id} of topic {topic!r} is below 0")
+            self._delete_leaving((topic, queue_id))  # before files of the new queue are written
             queue = self._make(self.folder / topic / str(queue_id), topic, queue_id)
             self.by_key[(topic, queue_id)] = queue
         return queue
@@ -236,33 +239,65 @@ class QueueTable:
     # ---- remove
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Delete queues and their files. Raises OSError, StoreError.
+        """Delete queues and their files. Raises OSError, StoreError."""
+        for _ in self.removing(keys):
+            pass
+
+    def removing(self, keys: Iterable[Key]) -> Iterator[None]:
+        """Delete queues at once and their files in steps. Raises OSError, StoreError.
 
         The list is written first, so that a crash in between is not taken for missing queues. Entries of other queues are
         unchanged in it: their current ends may not be durable yet. Blocks while a thread writes a file of a queue.
         """
         with self.lock:
-            queues = [(key, self.by_key.pop(key)) for key in keys if key in self.by_key]
+            queues = {key: self.by_key.pop(key) for key in keys if key in self.by_key}
             if not queues:
                 return
-            self.removed.update(key for key, _ in queues)
+            self.removed.update(queues)
             if self.listed is not None:
                 self.listed = self.listed.without(self.removed)
                 self.list_file.write(self.listed.encode())
-            self._delete(queues)
+        self._dirty.difference_update(queues)
+        self._leaving.update(queues)
+        for key in queues:
+            yield
+            self._delete_leaving(key)
+        yield from self._deleting_folders({topic for topic, _ in queues})
+
+    def _delete_leaving(self, key: Key) -> None:
+        """Delete the files of a queue that has been removed, if that is still to be done."""
+        queue = self._leaving.pop(key, None)
+        if queue is not None:
+            with self.lock:
+                self._delete_files(key, queue)
+
+    def _delete_files(self, key: Key, queue: ConsumeQueue) -> None:
+        queue.delete()
+        for root in self._roots:
+            self.disk.remove_folder(root / key[0] / str(key[1]))
+
+    def _deleting_folders(self, topics: Iterable[str]) -> Iterator[None]:
+        """Delete the folders of topics that have no queue any more, in steps."""
+        pending = sorted(topics)
+        for at in range(0, len(pending), _FOLDERS_PER_STEP):
+            yield
+            present = {topic for topic, _ in self.by_key}
+            for topic in pending[at : at + _FOLDERS_PER_STEP]:
+                if topic not in present:
+                    for root in self._roots:
+                        self.disk.remove_folder(root / topic)
+
+    @property
+    def _roots(self) -> list[Path]:
+        return [self.folder] if self._extension is None else [self.folder, self._extension[0]]
 
     def _delete(self, queues: list[tuple[Key, ConsumeQueue]]) -> None:
         """Remove the files and folders of queues that have been taken out of the table."""
-        roots = [self.folder] if self._extension is None else [self.folder, self._extension[0]]
         for key, queue in queues:
             self._dirty.discard(key)
-            queue.delete()
-            for root in roots:
-                self.disk.remove_folder(root / key[0] / str(key[1]))
-        for topic in sorted({key[0] for key, _ in queues}):
-            if not any(key[0] == topic for key in self.by_key):
-                for root in roots:
-                    self.disk.remove_folder(root / topic)
+            self._delete_files(key, queue)
+        for _ in self._deleting_folders({key[0] for key, _ in queues}):
+            pass
 
     def clear(self) -> None:
         """Delete all files of all queues, to be refilled from the log. Raises OSError.
