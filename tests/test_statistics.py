@@ -68,12 +68,12 @@ def test_first_snapshot_follows_one_of_zero() -> None:
     ticks.item.value += 60
     ticks.item.times += 6
     ticks.tick()
-    assert ticks.item._copies[0] == [ticks.now_ms - 10_000, 0, 0, ticks.now_ms, 6, 60]
+    assert ticks.item._copies[0] == (ticks.now_ms - 10_000, 0, 0, ticks.now_ms, 6, 60)
     assert ticks.item.over(LAST_MINUTE) == WindowSum(60, 6, 6.0, 10.0)
     item = StatsItem()
     for number, window in enumerate(WINDOWS):
         item.sample(ticks.now_ms, number)
-        assert item._copies[number][:3] == [ticks.now_ms - window.period_ms, 0, 0]
+        assert item._copies[number][:3] == (ticks.now_ms - window.period_ms, 0, 0)
 
 
 @pytest.mark.spec("MON-06", "MON-07")

@@ -57,16 +57,16 @@ class StatsItem:
 
     def __init__(self) -> None:
         self.value = self.times = 0
-        self._copies: tuple[list[int], list[int], list[int]] = ([], [], [])  # time, times, value, and so on
+        # time, times, value, and so on, per window; tuples of numbers, which the garbage collector does not traverse
+        self._copies: tuple[tuple[int, ...], ...] = ((), (), ())
 
     def sample(self, now_ms: int, window: int) -> None:
         """Copy the totals for one of WINDOWS. An item's first copy follows one of zero, a period earlier (MON-05)."""
         copies, (period_ms, most, _) = self._copies[window], WINDOWS[window]
         if not copies:
-            copies += (now_ms - period_ms, 0, 0)
-        copies += (now_ms, self.times, self.value)
-        if len(copies) > 3 * most:
-            del copies[:3]
+            copies = (now_ms - period_ms, 0, 0)
+        copies = (*copies[-3 * (most - 1) :], now_ms, self.times, self.value)
+        self._copies = (*self._copies[:window], copies, *self._copies[window + 1 :])
 
     def over(self, window: int) -> WindowSum:
         """What was added within one of WINDOWS, between its first and its last copy; zeros before the first sample."""

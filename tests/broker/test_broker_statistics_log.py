@@ -299,6 +299,29 @@ def test_a_failing_task_stops_no_other(
 
 
 @pytest.mark.spec("MON-11")
+def test_sends_and_pulls_are_answered_while_a_sample_and_a_print_run(lines: Lines) -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock, stats_lines_max=100_000) as w:
+            await w.send()
+            await w.heartbeat("g", "T")
+            for number in range(20_000):
+                w.broker.stats.sets["TOPIC_PUT_NUMS"].item(f"topic{number}").value += 1
+            await tick(w, clock)
+            clock.ms += MINUTE
+            w.broker.reporting.tick()
+            answers = 0
+            while w.broker.reporting.busy:
+                assert (await w.send()).code == ResponseCode.SUCCESS
+                assert (await w.pull(group="g", maxMsgNums=1)).code == ResponseCode.SUCCESS
+                assert (await w.call(315, statsName="TOPIC_PUT_NUMS", statsKey="T")).code == ResponseCode.SUCCESS
+                answers += 1
+            assert answers > 3 and len(lines.take()) >= 20_000
+
+    run(work)
+
+
+@pytest.mark.spec("MON-11")
 def test_no_count_is_lost_while_samples_and_readers_run(lines: Lines) -> None:
     """Sends and pulls go on between any two steps of a sample, a print and a read (315)."""
 

@@ -133,9 +133,6 @@ class UnusedBrokerKeys:
         no_effect="messages are always sent from the mapped file or a copy, as is cheaper",
     )
     max_delay_time: int = key("maxDelayTime", 40, low=0, spec="CFG-06", no_effect=UNREAD)
-    enable_detail_stat: bool = key(
-        "enableDetailStat", True, spec="CFG-06", no_effect="statistics per queue are always collected"
-    )
     isolate_log_enable: bool = key(
         "isolateLogEnable", False, spec="CFG-06", no_effect="log lines go to standard error, not to files"
     )
@@ -183,17 +180,8 @@ class UnusedStoreKeys:
     duplication_enable: bool = key(
         "duplicationEnable", False, spec="CFG-08", no_effect="records are dispatched as soon as they are in the log"
     )
-    disk_fall_recorded: bool = key(
-        "diskFallRecorded", True, spec="CFG-08", no_effect="the lag behind the disk is always recorded"
-    )
     fast_fail_if_no_buffer_in_store_pool: bool = key(
         "fastFailIfNoBufferInStorePool", False, spec="CFG-08", no_effect="a send waits in memory for a free buffer"
-    )
-    enable_schedule_message_stats: bool = key(
-        "enableScheduleMessageStats",
-        True,
-        spec="CFG-09",
-        no_effect="statistics of delayed messages are always collected",
     )
     enable_lmq: bool = key("enableLmq", False, spec="CFG-09", no_effect=_NO_LMQ)
     enable_multi_dispatch: bool = key("enableMultiDispatch", False, spec="CFG-09", no_effect=_NO_LMQ)
