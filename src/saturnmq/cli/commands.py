@@ -129,7 +129,7 @@ HISTORY: Final = (
 )  # fmt: skip
 
 STORE_TOOLS: Final = (
-    Command("store", "verify, rebuild, repair a store, or show a record of it", "saturnmq store verify --data ./data"),
+    Command("store", "verify, rebuild, repair or save a store, or show a record of it", "saturnmq store verify --data ./data"),
     Command(
         "store verify",
         "read a whole store and report damage; changes nothing",
@@ -143,6 +143,23 @@ STORE_TOOLS: Final = (
         "saturnmq store rebuild --data ./data",
         "saturnmq.cli.store:run_rebuild",
         STORE,
+    ),
+    Command(
+        "store snapshot",
+        "save a store to a new folder, also while a broker serves from it",
+        "saturnmq store snapshot /backup/monday --data ./data",
+        "saturnmq.cli.store:run_snapshot",
+        (
+            option("target", type=Path, metavar="FOLDER", help="is created; complete files are hard links on the same file system"),
+            *STORE,
+        ),
+    ),
+    Command(
+        "store restore",
+        "make a store from a snapshot, and verify it",
+        "saturnmq store restore /backup/monday --data ./data",
+        "saturnmq.cli.store:run_restore",
+        (option("source", type=Path, metavar="FOLDER", help="a folder made by `store snapshot`"), DATA_REQUIRED),
     ),
     Command(
         "store dump",

@@ -1,4 +1,4 @@
-"""The commands of `saturnmq store`: verify, rebuild, dump, repair. Reads options and prints; `saturnmq.store.tools` does the work.
+"""The commands of `saturnmq store`: reads options and prints; `saturnmq.store.tools` does the work.
 
 stdout carries results, stderr everything else.
 
@@ -26,7 +26,9 @@ from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools import dump, repair
 from saturnmq.store.tools.dump import Dumped
 from saturnmq.store.tools.repair import Loss, Rebuilt
+from saturnmq.store.tools.restore import restore
 from saturnmq.store.tools.scan import Problem, Progress, shaped
+from saturnmq.store.tools.snapshot import snapshot as take_snapshot
 from saturnmq.store.tools.verify import FileReport, Report, verify
 
 _FILES_SHOWN_MAX: Final = 40
@@ -34,6 +36,10 @@ _LEDGER_ADVICE: Final = (
     "this command supports stand-alone stores only, and would report the queues of a member as damaged. If queues or index are "
     "damaged: remove consumequeue, index and checkpoint of the store and start the broker. To check the ledger: "
     "saturnmq admin ledgerVerify {folder}. To repair it: empty the store, and the group replicates the entries again"
+)
+_LEDGER_BACKUP: Final = (
+    "a snapshot covers stand-alone stores only; the other members of the group hold copies of the messages. To copy the ledger "
+    "of {folder}, stop its broker and copy the whole store"
 )
 
 
@@ -242,6 +248,48 @@ def _confirmed() -> bool:
     sys.stderr.write("truncate the log there? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# ---- snapshot and restore
+
+
+def run_snapshot(args: argparse.Namespace) -> int:
+    """Save a store to a folder, also while a broker uses it."""
+    settings, given = settings_of(args)
+    refuse_unread_ledger(settings.root, _LEDGER_BACKUP)
+    with Watched(args, "snapshot, bytes") as progress:
+        made = take_snapshot(shaped(settings, given), args.target, progress)
+    linked = sum(entry.bytes for entry in made.files if entry.linked)
+    row = {
+        "snapshot": str(args.target),
+        "log_start": made.log_start,
+        "log_end": made.log_end,
+        "files": len(made.files),
+        "bytes": made.total_bytes,
+        "linked_bytes": linked,
+    }
+    if args.json:
+        emit(args.command.name, [row])
+    else:
+        write(
+            f"{args.target}: messages from offset {made.log_start} to {made.log_end}; {len(made.files)} files, "
+            f"{made.total_bytes} bytes, {linked} of them linked"
+        )
+    return EXIT_DONE
+
+
+def run_restore(args: argparse.Namespace) -> int:
+    """Make a store from a snapshot and verify it."""
+    with Watched(args, "restore, bytes") as progress:
+        report = restore(args.source, args.data, progress)
+    if args.json:
+        emit(args.command.name, [], **_summary(report) | {"store": str(args.data)})
+    else:
+        write(
+            f"{args.data}: sound; offsets {max(report.log_start, 0)} to {report.log_end}, {report.records} records, "
+            f"{report.queue_units} queue units, {report.index_entries} index entries"
+        )
+    return EXIT_DONE
 
 
 # ---- dump

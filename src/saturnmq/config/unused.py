@@ -134,7 +134,7 @@ class UnusedBrokerKeys:
     )
     max_delay_time: int = key("maxDelayTime", 40, low=0, spec="CFG-06", no_effect=UNREAD)
     isolate_log_enable: bool = key(
-        "isolateLogEnable", False, spec="CFG-06", no_effect="log lines go to standard error, not to files"
+        "isolateLogEnable", False, spec="CFG-06", no_effect="each broker has the folder of its logDirectory"
     )
 
 

@@ -286,9 +286,27 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
     disk.sync_folder(settings.root)
 
 
+def _unshare(file: LogFile, disk: Disk) -> None:
+    """Replace a file that has further links, such as from a snapshot, by a copy, so that they keep its content."""
+    if file.path.stat().st_nlink == 1:
+        return
+    copy = file.path.with_name(file.path.name + ".copy")
+    disk.unlink(copy)
+    fd = disk.create(copy, file.length, allocate=True)
+    try:
+        for at in range(0, file.length, _COPY_BYTES):
+            disk.write(fd, at, file.read(at, min(_COPY_BYTES, file.length - at)))
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+    disk.replace(copy, file.path)
+    disk.sync_folder(file.path.parent)
+
+
 def _end_file(file: LogFile, good: int, disk: Disk) -> None:
     """Zero the file after its first `good` bytes and restore its nominal length."""
     end = min(file.written_end(), file.file_bytes)
+    _unshare(file, disk)
     fd = disk.open(file.path)
     try:
         for at in range(good, end, _COPY_BYTES):
