@@ -137,7 +137,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Completed]:
     The imports of `python -m saturnmq.cli` take most of a second of processor time; tests of them use `started_cli`.
     """
     processes = multiprocessing.get_context("forkserver")
-    names = ("run", "servers", "store", "admin", "everyday.send", "everyday.tail")
+    names = ("run", "servers", "store", "admin", "everyday.send", "everyday.tail", "everyday.doctor")
     processes.set_forkserver_preload([f"saturnmq.cli.{name}" for name in names])
 
     def run(*args: str, env: dict[str, str] | None = None, stdin: bytes = b"") -> Completed:
@@ -164,7 +164,7 @@ class Cluster:
 
     def __init__(self, server: SyncEmbeddedBroker, cli: Callable[..., Completed]) -> None:
         self.server = server
-        self._cli = cli
+        self.cli = cli
 
     @property
     def environment(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ class Cluster:
 
     def run(self, *args: str, stdin: bytes = b"", code: int = 0) -> Completed:
         """Run a command to completion; its exit code must be `code`."""
-        done = self._cli(*args, env=self.environment, stdin=stdin)
+        done = self.cli(*args, env=self.environment, stdin=stdin)
         assert done.returncode == code, (args, done)
         return done
 

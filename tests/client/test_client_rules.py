@@ -637,7 +637,7 @@ def test_unreachable_name_servers_hint_text() -> None:
 def test_unreachable_broker_hint_text() -> None:
     assert hints.unreachable_broker("orders", "broker-a", "172.17.0.2:10911") == (
         "topic orders is on broker-a at 172.17.0.2:10911, not reachable from here. "
-        "Set brokerIP1 there to a reachable name; mqadmin topicRoute -n NAMESRV -t orders prints it."
+        "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
     )
 
 

@@ -75,20 +75,20 @@ def read_access(*, tools: Path | None = None, config: Path | None = None, signat
     """
     tls, secret = None, ""
     if config is not None:
-        tls = read_tls(config)
+        tls = _tls(config)
         secret = parse_properties(_text(config)).get(_CLUSTER_SECRET, "").strip()
-    account = read_account(tools)
+    account = _account(tools)
     signer = None if account is None else Signer(*account, version=signature)
     return AdminAccess(tls, signer, secret or os.environ.get(SECRET_VARIABLE, ""))
 
 
-def read_tls(config: Path) -> TlsSettings:
+def _tls(config: Path) -> TlsSettings:
     """The `tls.*` keys of a configuration file. Raises ConfigError."""
     pairs = {name: text for name, text in parse_properties(_text(config)).items() if name.startswith("tls.")}
     return load(TlsSettings, (str(config), pairs)).settings
 
 
-def read_account(tools: Path | None = None) -> tuple[str, str] | None:
+def _account(tools: Path | None) -> tuple[str, str] | None:
     """Access key and secret of a tools.yml, by default that of ROCKETMQ_HOME; None without one. Raises ConfigError."""
     path = tools
     if path is None:

@@ -101,4 +101,22 @@ MESSAGES: Final = (
     ),
 )  # fmt: skip
 
-EVERYDAY: Final = MESSAGES
+CHECKS: Final = (
+    Command(
+        "doctor",
+        "check this machine, a configuration file and a cluster, and say what to do; changes nothing",
+        "saturnmq doctor -n 127.0.0.1:9876 --data ./data",
+        "saturnmq.cli.everyday.doctor:run_doctor",
+        (
+            *CLUSTER[:2],
+            option(
+                "-c", "--config", type=Path, metavar="FILE",
+                help="a broker's configuration file: it is checked, and its namesrvAddr and tls.* keys apply",
+            ),
+            option("--data", type=Path, metavar="DIR", help="folder of the store (default: that of -c, or the current folder)"),
+            flag("--quick", help="less than 2 s: short timeouts, few measurements"),
+        ),
+    ),
+)  # fmt: skip
+
+EVERYDAY: Final = (*MESSAGES, *CHECKS)

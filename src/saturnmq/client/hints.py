@@ -45,7 +45,7 @@ def unreachable_broker(topic: str, broker: str, address: str) -> str:
     """The broker address in the route is not reachable (UX-07)."""
     return (
         f"topic {topic} is on {broker} at {address}, not reachable from here. "
-        f"Set brokerIP1 there to a reachable name; mqadmin topicRoute -n NAMESRV -t {topic} prints it."
+        "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
     )
 
 

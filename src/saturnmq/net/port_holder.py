@@ -20,6 +20,11 @@ def port_holder(port: int, proc: Path = Path("/proc")) -> str:
     return ", ".join(shown) or "another process"
 
 
+def is_listened_on(port: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process of this machine listens on the port; False where that is not known."""
+    return bool(_listening(port, proc))
+
+
 def _listening(port: int, proc: Path) -> set[str]:
     """Inodes of the sockets that listen on the port."""
     # Columns: slot, local address:port in hex, remote address, state, queues, timer, retransmits, user, timeouts, inode.

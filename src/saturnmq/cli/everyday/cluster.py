@@ -10,11 +10,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.client.client import Client
 from saturnmq.client.connection.url import ENV_NAME_SERVERS, ENV_URL, from_environment
-from saturnmq.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from saturnmq.admin.admin import Admin
+    from saturnmq.client.client import Client
 
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
 GROUP: Final = "saturnmq-cli"
@@ -33,37 +35,42 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     elif not environment.get(ENV_URL) and not environment.get(ENV_NAME_SERVERS):
         environment[ENV_NAME_SERVERS] = DEFAULT_NAME_SERVERS
     settings = from_environment(environment)
-    if args.config or args.tools_yml or ("access_key" not in settings and environment.get("ROCKETMQ_HOME")):
-        settings |= _from_files(args, known="access_key" in settings)
+    if args.config or args.tools_yml or environment.get("ROCKETMQ_HOME"):
+        from saturnmq.admin.credentials import read_access
+
+        found = read_access(tools=args.tools_yml, config=args.config).client_settings()
+        if "access_key" in settings and not args.tools_yml:  # those of the environment
+            found = {name: value for name, value in found.items() if name.startswith("tls")}
+        settings |= found
     return settings
 
 
-def _from_files(args: argparse.Namespace, *, known: bool) -> dict[str, Any]:
-    """Credentials of tools.yml and the tls.* keys of a node's file. known: credentials are configured already."""
-    from saturnmq.admin.credentials import read_account, read_tls
+def admin_of(args: argparse.Namespace, *, timeout_ms: int) -> Admin:
+    """Administration of the cluster, with the same access as `client_of`. Raises ConfigError."""
+    from saturnmq.admin.admin import Admin
+    from saturnmq.admin.credentials import AdminAccess
+    from saturnmq.client.connection.url import make_settings
+    from saturnmq.net import TlsSettings
+    from saturnmq.net.signer import Signer
 
-    settings: dict[str, Any] = {}
-    account = read_account(args.tools_yml) if args.tools_yml or not known else None
-    if account is not None:
-        settings = {"access_key": account[0], "secret_key": account[1]}
-    if args.config:
-        tls = read_tls(args.config)
-        if tls.client_key_password:
-            raise ConfigError(
-                f"{args.config}: tls.client.keyPassword is not supported here; name a key without password"
-            )
-        settings |= {
-            "tls": tls.enable,
-            "tls_verify": tls.client_auth_server,
-            "tls_ca": tls.client_trust_path or None,
-            "tls_cert": tls.client_cert_path or None,
-            "tls_key": tls.client_key_path or None,
-        }
-    return settings
+    found = make_settings(settings_of(args))
+    tls = TlsSettings(
+        enable=found.tls,
+        client_auth_server=found.tls_verify,
+        client_trust_path=found.tls_ca or "",
+        client_cert_path=found.tls_cert or "",
+        client_key_path=found.tls_key or "",
+    )
+    signer = None
+    if found.access_key and found.secret_key:
+        signer = Signer(found.access_key, found.secret_key, found.security_token or "", found.signature)
+    return Admin(found.name_servers, access=AdminAccess(tls, signer), timeout_ms=timeout_ms)
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
     """A client that is not started. more: settings that override options and environment. Raises ConfigError."""
+    from saturnmq.client.client import Client
+
     return Client(**(settings_of(args) | more))
 
 

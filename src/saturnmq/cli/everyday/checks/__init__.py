@@ -1,0 +1,1 @@
+"""The checks of `saturnmq doctor`. They change nothing."""

@@ -1,0 +1,223 @@
+"""Checks of a cluster from where the command runs: NameServers and routed brokers.
+
+Requirements: CLI-06, UX-07.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from saturnmq.admin.admin import Admin
+from saturnmq.admin.connection import ask_each
+from saturnmq.cli.everyday.checks.certificates import certificate_end
+from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
+from saturnmq.cli.everyday.checks.host import disk_finding
+from saturnmq.protocol.addresses import host_of, is_local, port_of
+from saturnmq.protocol.bodies import ClusterInfo, KVTable
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+
+SKEW_MS_MAX: Final = 5000
+VIP_PORT_DISTANCE: Final = 2
+# The bridges that Docker and Podman make by default: addresses that only containers of one machine reach.
+CONTAINER_NETWORKS: Final = tuple(map(ipaddress.ip_network, ("172.17.0.0/16", "10.88.0.0/16")))
+SET_ADDRESS: Final = "set brokerIP1 there to a name or address that all clients reach, and restart the broker"
+_RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
+
+
+class Runtime(NamedTuple):
+    """The values of code 28 of a broker, and when they were asked for, Unix ms."""
+
+    values: dict[str, str]
+    asked_ms: int
+    answered_ms: int
+
+
+async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Finding]:
+    """All checks over the network; no server is waited for longer than `seconds`."""
+    connection = admin.connection
+
+    async def listing(address: str) -> ClusterInfo:
+        answer = await connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
+        return ClusterInfo.decode(answer.body)
+
+    found = await ask_each(connection.name_servers, listing, seconds=seconds)
+    findings = list(name_servers(found))
+    places = routed(found)
+    if not places:
+        if any(isinstance(one, ClusterInfo) for one in found.values()):
+            advice = "start one: saturnmq broker -n NAMESERVER, and look into its log for `registered`"
+            findings.append(problem("brokers", "routes", "no broker is registered", advice))
+        return findings
+
+    async def runtime(address: str) -> Runtime:
+        asked_ms = _now_ms()
+        answer = await connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return Runtime(KVTable.decode(answer.body).table, asked_ms, _now_ms())
+
+    states = await ask_each(places, runtime, seconds=seconds)
+    ports = await asyncio.gather(*(_fast_port(address, seconds) for address in places))
+    local = all(_is_loopback(address) for address in connection.name_servers)
+    for (address, name), fast in zip(places.items(), ports, strict=True):
+        findings += broker_findings(f"{name} at {address}", address, states[address], local=local)
+        findings += fast_port(f"{name} at {address}", open_=fast, reached=isinstance(states[address], Runtime))
+    findings += equal_versions({address: one for address, one in states.items() if isinstance(one, Runtime)})
+    if tls:
+        findings += await asyncio.gather(*(_served_certificate(address, seconds) for address in found | states))
+    return findings
+
+
+def name_servers(found: dict[str, ClusterInfo | SaturnError]) -> Iterator[Finding]:
+    """Whether each NameServer answers, and whether all list the same brokers."""
+    listings = {}
+    for address, one in found.items():
+        if isinstance(one, SaturnError):
+            advice = "start it: saturnmq namesrv, or take it from the list of -n, SATURNMQ_URL or NAMESRV_ADDR"
+            yield problem("NameServer", address, one.message, advice)
+        else:
+            listings[address] = _places(one)
+            yield ok("NameServer", address, f"answers, {len(listings[address])} brokers registered")
+    if len({frozenset(each.items()) for each in listings.values()}) > 1:
+        counts = ", ".join(f"{address}: {len(each)}" for address, each in listings.items())
+        advice = "give every broker all NameServers: namesrvAddr=host:port;host:port"
+        yield problem("NameServer", "routes", f"list different brokers ({counts})", advice)
+
+
+def routed(found: dict[str, ClusterInfo | SaturnError]) -> dict[str, str]:
+    """Name of each routed broker, by address."""
+    return {a: name for one in found.values() if isinstance(one, ClusterInfo) for a, name in _places(one).items()}
+
+
+def _places(info: ClusterInfo) -> dict[str, str]:
+    return {
+        address: f"{data.broker_name}/{number}"
+        for data in info.broker_addr_table.values()
+        for number, address in sorted(data.broker_addrs.items())
+        if re.fullmatch(r".+:\d{1,5}", address)
+    }
+
+
+def broker_findings(subject: str, address: str, state: Runtime | SaturnError, *, local: bool) -> Iterator[Finding]:
+    """Address, response, clock, disk and version of one broker. local: the NameServers are on this machine."""
+    yield address_finding(subject, address, None if isinstance(state, Runtime) else state, local=local)
+    if not isinstance(state, Runtime):
+        return
+    values = state.values
+    skew_ms = clock_skew_ms(state)
+    if skew_ms is None:
+        yield note("clock", subject, "the broker does not report its time", "compare the clocks by hand")
+    elif abs(skew_ms) > SKEW_MS_MAX:
+        advice = "run chrony or ntpd on both machines: delays, searches by time and signatures of version 2 need equal clocks"
+        yield problem("clock", subject, f"{skew_ms / 1000:+.0f} s from the clock here", advice)
+    else:
+        yield ok("clock", subject, "equal to a second or so")
+    with contextlib.suppress(ValueError):
+        percent = round(float(values.get("commitLogDiskRatio", "")) * 100)
+        if percent >= 0:
+            yield disk_finding(subject, percent, f"{percent} % of the commit log's disk used")
+
+
+def address_finding(subject: str, address: str, error: SaturnError | None, *, local: bool) -> Finding:
+    """Whether the address that routes name can be used, here and by others."""
+    host = host_of(address)
+    container = _in_container_network(host)
+    if error is not None:
+        where = ", an address inside a container network" if container else ""
+        return problem("advertised address", subject, f"not usable from here{where}: {error.message}", SET_ADDRESS)
+    if _is_loopback(address) and not local:
+        return problem(
+            "advertised address", subject, "a loopback address, which every client takes for itself", SET_ADDRESS
+        )
+    if _is_loopback(address):
+        return ok("advertised address", subject, "answers; a loopback address, for clients on this machine")
+    if container:
+        return note(
+            "advertised address", subject, "answers, but is inside a container network of one machine", SET_ADDRESS
+        )
+    return ok("advertised address", subject, "answers")
+
+
+def _is_loopback(address: str) -> bool:
+    host = host_of(address).strip("[]")
+    return host == "localhost" or is_local(host)
+
+
+def _in_container_network(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ip = ipaddress.ip_address(host.strip("[]"))
+        return any(ip in network for network in CONTAINER_NETWORKS)
+    return host.endswith((".docker.internal", ".containers.internal"))
+
+
+def clock_skew_ms(state: Runtime) -> int | None:
+    """By how much a broker's clock is ahead of the one here, from its boot time and running time, which is in whole seconds."""
+    running = _RUNTIME.fullmatch(state.values.get("runtime", ""))
+    boot = state.values.get("bootTimestamp", "")
+    if running is None or not re.fullmatch(r"\d{1,15}", boot):
+        return None
+    days, hours, minutes, seconds = (int(part[:9]) for part in running.groups())
+    at_least = int(boot) + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    if at_least > state.answered_ms:
+        return at_least - state.answered_ms
+    return min(at_least + 1000 - state.asked_ms, 0)
+
+
+def fast_port(subject: str, *, open_: bool, reached: bool) -> Iterator[Finding]:
+    """The port that Java clients with vipChannelEnabled=true use."""
+    if open_:
+        yield ok("ports", subject, "main port and the fast port 2 below it are open")
+    elif reached:
+        advice = "open it, or leave vipChannelEnabled=false in clients (their default)"
+        yield note("ports", subject, "the fast port, 2 below the main port, is closed", advice)
+
+
+async def _fast_port(address: str, seconds: float) -> bool:
+    host, port = host_of(address), port_of(address)
+    if port <= VIP_PORT_DISTANCE:
+        return False
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port - VIP_PORT_DISTANCE)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def equal_versions(states: dict[str, Runtime]) -> Iterator[Finding]:
+    """The versions of all brokers."""
+    found = {address: one.values.get("brokerVersionDesc", "unknown") for address, one in states.items()}
+    names = sorted(set(found.values()))
+    if len(names) > 1:
+        text = ", ".join(f"{address}: {version}" for address, version in found.items())
+        yield note("version", "brokers", f"differ ({text})", "finish the upgrade: slaves first, then masters")
+    elif names:
+        yield ok("version", "brokers", f"all {names[0]}")
+
+
+async def _served_certificate(address: str, seconds: float) -> Finding:
+    """The certificate that a server presents; it is not verified here."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = host_of(address), port_of(address)
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port, ssl=context)
+    except (OSError, TimeoutError) as error:
+        advice = "set tls.server.certPath and tls.server.keyPath there"
+        return problem("certificate", address, f"no TLS connection: {error}", advice)
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return certificate_end(address, der, datetime.now(UTC))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
