@@ -61,6 +61,6 @@ def test_help_needs_no_required_option() -> None:
 
 def test_help_text_has_all_options_in_alphabetical_order() -> None:
     lines = help_text("updateTopic", OPTIONS).splitlines()
-    assert lines[0] == "usage: mqadmin updateTopic [-a] -b <arg> | -c <arg> [-h] [-n <arg>] [-o <arg>] -t <arg>"
+    assert lines[0] == "usage: mqadmin updateTopic [-a] -b <arg> | -c <arg>  [-h] [-n <arg>] [-o <arg>] -t <arg>"
     assert [line.split(",")[0] for line in lines[1:]] == [" -a", " -b", " -c", " -h", " -n", " -o", " -t"]
     assert all(len(line) <= 110 for line in lines)

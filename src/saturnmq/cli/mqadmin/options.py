@@ -160,7 +160,8 @@ def _usage(name: str, ordered: Sequence[Opt]) -> list[str]:
         if option.group:
             if option.group not in seen:
                 seen.add(option.group)
-                words.append(" | ".join(_usage_word(one) for one in ordered if one.group == option.group))
+                members = " | ".join(_usage_word(one) for one in ordered if one.group == option.group)
+                words.append(f"{members} ")  # Commons CLI puts another blank behind a group
             continue
         word = _usage_word(option)
         words.append(word if option.required else f"[{word}]")

@@ -51,6 +51,12 @@ final class Admin extends MQAdminStartup {
     }
 
     private static void run(String number, String[] words) {
+        while (!finished(number, words)) {
+            // another command took the same millisecond as its instance name, so this one could not start
+        }
+    }
+
+    private static boolean finished(String number, String[] words) {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ByteArrayOutputStream err = new ByteArrayOutputStream();
         COMMANDS.get().clear();
@@ -65,7 +71,12 @@ final class Admin extends MQAdminStartup {
             OUT.remove();
             ERR.remove();
         }
-        Report.line("number", number, "code", code, "out", out.toString(StandardCharsets.UTF_8), "err", err.toString(StandardCharsets.UTF_8));
+        String errors = err.toString(StandardCharsets.UTF_8);
+        if (errors.contains("has created already") || errors.contains("has been created before")) {
+            return false;
+        }
+        Report.line("number", number, "code", code, "out", out.toString(StandardCharsets.UTF_8), "err", errors);
+        return true;
     }
 
     /** An exit that a command wanted. An Error, because mqadmin prints the trace of every Exception. */
