@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from admincli import AdminCli
 from forkedcommand import run_command
 
+import saturnmq.sync
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
@@ -197,3 +199,16 @@ def embedded() -> Iterator[SyncEmbeddedBroker]:
 def cluster(embedded: SyncEmbeddedBroker, cli: Callable[..., Completed]) -> Cluster:
     """Runs commands against the embedded broker of the module."""
     return Cluster(embedded, cli)
+
+
+@pytest.fixture
+def admin_cli(embedded: SyncEmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> AdminCli:
+    """Admin commands against the server of the module."""
+    return AdminCli(embedded, capsys)
+
+
+@pytest.fixture
+def admin_client(embedded: SyncEmbeddedBroker) -> Iterator[saturnmq.sync.Client]:
+    """A client of the server of the module."""
+    with saturnmq.sync.Client.from_url(embedded.url) as client:
+        yield client

@@ -18,6 +18,7 @@ from saturnmq.admin.groups import Groups
 from saturnmq.admin.messages import Messages
 from saturnmq.admin.name_servers import NameServers
 from saturnmq.admin.offsets import Offsets
+from saturnmq.admin.statistics import Statistics
 from saturnmq.admin.topics import Topics
 
 
@@ -53,6 +54,7 @@ class Admin:
         self.messages = Messages(self.connection)
         self.offsets = Offsets(self.connection)
         self.clients = Clients(self.connection)
+        self.statistics = Statistics(self.connection)
         self.accounts = Accounts(self.connection)
 
     async def __aenter__(self) -> Self:

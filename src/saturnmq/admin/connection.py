@@ -20,7 +20,7 @@ from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.net import RemotingClient
 from saturnmq.net.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.fields import SECRET_FIELDS, Header
@@ -106,6 +106,11 @@ class AdminConnection:
         if self._client is not None:
             await self._client.close()
 
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether changes are reported instead of sent."""
+        return self._dry_run is not None
+
     def announce(self, change: str) -> bool:
         """Whether this is a dry run; if so, report a change that does not go through `change`."""
         if self._dry_run is not None:
@@ -124,13 +129,15 @@ class AdminConnection:
         timeout_ms: int | None = None,
         accept: Sequence[ResponseCode] = (ResponseCode.SUCCESS,),
         main_port: bool = False,
+        language: Language = Language.PYTHON,
     ) -> Command:
         """The response of a broker. Raises ResponseError for a code outside `accept`, ConnectFailed, CallTimeout.
 
-        main_port: not over the VIP channel, even if that is switched on (code 26).
+        main_port: not over the VIP channel, even if that is switched on (code 26). language: of the request; brokers answer C++
+        clients in another form.
         """
         where = vip_address(address) if self._vip_channel and not main_port else address
-        return await self._call(where, code, header, body, timeout_ms, accept)
+        return await self._call(where, code, header, body, timeout_ms, accept, language)
 
     async def change(
         self,
@@ -141,13 +148,16 @@ class AdminConnection:
         *,
         timeout_ms: int | None = None,
         main_port: bool = False,
+        language: Language = Language.PYTHON,
     ) -> Command:
         """`read` for a request that changes something: with dry_run it is reported instead of sent."""
         if self._dry_run is not None:
             fields = " ".join(f"{name}={_shown(name, value)}" for name, value in _ext(header).items())
             self._dry_run(f"{address} {code.name} {fields}".rstrip())
             return Command(ResponseCode.SUCCESS)
-        return await self.read(address, code, header, body, timeout_ms=timeout_ms, main_port=main_port)
+        return await self.read(
+            address, code, header, body, timeout_ms=timeout_ms, main_port=main_port, language=language
+        )
 
     async def _call(
         self,
@@ -157,8 +167,9 @@ class AdminConnection:
         body: bytes | None,
         timeout_ms: int | None,
         accept: Sequence[ResponseCode],
+        language: Language = Language.PYTHON,
     ) -> Command:
-        command = Command(code, ext=_ext(header), body=body)
+        command = Command(code, ext=_ext(header), body=body, language=language)
         answer = await self.client.invoke(address, command, self.timeout_ms if timeout_ms is None else timeout_ms)
         if answer.code not in accept:
             raise response_error(answer.code, answer.remark or "", broker=address)

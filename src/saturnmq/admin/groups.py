@@ -1,15 +1,141 @@
-"""Subscription groups: create, delete, list, configuration.
+"""Subscription groups: create, delete, configuration, progress.
 
-Requirements: ADM-09.
+Requirements: ADM-09, C-33..C-35, C-37.
 """
 
 from __future__ import annotations
 
-from saturnmq.admin.connection import AdminConnection
+from dataclasses import dataclass
+
+from saturnmq.admin.connection import AdminConnection, ask_each, read_address
+from saturnmq.admin.consumption import SLOW, consume_stats, consumer_connection, lag
+from saturnmq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicList,
+)
+from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode
+from saturnmq.protocol.errors import ResponseError, SaturnError
+from saturnmq.protocol.headers.messaging import DeleteSubscriptionGroup
+
+
+@dataclass(frozen=True)
+class GroupConfigured:
+    """The configuration of a group on one broker."""
+
+    cluster: str
+    broker_name: str
+    config: SubscriptionGroupConfig
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """One group in the list of all groups. progress, clients: None if no broker gave them, or if no client is connected."""
+
+    group: str
+    progress: ConsumeStats | None = None
+    clients: ConsumerConnection | None = None
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed, over all queues."""
+        return lag(self.progress) if self.progress is not None else 0
+
+
+@dataclass(frozen=True)
+class GroupList:
+    """All groups. unreachable: brokers that did not answer, by address; their queues and clients are missing."""
+
+    groups: list[GroupSummary]
+    unreachable: dict[str, SaturnError]
 
 
 class Groups:
-    """Subscription groups: create, delete, list, configuration."""
+    """Subscription groups: create, delete, configuration, progress.
+
+    Example:
+        for summary in (await admin.groups.summaries()).groups:
+            print(summary.group, summary.lag)
+    """
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
+
+    async def put(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create a group on a broker or replace its configuration (200)."""
+        await self._connection.change(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.encode())
+
+    async def delete(self, address: str, group: str, *, remove_offset: bool = False) -> None:
+        """Delete a group from a broker (207). remove_offset: also forget its committed offsets."""
+        header = DeleteSubscriptionGroup(group_name=group, remove_offset=remove_offset)
+        await self._connection.change(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    @staticmethod
+    def topics_of(group: str) -> tuple[str, str]:
+        """Names of the retry topic and of the dead-letter topic of a group."""
+        return RETRY_PREFIX + group, DLQ_PREFIX + group
+
+    async def all_on(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        """Configurations of all groups of a broker by name (201)."""
+        answer = await self._connection.read(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return SubscriptionGroupTable.decode(answer.body).subscription_group_table
+
+    async def configurations(self, group: str) -> list[GroupConfigured]:
+        """The configuration of a group on every broker that has it, in the order of the NameServer's list of brokers.
+
+        Raises the error of the first broker that does not answer.
+        """
+        known = await self._connection.cluster()
+        cluster_of = {name: cluster for cluster, names in known.cluster_addr_table.items() for name in names}
+        found = []
+        for name, broker in known.broker_addr_table.items():
+            address = read_address(broker)
+            config = (await self.all_on(address)).get(group) if address is not None else None
+            if config is not None:
+                found.append(GroupConfigured(cluster_of.get(name, ""), name, config))
+        return found
+
+    async def progress(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """Offsets of a group by queue (208). Raises ConsumerNotOnline (206) if it has consumed nothing."""
+        return await consume_stats(self._connection, group, topic)
+
+    async def names(self) -> list[str]:
+        """Names of all groups, which are those with a retry topic."""
+        answer = await self._connection.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        topics = TopicList.decode(answer.body).topic_list
+        return [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
+
+    async def summaries(self) -> GroupList:
+        """Progress and clients of every group. Brokers that do not answer within 2 s are left out, and named in the result."""
+        dead = await self._dead_brokers()
+
+        async def summary(group: str) -> GroupSummary:
+            try:
+                progress: ConsumeStats | None = await consume_stats(self._connection, group, without=dead)
+            except SaturnError:
+                progress = None
+            try:
+                clients: ConsumerConnection | None = await consumer_connection(self._connection, group, without=dead)
+            except SaturnError:
+                clients = None
+            return GroupSummary(group, progress, clients)
+
+        outcomes = await ask_each(await self.names(), summary, seconds=SLOW * self._connection.timeout_ms / 1000)
+        rows = [GroupSummary(name) if isinstance(one, SaturnError) else one for name, one in outcomes.items()]
+        return GroupList(rows, dead)
+
+    async def _dead_brokers(self) -> dict[str, SaturnError]:
+        """Brokers that cannot be reached or do not answer a cheap request, by address, with the error."""
+
+        async def probe(address: str) -> None:
+            try:
+                await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            except ResponseError:
+                return  # it answers
+
+        known = await self._connection.cluster()
+        addresses = [found for one in known.broker_addr_table.values() if (found := read_address(one)) is not None]
+        outcomes = await ask_each(addresses, probe)
+        return {address: error for address, error in outcomes.items() if isinstance(error, SaturnError)}

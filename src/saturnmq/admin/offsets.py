@@ -1,15 +1,210 @@
-"""Offsets of consumer groups: progress, reset, clone.
+"""Committed offsets of groups: reset by time, skip, clone.
 
-Requirements: ADM-09.
+Requirements: ADM-09, ADM-26, C-41..C-43.
 """
 
 from __future__ import annotations
 
-from saturnmq.admin.connection import AdminConnection
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.admin.connection import AdminConnection, read_address
+from saturnmq.admin.consumption import (
+    SLOW,
+    broker_consume_stats,
+    by_queue,
+    consume_stats,
+    consumer_connection,
+    queue_order,
+    topic_brokers,
+)
+from saturnmq.protocol.bodies import (
+    GetConsumerStatusBody,
+    MessageQueue,
+    OffsetWrapper,
+    ResetOffsetBody,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
+from saturnmq.protocol.errors import ResponseError, response_error
+from saturnmq.protocol.headers.messaging import (
+    CloneGroupOffset,
+    GetConsumerStatus,
+    GetTopicStatsInfo,
+    OffsetResponse,
+    ResetOffset,
+    SearchOffsetByTimestamp,
+    TopicQueue,
+    UpdateConsumerOffset,
+)
+from saturnmq.protocol.offsets import QueueOffset
+
+TO_THE_END: Final = -1  # as a time: skip everything stored
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """One queue of a reset for a group without clients. target: the offset at the time; chosen: the committed offset now."""
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    target: int
+    chosen: int
 
 
 class Offsets:
-    """Offsets of consumer groups: progress, reset, clone."""
+    """Committed offsets of groups: reset by time, skip, clone.
+
+    Example:
+        from saturnmq.admin.offsets import TO_THE_END
+
+        await admin.offsets.reset("billing", "orders", TO_THE_END)
+    """
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
+
+    async def reset(
+        self, group: str, topic: str, time_ms: int, *, force: bool = True, cpp: bool = False
+    ) -> dict[MessageQueue, QueueOffset] | list[Rollback]:
+        """Set a group back, or forward, to the messages stored at a time: through its clients (222), else on the brokers.
+
+        time_ms: Unix ms, or TO_THE_END. force: move forward too. cpp: for clients in C++. The mapping is returned if clients are
+        connected, which apply it within 10 s; the list if none is, and in a dry run.
+        """
+        if not self._connection.is_dry_run:
+            try:
+                return await self.reset_online(group, topic, time_ms, force=force, cpp=cpp)
+            except ResponseError as error:
+                if not await self._is_offline(group, error):
+                    raise
+        return await self.reset_offline(group, topic, time_ms, force=force)
+
+    async def _is_offline(self, group: str, error: ResponseError) -> bool:
+        """Whether a refusal of code 222 means that no client of the group is connected.
+
+        Brokers refuse a group that has no committed offset before they look for its clients; such a group can be positioned too.
+        """
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return True
+        if error.code != ResponseCode.SYSTEM_ERROR or "consumer group" not in error.remark:
+            return False
+        try:
+            await consumer_connection(self._connection, group)
+        except ResponseError as absent:
+            return absent.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST)
+        return False
+
+    async def reset_online(
+        self, group: str, topic: str, time_ms: int, *, force: bool = True, cpp: bool = False
+    ) -> dict[MessageQueue, QueueOffset]:
+        """Let brokers push new offsets to the clients of a group (222). Raises ConsumerNotOnline (206) without clients."""
+        offsets: dict[MessageQueue, QueueOffset] = {}
+        header = ResetOffset(topic=topic, group=group, timestamp=time_ms, is_force=force)
+        language = Language.CPP if cpp else Language.PYTHON
+        for address in await topic_brokers(self._connection, topic):
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            answer = await self._connection.change(address, code, header, language=language)
+            if answer.body:
+                offsets.update(ResetOffsetBody.decode(answer.body).offset_table)
+        return offsets
+
+    async def reset_offline(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> list[Rollback]:
+        """Commit new offsets on the brokers (15). Only while no client of the group runs: a client would commit over them."""
+        route = await self._connection.route(topic)
+        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+        found = []
+        for broker in route.broker_datas:
+            address = read_address(broker)
+            if address is None:
+                continue
+            queues = await self._queues(group, topic, address, broker.broker_name, widths.get(broker.broker_name, 0))
+            for queue, offsets in queues:
+                found.append(await self._roll_back(address, group, queue, offsets, time_ms, force=force))
+        return found
+
+    async def _queues(
+        self, group: str, topic: str, address: str, broker_name: str, width: int
+    ) -> list[tuple[MessageQueue, OffsetWrapper]]:
+        """Queues of a topic on a broker with the group's offsets; of a queue without one, its bounds."""
+        progress = await broker_consume_stats(self._connection, address, group)
+        known = {queue: offsets for queue, offsets in by_queue(progress) if queue.topic == topic}
+        wanted = [MessageQueue(topic, broker_name, number) for number in range(width)]
+        if any(queue not in known for queue in wanted):
+            answer = await self._connection.read(
+                address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo(topic=topic)
+            )
+            bounds = TopicStatsTable.decode(answer.body).offset_table
+            for queue in wanted:
+                if queue in bounds and queue not in known:
+                    low, high = bounds[queue].min_offset, bounds[queue].max_offset
+                    known[queue] = OffsetWrapper(broker_offset=high, consumer_offset=low)
+        return sorted(known.items(), key=lambda item: queue_order(item[0]))
+
+    async def _roll_back(
+        self, address: str, group: str, queue: MessageQueue, offsets: OffsetWrapper, time_ms: int, *, force: bool
+    ) -> Rollback:
+        target = await self._offset_at(address, queue, time_ms)
+        chosen = offsets.consumer_offset
+        if force or target <= chosen:
+            chosen = target
+            await self._commit(address, group, queue, target)
+        return Rollback(queue, offsets.broker_offset, offsets.consumer_offset, target, chosen)
+
+    async def _offset_at(self, address: str, queue: MessageQueue, time_ms: int) -> int:
+        topic, number, name = queue.topic, queue.queue_id, queue.broker_name
+        if time_ms == TO_THE_END:
+            end = TopicQueue(topic=topic, queue_id=number, broker_name=name)
+            answer = await self._connection.read(address, RequestCode.GET_MAX_OFFSET, end)
+        else:
+            header = SearchOffsetByTimestamp(topic=topic, queue_id=number, timestamp=time_ms, broker_name=name)
+            answer = await self._connection.read(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return OffsetResponse.decode(answer.ext).offset
+
+    async def _commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        await self._connection.change(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
+        """Commit the offsets of one group for another (15); all topics of the source on the brokers of `topic`, as Apache does.
+
+        Returns the offsets by queue. Raises ConsumerNotOnline (206) if the source has consumed nothing.
+        """
+        progress = await consume_stats(self._connection, source)
+        route = await self._connection.route(topic)
+        addresses = {broker.broker_name: read_address(broker) for broker in route.broker_datas}
+        cloned: dict[MessageQueue, int] = {}
+        for queue, offsets in by_queue(progress):
+            address = addresses.get(queue.broker_name)
+            if address is None:
+                text = f"broker {queue.broker_name} of {queue.topic} does not serve topic {topic}"
+                raise response_error(ResponseCode.SYSTEM_ERROR, text)
+            await self._commit(address, destination, queue, offsets.consumer_offset)
+            cloned[queue] = offsets.consumer_offset
+        return cloned
+
+    async def clone_on_brokers(self, source: str, destination: str, topic: str, *, offline: bool = False) -> None:
+        """Let every broker of the source's retry topic copy its offsets (314)."""
+        header = CloneGroupOffset(src_group=source, dest_group=destination, topic=topic, offline=offline)
+        timeout_ms = self._connection.timeout_ms * SLOW
+        for address in await topic_brokers(self._connection, topic):
+            await self._connection.change(address, RequestCode.CLONE_GROUP_OFFSET, header, timeout_ms=timeout_ms)
+
+    async def of_clients(
+        self, group: str, topic: str, client_id: str = ""
+    ) -> dict[str, dict[MessageQueue, QueueOffset]]:
+        """Offsets that the clients of a group hold, by client id (223); client_id: of one client."""
+        header = GetConsumerStatus(topic=topic, group=group, client_addr=client_id)
+        found: dict[str, dict[MessageQueue, QueueOffset]] = {}
+        for address in await topic_brokers(self._connection, topic):
+            answer = await self._connection.read(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+            for client, offsets in GetConsumerStatusBody.decode(answer.body).consumer_table.items():
+                found.setdefault(client, {}).update(offsets)
+        return found

@@ -1,0 +1,117 @@
+"""How far a group has consumed, and its connected clients, merged over all brokers that serve its retry topic.
+
+Apache's tools ask one random broker for the clients of a group; here every broker is asked.
+
+Requirements: ADM-09, RT-03, RT-06.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from saturnmq.admin.connection import AdminConnection, ask_each, read_address
+from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, MessageQueue, OffsetWrapper
+from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.headers.messaging import GetConsumerConnectionList, GetConsumeStats
+
+SLOW: Final = 3  # times the timeout: requests for which a broker reads the store or asks a client
+
+
+async def group_brokers(connection: AdminConnection, group: str) -> list[str]:
+    """Addresses of the brokers that serve a group, one per broker name. Raises TopicNotExist for a group never seen."""
+    return await topic_brokers(connection, RETRY_PREFIX + group)
+
+
+async def topic_brokers(connection: AdminConnection, topic: str) -> list[str]:
+    """Addresses of the brokers of a topic, one per broker name: masters, or slaves without one. Raises TopicNotExist."""
+    route = await connection.route(topic)
+    return [address for broker in route.broker_datas if (address := read_address(broker)) is not None]
+
+
+async def consume_stats(
+    connection: AdminConnection, group: str, topic: str | None = None, *, without: Collection[str] = ()
+) -> ConsumeStats:
+    """Offsets of a group by queue, merged over its brokers (208). Raises ConsumerNotOnline (206) if it has none.
+
+    without: addresses of brokers that are not asked.
+    """
+    merged = ConsumeStats()
+    for address in await group_brokers(connection, group):
+        if address in without:
+            continue
+        found = await broker_consume_stats(connection, address, group, topic)
+        merged.offset_table.update(found.offset_table)
+        merged.consume_tps += found.consume_tps
+    if not merged.offset_table:
+        text = (
+            "Not found the consumer group consume stats, because return offset table is empty, maybe the consumer not "
+            "consume any message"
+        )
+        raise response_error(ResponseCode.CONSUMER_NOT_ONLINE, text)
+    return merged
+
+
+async def broker_consume_stats(
+    connection: AdminConnection, address: str, group: str, topic: str | None = None
+) -> ConsumeStats:
+    """Offsets of a group by queue on one broker (208)."""
+    header = GetConsumeStats(consumer_group=group, topic=topic)
+    answer = await connection.read(
+        address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=connection.timeout_ms * SLOW
+    )
+    return ConsumeStats.decode(answer.body)
+
+
+def lag(progress: ConsumeStats) -> int:
+    """Messages that the group has not consumed, over all queues."""
+    return sum(one.broker_offset - one.consumer_offset for one in progress.offset_table.values())
+
+
+def by_queue(progress: ConsumeStats) -> list[tuple[MessageQueue, OffsetWrapper]]:
+    """The offsets in the order of topic, broker and queue."""
+    return sorted(progress.offset_table.items(), key=lambda item: queue_order(item[0]))
+
+
+def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
+    """Sorts queues by topic, broker name and queue id."""
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+async def consumer_connection(
+    connection: AdminConnection, group: str, addresses: Sequence[str] = (), *, without: Collection[str] = ()
+) -> ConsumerConnection:
+    """Clients and subscriptions of a group (203), of all its brokers or of those given; brokers that fail are left out.
+
+    without: addresses of brokers that are not asked. Raises ConsumerNotOnline (206) without clients, and the first error if no
+    broker answered.
+    """
+
+    async def ask(address: str) -> ConsumerConnection:
+        header = GetConsumerConnectionList(consumer_group=group)
+        answer = await connection.read(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        return ConsumerConnection.decode(answer.body)
+
+    wanted = [one for one in addresses or await group_brokers(connection, group) if one not in without]
+    outcomes = await ask_each(wanted, ask, seconds=connection.timeout_ms / 1000)
+    found = [one for one in outcomes.values() if not isinstance(one, SaturnError)]
+    if not found and outcomes:
+        raise next(one for one in outcomes.values() if isinstance(one, SaturnError))
+    merged = _merged(found)
+    if not merged.connection_set:
+        raise response_error(ResponseCode.CONSUMER_NOT_ONLINE, "Not found the consumer group connection")
+    return merged
+
+
+def _merged(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    clients = {client.client_id: client for one in found for client in one.connection_set}
+    subscriptions = {topic: data for one in found for topic, data in one.subscription_table.items()}
+    first = found[0] if found else ConsumerConnection()
+    return ConsumerConnection(
+        connection_set=[clients[name] for name in sorted(clients)],
+        subscription_table=subscriptions,
+        consume_type=first.consume_type,
+        message_model=first.message_model,
+        consume_from_where=first.consume_from_where,
+    )

@@ -1,0 +1,111 @@
+"""Rates and lag of topics and their groups, over all brokers.
+
+Requirements: ADM-09, C-44.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.admin.connection import MASTER_ID, AdminConnection, answered, ask_each
+from saturnmq.admin.consumption import consume_stats, lag, topic_brokers
+from saturnmq.protocol.bodies import BrokerStatsData, GroupList
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.headers.messaging import QueryTopicConsumeByWho, ViewBrokerStatsData
+
+_PUT: Final = "TOPIC_PUT_NUMS"
+_GET: Final = "GROUP_GET_NUMS"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Messages per second in the last minute, and messages in the last 24 hours, or of the longest shorter window with any."""
+
+    tps: float = 0.0
+    day: int = 0
+
+
+@dataclass(frozen=True)
+class GroupFlow:
+    """What a group consumes of a topic. lag: messages not consumed, at least 0."""
+
+    group: str
+    flow: Flow
+    lag: int
+
+
+@dataclass(frozen=True)
+class TopicFlow:
+    """What is sent to a topic, and what its groups consume."""
+
+    topic: str
+    flow: Flow
+    groups: list[GroupFlow]
+
+
+class Statistics:
+    """Rates and lag of topics and their groups, over all brokers.
+
+    Example:
+        flow = await admin.statistics.topic("orders")
+        print(flow.flow.tps, [(one.group, one.lag) for one in flow.groups])
+    """
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
+
+    async def broker(self, address: str, name: str, key: str) -> BrokerStatsData:
+        """One item of a broker's statistics (315). Raises ResponseError (1) for an item that it has not counted yet."""
+        header = ViewBrokerStatsData(stats_name=name, stats_key=key)
+        answer = await self._connection.read(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        return BrokerStatsData.decode(answer.body)
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Groups that consume a topic, or have an offset in it (300), over all its brokers.
+
+        Raises TopicNotExist, and the first error if no broker answered.
+        """
+
+        async def ask(address: str) -> list[str]:
+            answer = await self._connection.read(
+                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumeByWho(topic=topic)
+            )
+            return GroupList.decode(answer.body).group_list
+
+        outcomes = await ask_each(
+            await topic_brokers(self._connection, topic), ask, seconds=self._connection.timeout_ms / 1000
+        )
+        found = answered(outcomes)
+        if not found:
+            for error in outcomes.values():
+                if isinstance(error, SaturnError):
+                    raise error
+        return list(dict.fromkeys(group for groups in found.values() for group in groups))
+
+    async def topic(self, topic: str) -> TopicFlow:
+        """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0."""
+        route = await self._connection.route(topic)
+        masters = [one.broker_addrs[MASTER_ID] for one in route.broker_datas if MASTER_ID in one.broker_addrs]
+        sent = await self._flow(masters, _PUT, topic)
+        groups = []
+        for group in await self.groups_of(topic):
+            try:
+                behind = max(lag(await consume_stats(self._connection, group, topic)), 0)
+            except SaturnError:
+                behind = 0
+            groups.append(GroupFlow(group, await self._flow(masters, _GET, f"{topic}@{group}"), behind))
+        return TopicFlow(topic, sent, groups)
+
+    async def _flow(self, masters: list[str], name: str, key: str) -> Flow:
+        async def ask(address: str) -> BrokerStatsData:
+            return await self.broker(address, name, key)
+
+        found = answered(await ask_each(masters, ask)).values()
+        return Flow(sum(one.stats_minute.tps for one in found), sum(map(day_sum, found)))
+
+
+def day_sum(found: BrokerStatsData) -> int:
+    """Sum of the day; while that is 0, of the hour, else of the minute."""
+    return found.stats_day.sum or found.stats_hour.sum or found.stats_minute.sum

@@ -1,0 +1,171 @@
+"""Commands on subscription groups.
+
+Requirements: C-33..C-35, C-37.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from saturnmq.admin.consumption import by_queue, lag
+from saturnmq.admin.groups import GroupConfigured, GroupSummary
+from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.java_forms import fixed, text_order
+from saturnmq.cli.mqadmin.java_text import boolean, cut, fields_text, version_name
+from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.protocol.bodies import SubscriptionGroupConfig
+from saturnmq.protocol.errors import SaturnError
+
+_PROGRESS: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s\n"
+_PROGRESS_IP: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s  %s\n"
+_ALL: Final = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s\n"
+_RULE: Final = "=" * 29
+
+
+async def update_sub_group(call: Call) -> None:
+    """Create a group, or replace its whole configuration: fields without an option get their default."""
+    config = _config(call)
+    broker, cluster = call.options.text("b"), call.options.text("c")
+    if broker:
+        await call.admin.groups.put(broker, config)
+        _created(call, broker, config)
+    elif cluster:
+        for address in (await call.admin.connection.masters(cluster)).values():
+            try:
+                await call.admin.groups.put(address, config)
+            except SaturnError as error:
+                call.out.problem(f"{address}: {error.message}")
+            else:
+                _created(call, address, config)
+    else:
+        raise WrongOptions("-b brokerAddr or -c clusterName is needed")
+    if not call.out.as_json:
+        call.out.done(fields_text("SubscriptionGroupConfig", _java_fields(config)), end="")
+
+
+def _created(call: Call, broker: str, config: SubscriptionGroupConfig) -> None:
+    call.out.done(f"create subscription group to {broker} success.", broker=broker, **dataclasses.asdict(config))
+
+
+def _config(call: Call) -> SubscriptionGroupConfig:
+    options = call.options
+    return SubscriptionGroupConfig(
+        group_name=options.text("g"),
+        consume_enable=options.boolean("s", True),
+        consume_from_min_enable=options.boolean("m", False),
+        consume_broadcast_enable=options.boolean("d", False),
+        retry_queue_nums=options.integer("q", 1),
+        retry_max_times=options.integer("r", 16),
+        broker_id=options.integer("i", 0),
+        which_broker_when_consume_slowly=options.integer("w", 1),
+        notify_consumer_ids_changed_enable=options.boolean("a", True),
+    )
+
+
+def _java_fields(config: SubscriptionGroupConfig) -> dict[str, object]:
+    """The fields under their names in Java, in the order of their declaration there."""
+    return {
+        "groupName": config.group_name,
+        "consumeEnable": config.consume_enable,
+        "consumeFromMinEnable": config.consume_from_min_enable,
+        "consumeBroadcastEnable": config.consume_broadcast_enable,
+        "retryQueueNums": config.retry_queue_nums,
+        "retryMaxTimes": config.retry_max_times,
+        "brokerId": config.broker_id,
+        "whichBrokerWhenConsumeSlowly": config.which_broker_when_consume_slowly,
+        "notifyConsumerIdsChangedEnable": config.notify_consumer_ids_changed_enable,
+    }
+
+
+async def delete_sub_group(call: Call) -> None:
+    """Delete a group; with -c also its retry topic and its dead-letter topic."""
+    group, broker, cluster = (call.options.text(letter) for letter in "gbc")
+    remove = call.options.boolean("r", False)
+    if broker:
+        await call.admin.groups.delete(broker, group, remove_offset=remove)
+        text = f"delete subscription group [{group}] from broker [{broker}] success."
+        call.out.done(text, group=group, broker=broker)
+        return
+    if not cluster:
+        raise WrongOptions("-b brokerAddr or -c clusterName is needed")
+    for address in (await call.admin.connection.masters(cluster)).values():
+        await call.admin.groups.delete(address, group, remove_offset=remove)
+        text = f"delete subscription group [{group}] from broker [{address}] in cluster [{cluster}] success."
+        call.out.done(text, group=group, broker=address)
+    for topic in call.admin.groups.topics_of(group):
+        await call.admin.topics.delete_from_brokers(topic, cluster)
+        call.out.done(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
+        await call.admin.topics.delete_from_name_servers(topic, cluster)
+        call.out.done(f"delete topic [{topic}] from NameServer success.")
+
+
+async def get_consumer_config(call: Call) -> None:
+    """Print the configuration of a group on every broker."""
+    found = {one.broker_name: one for one in await call.admin.groups.configurations(call.options.text("g"))}
+    for name in text_order(found):
+        _print_config(call, found[name])
+
+
+def _print_config(call: Call, found: GroupConfigured) -> None:
+    if call.out.as_json:
+        fields = dataclasses.asdict(found.config)
+        call.out.line(cluster_name=found.cluster, broker_name=found.broker_name, **fields)
+        return
+    call.out.line(f"{_RULE}{found.cluster}:{found.broker_name}{_RULE}")
+    for name, value in _java_fields(found.config).items():
+        call.out.line(f"{name:<40}=  {boolean(value) if isinstance(value, bool) else value}")
+
+
+async def consumer_progress(call: Call) -> None:
+    """Print the offsets of one group by queue, or a line for each group."""
+    group = call.options.text("g")
+    if group:
+        await _progress_of(call, group)
+    else:
+        await _progress_of_all(call)
+
+
+async def _progress_of(call: Call, group: str) -> None:
+    progress = await call.admin.groups.progress(group)
+    shows_clients = call.options.boolean("s", False)
+    owners = await call.admin.clients.owners(group) if shows_clients else {}
+    rows = []
+    for queue, offsets in by_queue(progress):
+        row = [cut(queue.topic, 64), cut(queue.broker_name, 32), queue.queue_id, offsets.broker_offset]
+        row.append(offsets.consumer_offset)
+        if shows_clients:
+            row.append(owners[queue].split("@")[0] if queue in owners else "N/A")
+        when = Time(offsets.last_timestamp, absent="N/A", millis=False)
+        rows.append((*row, offsets.broker_offset - offsets.consumer_offset, when))
+    columns = [("#Topic", "topic"), ("#Broker Name", "broker_name"), ("#QID", "queue_id")]
+    columns += [("#Broker Offset", "broker_offset"), ("#Consumer Offset", "consumer_offset")]
+    columns += [("#Client IP", "client_ip")] * shows_clients
+    columns += [("#Diff", "diff"), ("#LastTime", "last_time")]
+    call.out.table(_PROGRESS_IP if shows_clients else _PROGRESS, columns, rows)
+    call.out.line()
+    call.out.summary(f"Consume TPS: {fixed(progress.consume_tps, 2)}", consume_tps=progress.consume_tps)
+    call.out.summary(f"Diff Total: {lag(progress)}", diff_total=lag(progress))
+
+
+async def _progress_of_all(call: Call) -> None:
+    found = await call.admin.groups.summaries()
+    for address, error in found.unreachable.items():
+        call.out.problem(f"{address}: its queues and clients are missing: {error.message}")
+    by_name = {one.group: one for one in found.groups}
+    columns = [("#Group", "group"), ("#Count", "count"), ("#Version", "version"), ("#Type", "type")]
+    columns += [("#Model", "model"), ("#TPS", "tps"), ("#Diff Total", "diff_total")]
+    call.out.table(_ALL, columns, [_row(by_name[name]) for name in text_order(by_name)])
+
+
+def _row(one: GroupSummary) -> tuple[object, ...]:
+    tps = one.progress.consume_tps if one.progress is not None else 0.0
+    if one.clients is None:
+        return cut(one.group, 64), 0, Shown("OFFLINE", None), "", "", Shown(str(int(tps)), tps), one.lag
+    clients = one.clients.connection_set
+    pulls = one.clients.consume_type == "CONSUME_ACTIVELY"
+    model = one.clients.message_model or "" if one.clients.consume_type == "CONSUME_PASSIVELY" else ""
+    version = version_name(min(client.version for client in clients))
+    kind = "PULL" if pulls else "PUSH"
+    return cut(one.group, 64), len(clients), version, kind, model, Shown(str(int(tps)), tps), one.lag

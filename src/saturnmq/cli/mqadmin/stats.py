@@ -1,0 +1,57 @@
+"""The command statsAll.
+
+Requirements: C-44.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from saturnmq.admin.connection import ask_each
+from saturnmq.admin.statistics import TopicFlow
+from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.java_forms import fixed, text_order
+from saturnmq.cli.mqadmin.java_text import cut
+from saturnmq.cli.mqadmin.output import Shown
+from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
+from saturnmq.protocol.errors import SaturnError
+
+_LAYOUT: Final = "%-64s  %-64s %12s %11s %11s %14s %14s\n"
+_SECONDS: Final = 15.0  # for one topic with all its groups
+
+
+async def stats_all(call: Call) -> None:
+    """Print rates and lag of topics and their groups; topics of groups themselves are left out."""
+    wanted = call.options.get("t", "")
+    topics = [
+        topic
+        for topic in text_order(await call.admin.topics.names())
+        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and (not wanted or topic == wanted)
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for topic, found in (await ask_each(topics, call.admin.statistics.topic, seconds=_SECONDS)).items():
+        if isinstance(found, SaturnError):
+            call.out.problem(f"{topic}: {found.message}")
+        else:
+            rows += _rows(found, only_active="a" in call.options)
+    columns = [("#Topic", "topic"), ("#Consumer Group", "consumer_group"), ("#Accumulation", "accumulation")]
+    columns += [("#InTPS", "in_tps"), ("#OutTPS", "out_tps")]
+    columns += [("#InMsg24Hour", "in_msg_24_hour"), ("#OutMsg24Hour", "out_msg_24_hour")]
+    call.out.table(_LAYOUT, columns, rows)
+
+
+def _rows(found: TopicFlow, *, only_active: bool) -> list[tuple[Any, ...]]:
+    topic, sent = cut(found.topic, 64), found.flow
+    if not found.groups:
+        row = (topic, Shown("", None), 0, _rate(sent.tps), Shown("", None), sent.day, Shown("NO_CONSUMER", None))
+        return [row] if sent.day or not only_active else []
+    by_name = {one.group: one for one in found.groups}
+    return [
+        (topic, cut(group, 64), one.lag, _rate(sent.tps), _rate(one.flow.tps), sent.day, one.flow.day)
+        for group in text_order(by_name)
+        if (one := by_name[group]) and (not only_active or sent.day or one.flow.day)
+    ]
+
+
+def _rate(tps: float) -> Shown:
+    return Shown(fixed(tps, 2), tps)
