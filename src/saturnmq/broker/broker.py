@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.forwarding import Forwarding
 from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.masterslave import Master, Slave
+from saturnmq.broker.metrics import BrokerMetrics, Sources
 from saturnmq.broker.requests import pull
 from saturnmq.broker.requests.context import (
     AclContext,
@@ -60,7 +60,7 @@ from saturnmq.broker.state.clients import Clients, ConsumerGroup
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.identity import Identity, own_address
+from saturnmq.broker.state.identity import Identity, advertised
 from saturnmq.broker.state.in_flight import InFlight
 from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
@@ -93,7 +93,6 @@ log = logging.getLogger(__name__)
 LOG_SECONDS: Final = 60
 LOG_FIRST_SECONDS: Final = 10
 HEARTBEAT_SECONDS: Final = 0.01  # a heartbeat that takes longer waits for other long ones
-_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 
 class Broker:
@@ -236,6 +235,7 @@ class Broker:
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
+        self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:
             set_log_level(self.settings.log_level)
 
@@ -322,6 +322,13 @@ class Broker:
         )  # fmt: skip
         return Slave(self._ha, dispatch, copy, self.registrar, tls)
 
+    def _make_metrics(self, runtime: RuntimeContext) -> BrokerMetrics:
+        replicas = self.dledger.group if self.dledger is not None else self.ha_master
+        sources = Sources(runtime, self.topics, self.offsets, self.clients, self.admission, self.role, replicas,
+                          lambda: self.advertised_address)  # fmt: skip
+        ports = {"main": self._server, "fast": self._fast}
+        return BrokerMetrics(sources, ports, self._all_routes, self._task_failed)
+
     # ---- lifecycle
 
     @property
@@ -341,7 +348,7 @@ class Broker:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """Name and address of each listening port that checks no account or secret (SEC-16)."""
-        ports = {}
+        ports = dict(self.metrics.unauthenticated)
         if not self._access.enabled:
             ports["broker"] = self.address
             if self._fast_bound[1]:
@@ -440,17 +447,11 @@ class Broker:
             )
         if self.ha_master is not None:
             await self.ha_master.start(host, self._bound[1] + 1 if port else 0)
+        await self.metrics.start()
 
     def _set_address(self) -> None:
-        host = self.settings.broker_ip1 or self._bound[0]
-        if host in _WILDCARDS:
-            host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
-        self._advertised_host = host
-        try:
-            ip = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
-        except OSError as error:
-            raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
-        self.identity.set(Host(str(ip), self._bound[1]), self.advertised_address)
+        self._advertised_host, ip = advertised(self.settings.broker_ip1 or self._bound[0])
+        self.identity.set(Host(ip, self._bound[1]), self.advertised_address)
 
     async def abort(self) -> None:
         """End as SIGKILL would: no responses, no unregistration, nothing flushed. Data in the OS page cache survives.
@@ -468,7 +469,7 @@ class Broker:
             task.cancel()
         master = self.master
         services = (self._server, self._fast, self.registrar, master.delay, master.timer, master.transactions)
-        ending = [service.abort() for service in services]
+        ending = [service.abort() for service in services] + [self.metrics.stop()]
         ending += [self.ha_master.port.stop()] if self.ha_master is not None else []
         ending += [self.ha_slave.stop()] if self.ha_slave is not None else []
         await asyncio.gather(*ending, *tasks, return_exceptions=True)
@@ -481,7 +482,7 @@ class Broker:
         try:
             if self.dledger is not None:
                 await self.dledger.stop()
-            await self.registrar.stop()
+            await asyncio.gather(self.registrar.stop(), self.metrics.stop())
             self.long_polling.stop()
             self.admission.stop()
             await cancel(*self._tasks)

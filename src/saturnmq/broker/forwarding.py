@@ -364,7 +364,9 @@ class _Promise:
             asyncio.get_running_loop().create_future()
         )
 
-    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+    def answer_later(
+        self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
+    ) -> None:
         if not self.reply.done():
             self.reply.set_result(reply)
         elif isinstance(reply, Coroutine):

@@ -15,6 +15,7 @@ from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.requests.table import LEADER_ONLY
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
+from saturnmq.metrics import Histogram
 from saturnmq.net import Connection, TlsSettings
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import RequestCode as Code
@@ -23,7 +24,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.replication.masterslave.acks import SlaveAcks
 from saturnmq.replication.masterslave.dispatch import SlaveDispatch
-from saturnmq.replication.masterslave.master import HaMaster
+from saturnmq.replication.masterslave.master import HaMaster, SlaveConnection
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.slave import HaSlave
 from saturnmq.replication.masterslave.tail import Mark
@@ -88,6 +89,22 @@ class Master:
         """Let connected slaves receive the rest, for a bounded time, and close the port."""
         await self.port.drain()
         await self.port.stop()
+
+    @property
+    def replication_seconds(self) -> Histogram:
+        """How long sends waited for a slave that has acknowledged them."""
+        return self.acks.seconds
+
+    def status(self) -> None:
+        """None: there is no group."""
+
+    def behind(self) -> list[tuple[str, int]]:
+        """Host of each connected slave, and how many bytes it is behind; of two on one host the worse."""
+        end, found = self._store.max_physical_offset, dict[str, int]()
+        for slave, offset in self.acks.positions:
+            host = slave.host if isinstance(slave, SlaveConnection) else ""
+            found[host] = max(found.get(host, 0), end - offset)
+        return list(found.items())
 
     def log_lag(self) -> None:
         """Log how far the slaves are behind (HA-19)."""

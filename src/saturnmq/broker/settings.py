@@ -121,6 +121,9 @@ class BrokerSettings(UnusedBrokerKeys):
     namesrv_secret_key: str = key("namesrvSecretKey", "", secret=True, spec="SEC-17")
     production_waive: str = key("production.waive", "", spec="SEC-21")
     admin_addresses: str = key("adminAddresses", LOOPBACK, spec="SEC-12")
+    metrics_port: int = key("metricsPort", 0, low=0, high=65535, spec="MON-17")
+    metrics_address: str = key("metricsAddress", "127.0.0.1", spec="INT-11")
+    metrics_accumulation: bool = key("metricsMessageAccumulation", True, spec="INT-12")
 
     def validate(self) -> list[str]:
         """Return one sentence per problem; features this version does not have are rejected, not ignored."""

@@ -1,6 +1,6 @@
 """Histograms with fixed buckets.
 
-A histogram is changed by one thread, its event loop, and read there. On a hot path the caller counts inline, which costs no
+A histogram is changed by one thread at a time and read by the event loop. On a hot path the caller counts inline, which costs no
 Python call:
 
     histogram.counts[bisect_left(histogram.edges, seconds)] += 1

@@ -26,6 +26,7 @@ OMITTED: Final = "saturnmq_scrape_omitted_rows"
 
 Row = tuple[tuple[str, ...], float]  # values of the labels, and the number
 Rows = Iterable[Row | None]  # None: a step of work without a row
+Chunk = list[str]  # lines
 
 
 class Registry:
@@ -40,7 +41,7 @@ class Registry:
     def __init__(self, labels: Mapping[str, str] | None = None, rows_max: int = ROWS_MAX) -> None:
         self._labels = dict(labels or {})
         self._rows_max = rows_max
-        self._families: dict[str, Callable[[], Iterator[str | None]]] = {}
+        self._families: dict[str, tuple[str, Callable[[], Iterator[Chunk]]]] = {}  # by name: its first lines, its rows
 
     @property
     def names(self) -> list[str]:
@@ -72,21 +73,28 @@ class Registry:
             raise ValueError(f"the counter {name} must end with _total")
         template(name, labels, {})
 
-        def lines() -> Iterator[str | None]:
+        def chunks() -> Iterator[Chunk]:
             fixed = constant() if callable(constant) else constant
             line = template(name, labels, self._labels if fixed is None else fixed)
-            yield head(name, kind, text)
+            plain = line % (*labels, 0)  # as a line without anything to escape
+            quotes, slashes = plain.count('"'), plain.count("\\")
+            part: list[str] = []
+            steps = 0
             for row in rows():
-                if row is None:
-                    yield None
-                elif not labels:
-                    yield line % number(row[1])
-                else:
+                steps += 1
+                if row is not None:
                     values, value = row
-                    shown = number(value) if type(value) is float else value
-                    yield line % (*[escaped(one) for one in values], shown)
+                    shown = number(value) if type(value) is float and value - value else value  # infinite, or no number
+                    made = line % (*values, shown)
+                    if made.count('"') != quotes or made.count("\\") != slashes or made.count("\n") != 1:
+                        made = line % (*map(escaped, values), shown)
+                    part.append(made)
+                if steps >= STEP:
+                    yield part
+                    part, steps = [], 0
+            yield part
 
-        self._add(name, lines)
+        self._add(name, head(name, kind, text), chunks)
 
     def histogram(
         self, name: str, text: str, read: Histogram | Callable[[], Iterable[tuple[str, Histogram]]], label: str = ""
@@ -94,45 +102,36 @@ class Registry:
         """Register one histogram, or one for each value of a label."""
         labels = (label,) if label else ()
 
-        def lines() -> Iterator[str]:
-            yield head(name, HISTOGRAM, text)
+        def chunks() -> Iterator[Chunk]:
             bucket = template(f"{name}_bucket", (*labels, "le"), self._labels)
             total, count = (template(f"{name}_{part}", labels, self._labels) for part in ("sum", "count"))
             for value, one in [("", read)] if isinstance(read, Histogram) else read():
                 key = (escaped(value),) if label else ()
                 sums = list(accumulate(one.counts))
-                for edge, below in zip((*map(repr, one.edges), "+Inf"), sums, strict=True):
-                    yield bucket % (*key, edge, below)
-                yield total % (*key, repr(one.sum))
-                yield count % (*key, sums[-1])
+                ends = (*map(repr, one.edges), "+Inf")
+                part = [bucket % (*key, edge, below) for edge, below in zip(ends, sums, strict=True)]
+                yield [*part, total % (*key, repr(one.sum)), count % (*key, sums[-1])]
 
-        self._add(name, lines)
+        self._add(name, head(name, HISTOGRAM, text), chunks)
 
-    def _add(self, name: str, lines: Callable[[], Iterator[str | None]]) -> None:
+    def _add(self, name: str, begin: str, chunks: Callable[[], Iterator[Chunk]]) -> None:
         if name in self._families:
             raise ValueError(f"{name} is registered already")
-        self._families[name] = lines
+        self._families[name] = begin, chunks
 
     def pieces(self) -> Iterator[bytes]:
-        """The text of one scrape; a piece after each STEP rows, or steps without a row, empty then."""
+        """The text of one scrape; a piece after each STEP rows or steps without a row, or a histogram."""
         left, omitted = self._rows_max, 0
-        part: list[str] = []
-        steps = 0
-        for lines in self._families.values():
-            for line in lines():
-                steps += 1
-                if line is not None:
-                    if left > 0 or line[0] == "#":
-                        left -= 1
-                        part.append(line)
-                    else:
-                        omitted += 1
-                if steps >= STEP:
-                    yield joined(part)
-                    part, steps = [], 0
-        part.append(head(OMITTED, GAUGE, "Rows that did not fit into this answer."))
-        part.append(template(OMITTED, (), {}) % omitted)
-        yield joined(part)
+        for begin, chunks in self._families.values():
+            yield begin.encode()
+            for rows in chunks():
+                if left < len(rows):
+                    omitted += len(rows) - left
+                    del rows[left:]
+                left -= len(rows)
+                yield joined(rows)
+        line = template(OMITTED, (), {}) % omitted
+        yield (head(OMITTED, GAUGE, "Rows that did not fit into this answer.") + line).encode()
 
     def text(self) -> str:
         """The whole text of one scrape, for a registry with few rows."""

@@ -39,6 +39,8 @@ class NameServerSettings:
     acl_file: str = key("rocketmq.acl.plain.file", "conf/plain_acl.yml", spec="ACL-03")
     acl_plain_admin_addresses: str = key("aclPlainAdminAddresses", LOOPBACK, spec="SEC-09")
     admin_addresses: str = key("adminAddresses", LOOPBACK, spec="SEC-17")
+    metrics_port: int = key("metricsPort", 0, low=0, high=65535, spec="INT-11")
+    metrics_address: str = key("metricsAddress", "127.0.0.1", spec="INT-11")
     kv_log_first_ms: int = key("printKvConfigFirst", 60_000, unit="ms", low=1, spec="NS-05")
     kv_log_interval_ms: int = key("printKvConfigInterval", 600_000, unit="ms", low=1, spec="NS-05", runtime=True)
     log_level: str = key("logLevel", "", choices=LOG_LEVELS, spec="SEC-07", runtime=True)

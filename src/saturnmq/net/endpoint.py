@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
@@ -82,6 +83,7 @@ class Endpoint:
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
+        self.request_seconds: dict[int, Histogram] | None = None  # by code; None: not counted
         self.later_count = 0  # requests in flight that were answered with Later
         self.all_answered = asyncio.Event()
         self.stopping = False  # new requests are rejected; those in flight are answered

@@ -4,7 +4,9 @@ A handler returns the response, a whole encoded frame, `Later`, an awaitable, or
 ready at once leave in one write per batch of commands. A request that is answered later counts as in flight until its response
 (`Limits`). A failed handler produces an error response and never ends the connection. Runs on the event loop.
 
-The loop in `run` is the hot path: a request that is answered at once costs one Python call here, that of its handler.
+The loop in `run` is the hot path: a request that is answered at once costs one Python call here, that of its handler. If the owner
+wants the durations of requests, they are counted by code, inline there, from the start of the handler to the response; of a pull
+that is parked, to its parking.
 
 Requirements: REM-05, REM-08, REM-11, REM-12, REM-15, LIM-09, LIM-10.
 """
@@ -14,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Calls
 from saturnmq.net.fairness import QUANTUM_SECONDS, FairQueue
 from saturnmq.net.later import Later
@@ -41,6 +45,7 @@ _ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the p
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+OTHER_CODES: Final = -1  # key of the durations of all codes without a histogram of their own
 
 
 class RpcHook(Protocol):
@@ -68,6 +73,8 @@ class RequestOwner(Protocol):
     def all_answered(self) -> asyncio.Event: ...
     @property
     def fair_queue(self) -> FairQueue: ...
+    @property
+    def request_seconds(self) -> dict[int, Histogram] | None: ...
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
 
 
@@ -124,7 +131,7 @@ def failure(request: Command, error: Exception, peer: str, log_limit: LogLimit) 
 class Requests(Generic[C]):
     """Handles the commands that a connection has decoded."""
 
-    __slots__ = ("_calls", "_connection", "_limits", "_loop", "_owner", "handler")
+    __slots__ = ("_began", "_calls", "_connection", "_limits", "_loop", "_owner", "handler")
 
     def __init__(
         self,
@@ -141,6 +148,7 @@ class Requests(Generic[C]):
         self._limits = limits
         self._calls = calls
         self._loop = loop
+        self._began = 0.0  # of the handler that runs, time.monotonic(); not set unless durations are counted
 
     # ---- order and fairness
 
@@ -154,18 +162,28 @@ class Requests(Generic[C]):
         memory = owner.request_memory
         special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
         connection.corked = True
-        until, final = monotonic() + QUANTUM_SECONDS, len(commands) - 1
+        durations, now = owner.request_seconds, monotonic()
+        until, final = now + QUANTUM_SECONDS, len(commands) - 1
         for index, command in enumerate(commands):
             if command.flag & _RESPONSE:
                 self._calls.complete(command)
             elif special:
                 self._handle_checked(command)
             else:
+                self._began = now
                 try:
                     reply = handler(connection, command)
                 except Exception as error:
                     self._answer(command, failure(command, error, connection.remote_address, self._owner.failure_log))
+                    self._count(command, self._began)
+                    now = monotonic()
                 else:
+                    if durations is not None:
+                        now = monotonic()
+                        if type(reply) is bytes or type(reply) is Command or reply is None:
+                            duration = durations.get(command.code) or durations[OTHER_CODES]
+                            duration.counts[bisect_left(duration.edges, now - self._began)] += 1
+                            duration.sum += now - self._began
                     if type(reply) is bytes:
                         if not command.flag & _ONEWAY and not connection.closed:
                             connection.out.append(reply)
@@ -232,10 +250,13 @@ class Requests(Generic[C]):
         try:
             for hook in owner.hooks:
                 hook.before(connection.remote_address, command)
+            self._began = monotonic()
             reply = self.handler(connection, command)
         except Exception as error:
             self._answer(command, failure(command, error, connection.remote_address, self._owner.failure_log))
             return
+        if reply is None or isinstance(reply, Command | bytes):
+            self._count(command, self._began)
         if reply is not None:
             self.respond(command, reply)
 
@@ -254,7 +275,7 @@ class Requests(Generic[C]):
         if type(reply) is Later:
             self._limits.begin(command)
             self._owner.later_count += 1
-            reply.bind(self, command)
+            reply.bind(self, command, self._began)
         elif type(reply) is Command:
             self._answer(command, reply)
         elif type(reply) is bytes:
@@ -262,13 +283,16 @@ class Requests(Generic[C]):
                 self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
         else:
             self._limits.begin(command)
-            self._owner.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
+            self._owner.spawn(self._finish(command, cast("Awaitable[Command | None]", reply), self._began))
 
-    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
-        """Send the response to a request whose handler returned Later."""
+    def answer_later(
+        self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
+    ) -> None:
+        """Send the response to a request whose handler returned Later. began: time.monotonic() when that was called."""
         owner = self._owner
         owner.later_count -= 1
         if isinstance(reply, Command | bytes):
+            self._count(command, began)
             self._end(command)
             if type(reply) is bytes and not owner.hooks:
                 if reply and not command.flag & _ONEWAY:
@@ -276,11 +300,17 @@ class Requests(Generic[C]):
             else:
                 self.respond(command, reply)
         else:
-            owner.spawn(self._finish(command, reply))
+            owner.spawn(self._finish(command, reply, began))
         if owner.stopping and not owner.later_count:
             owner.all_answered.set()
 
-    async def _finish(self, command: Command, waiting: Awaitable[Command | None]) -> None:
+    def _count(self, command: Command, began: float) -> None:
+        """Count how long a request took, off the hot path."""
+        durations = self._owner.request_seconds
+        if durations is not None:
+            (durations.get(command.code) or durations[OTHER_CODES]).observe(monotonic() - began)
+
+    async def _finish(self, command: Command, waiting: Awaitable[Command | None], began: float) -> None:
         try:
             reply = await waiting
         except asyncio.CancelledError:
@@ -289,6 +319,7 @@ class Requests(Generic[C]):
             reply = failure(command, error, self._connection.remote_address, self._owner.failure_log)
         finally:
             self._end(command)
+        self._count(command, began)
         if reply is not None:
             self._answer(command, reply)
 

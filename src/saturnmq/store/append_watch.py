@@ -1,4 +1,4 @@
-"""Reports appends that take too long: nothing else runs on the event loop meanwhile, so all other requests wait for them.
+"""Counts how long appends take, and reports slow ones: nothing else runs on the event loop meanwhile, so all other requests wait.
 
 Requirements: ST-04.
 """
@@ -6,8 +6,10 @@ Requirements: ST-04.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
-from time import monotonic
+
+from saturnmq.metrics import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -17,19 +19,24 @@ def _no_listener(_: int) -> None:
 
 
 class AppendWatch:
-    """seconds: the duration above which an append is reported (osPageCacheBusyTimeOutMills). listener: receives it in ms.
+    """Durations of appends. seconds: of an append that is slow (osPageCacheBusyTimeOutMills). listener: receives such in ms.
 
-    The caller measures, so that an append of usual duration costs no call.
+    durations: of all appends, of a message or a batch.
     """
 
-    __slots__ = ("listener", "seconds")
+    __slots__ = ("durations", "listener", "seconds")
 
     def __init__(self, limit_ms: int) -> None:
         self.seconds = limit_ms / 1000
         self.listener: Callable[[int], object] = _no_listener
+        self.durations = Histogram()
 
-    def note(self, began: float) -> None:
-        """Report an append that has just ended. began: time.monotonic(), s."""
-        took_ms = int((monotonic() - began) * 1000)
-        log.warning("slow append elapsed_ms=%s", took_ms)
-        self.listener(took_ms)
+    def note(self, took: float) -> None:
+        """Count an append that has just ended, and report a slow one. took: seconds."""
+        durations = self.durations
+        durations.counts[bisect_left(durations.edges, took)] += 1
+        durations.sum += took
+        if took > self.seconds:
+            took_ms = int(took * 1000)
+            log.warning("slow append elapsed_ms=%s", took_ms)
+            self.listener(took_ms)

@@ -62,8 +62,7 @@ def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> Put
         store_ms = store.next_store_ms()
         began = monotonic()
         places = store.log.append_entries(common, entries, start, store_ms)
-        if monotonic() - began > store.append_watch.seconds:
-            store.append_watch.note(began)
+        store.append_watch.note(monotonic() - began)
     except StoreError as error:
         return store.put_failed(error)
     if places is None:

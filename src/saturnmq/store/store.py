@@ -271,8 +271,7 @@ class MessageStore:
             store_ms = self.next_store_ms()
             began = time.monotonic()
             end = self.log.append(message, queue_offset, store_ms)
-            if time.monotonic() - began > self.append_watch.seconds:
-                self.append_watch.note(began)
+            self.append_watch.note(time.monotonic() - began)
         except StoreError as error:
             return self.put_failed(error)
         if code is None:
@@ -354,8 +353,7 @@ class MessageStore:
                 message.store_timestamp_ms = store_ms
             began = time.monotonic()
             end = self.log.append_all(messages)
-            if time.monotonic() - began > self.append_watch.seconds:
-                self.append_watch.note(began)
+            self.append_watch.note(time.monotonic() - began)
         except BaseException:
             for queue in queues[:numbered]:
                 if queue is not None:

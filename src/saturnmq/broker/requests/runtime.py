@@ -21,6 +21,11 @@ from saturnmq.store.files.capacity import space, used_percent
 
 def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_RUNTIME_INFO (28)."""
+    return request.reply(body=KVTable(runtime_table(ctx)).encode())
+
+
+def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
+    """The runtime information, as Apache RocketMQ names and formats it."""
     store, settings = ctx.store, ctx.settings
     now = asyncio.get_running_loop().time()
     seconds = max((ctx.clock_ms() - ctx.stats.started_ms) // 1000, 0)
@@ -53,7 +58,7 @@ def runtime_info(ctx: RuntimeContext, connection: Connection, request: Command, 
     }
     table |= _waiting(ctx.watermark)
     refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.rejections.counts.items())}
-    return request.reply(body=KVTable(table | _disk(store) | ctx.master.delay.table() | refused).encode())
+    return table | _disk(store) | ctx.master.delay.table() | refused
 
 
 def _waiting(watermark: Watermark) -> dict[str, str]:

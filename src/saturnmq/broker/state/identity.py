@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import socket
 
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import NO_HOST, Host, pack_host
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 
 class Identity:
@@ -37,3 +40,16 @@ def own_address(family: socket.AddressFamily) -> str:
         except OSError:
             return loopback
         return str(probe.getsockname()[0])
+
+
+def advertised(host: str) -> tuple[str, str]:
+    """The host that clients get for a configured or bound one, and its IP address; a wildcard becomes the machine's own address.
+
+    Raises ConfigError if brokerIP1 cannot be looked up.
+    """
+    if host in _WILDCARDS:
+        host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
+    try:
+        return host, str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error

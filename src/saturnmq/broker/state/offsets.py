@@ -131,6 +131,14 @@ class Offsets:
         """Groups that have offsets for the topic."""
         return [group for group, topics in self._table.items() if topic in topics]
 
+    def pairs(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Topic, group and offsets by queue of every pair, of the groups at the time of the call; do not change the offsets."""
+        for group in list(self._table):
+            topics = self._table.get(group, {})
+            for topic in list(topics):
+                if (queues := topics.get(topic)) is not None:
+                    yield topic, group, queues
+
     def remove_group(self, group: str) -> None:
         """Delete all offsets of a group."""
         topics = self._table.pop(group, None)

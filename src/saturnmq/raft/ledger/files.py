@@ -14,8 +14,10 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, place
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
@@ -81,6 +83,7 @@ class LedgerFiles:
         self._end_pos = start_pos
         self._dirty: dict[int, MappedFile] = {}
         self._spare: MappedFile | None = None  # the next data file, preallocated
+        self.sync_seconds = Histogram()  # of what `sync_job` returns
         self.recovered = Plan()
         self.damaged = -1  # index of the entry for which CorruptRecord was raised last
 
@@ -252,6 +255,11 @@ class LedgerFiles:
             return None
         unit = IndexUnit(*INDEX_UNIT.unpack_from(file.view, index * INDEX_UNIT_BYTES - file.start))
         return unit if unit.magic == ENTRY_MAGIC and unit.index == index else None
+
+    def bytes_after(self, index: int) -> int:
+        """Size of the ledger after an entry, in bytes; of the whole ledger if the entry is not in it."""
+        unit = self._unit(index)
+        return self.end_pos - (unit.pos + unit.size if unit is not None else self.begin_pos)
 
     def _unit_place(self, index: int) -> str:
         """File and byte of an entry's index unit, for error messages."""
@@ -443,8 +451,10 @@ class LedgerFiles:
         dirty, self._dirty = list(self._dirty.values()), {}
 
         def sync() -> None:
+            began = monotonic()
             for file in dirty:
                 file.flush()
+            self.sync_seconds.observe(monotonic() - began)
 
         return sync
 

@@ -6,8 +6,10 @@ Requirements: DL-A03, DL-A06, DL-A07, DL-B06, DL-B07.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
+from saturnmq.metrics import Histogram
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
 from saturnmq.store import PutStatus
 from saturnmq.store.log.log import AppendRefused
@@ -33,19 +35,22 @@ _OUTCOMES: Final = {  # put status by DLedger code (DL-B07)
 
 
 class Answer:
-    """The group's result of a proposal; `code` is None until it arrives.
+    """The group's result of a proposal; `code` is None until it arrives. seconds: counts how long committed proposals took.
 
     Every proposal completes, at the latest by timeout (DL-A07).
     """
 
-    __slots__ = ("_callbacks", "code")
+    __slots__ = ("_began", "_callbacks", "_seconds", "code")
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Histogram) -> None:
+        self._began, self._seconds = monotonic(), seconds
         self.code: int | None = None
         self._callbacks: list[Callable[[int], object]] = []
 
     def arrived(self, response: Response) -> None:
         self.code = response.code
+        if response.code == Code.SUCCESS:
+            self._seconds.observe(monotonic() - self._began)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(response.code)

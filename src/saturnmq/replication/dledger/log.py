@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import FlushFailed, SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Buffer, Message, encode_record
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
@@ -79,6 +80,7 @@ class RaftLog(CommitLog):
         self._waiting: deque[Waiter] = deque()
         self._closed_first = NO_PHYSICAL_OFFSET  # `first_position`, saved when the ledger is closed
         self._marked = False
+        self.replication_seconds = Histogram()  # from a proposal until the group has committed it
 
     @property
     def serving(self) -> bool:
@@ -88,6 +90,11 @@ class RaftLog(CommitLog):
     @serving.setter
     def serving(self, serving: bool) -> None:
         self.refusal = "" if serving else NOT_LEADING
+
+    @property
+    def fsync_seconds(self) -> Histogram:
+        """See `Log.fsync_seconds`."""
+        return self.ledger.sync_seconds if self.ledger is not None else super().fsync_seconds
 
     @property
     def leads(self) -> bool:
@@ -152,7 +159,7 @@ class RaftLog(CommitLog):
         for message in messages:
             message.physical_offset = PhysicalOffset(0)
             bodies.append(encode_record(message))
-        answer = Answer()
+        answer = Answer(self.replication_seconds)
         taken = self.member.offer(bodies, answer.arrived)
         if taken.code != Code.SUCCESS:
             raise refused_by(taken)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from saturnmq.metrics import Histogram
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.errors import MessageError, StoreError
 from saturnmq.protocol.message import decode_record
@@ -26,6 +27,7 @@ from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.retention import RetentionSettings
 from saturnmq.raft.listener import Listener
+from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, OPERATING_CODES
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger import opening
@@ -141,6 +143,24 @@ class GroupMember(Listener):
     def member(self) -> RaftMember | None:
         """The Raft member; None before the store is opened."""
         return self.log.member
+
+    @property
+    def replication_seconds(self) -> Histogram:
+        """How long proposals of this member took until the group had committed them."""
+        return self.log.replication_seconds
+
+    def status(self) -> MemberStatus | None:
+        """Status of this member; None before the log is opened."""
+        return self.member.status() if self.member is not None and self.member.node is not None else None
+
+    def behind(self) -> list[tuple[str, int]]:
+        """On a leader, the address of each other member and how many bytes it is behind."""
+        status, ledger = self.status(), self.log.ledger
+        if status is None or ledger is None:
+            return []
+        peers, own = self.raft.peers, status.self_id
+        marks = [(name, mark) for name, mark in sorted(status.watermarks.items()) if name != own]
+        return [(peers.get(name, name), ledger.bytes_after(mark)) for name, mark in marks]
 
     @property
     def leads(self) -> bool:

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import PutStatus
 from saturnmq.store.log.log import Confirmed, Position
@@ -35,6 +36,7 @@ class SlaveAcks:
         self._offsets: dict[object, PhysicalOffset] = {}
         self._waiting: deque[Waiter] = deque()  # all have the same timeout, so the first one has the next deadline
         self._timer: asyncio.TimerHandle | None = None
+        self.seconds = Histogram()  # how long sends waited for a slave that has acknowledged them
 
     @property
     def slaves(self) -> int:
@@ -51,11 +53,21 @@ class SlaveAcks:
         """The smallest offset that a connected slave has acknowledged; 0 without slaves."""
         return min(self._offsets.values(), default=PhysicalOffset(0))
 
+    @property
+    def positions(self) -> list[tuple[object, PhysicalOffset]]:
+        """Each connected slave, and the offset that it has acknowledged."""
+        return list(self._offsets.items())
+
     def set(self, slave: object, offset: PhysicalOffset) -> None:
         """Note what a slave has stored, and complete the sends that it covers."""
         self._offsets[slave] = offset
+        if not self._waiting:
+            return
+        now = asyncio.get_running_loop().time()
         while self._waiting and self._waiting[0].end <= offset:
-            self._waiting.popleft().complete(PutStatus.PUT_OK)
+            waiter = self._waiting.popleft()
+            self.seconds.observe(now - waiter.deadline + self._timeout_s)
+            waiter.complete(PutStatus.PUT_OK)
 
     def remove(self, slave: object) -> None:
         """Forget a slave whose connection was closed; waiting sends may be acknowledged by another one, or time out."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, FlushFailed, StoreError
 from saturnmq.protocol.message import (
@@ -391,6 +392,11 @@ class CommitLog:
     def when_confirmed(self, position: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
         """See `Log.when_confirmed`."""
         self.flusher.when_flushed(position, timeout_ms, callback)
+
+    @property
+    def fsync_seconds(self) -> Histogram:
+        """See `Log.fsync_seconds`."""
+        return self.flusher.seconds
 
     @property
     def slow_flushes(self) -> int:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import FlushFailed
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
@@ -65,6 +66,7 @@ class Flusher:
         self.flushed = PhysicalOffset(0)
         self.failure: FlushFailed | None = None
         self.count = self.slow_count = self.slowest_ms = 0
+        self.seconds = Histogram()  # of the flushes of all dirty files together
 
     def dirty_pages(self) -> int:
         """Number of pages written since the last flush (MF-03)."""
@@ -147,13 +149,15 @@ class Flusher:
             before = time.monotonic()
             for file in files:
                 file.flush()
-            loop.call_soon_threadsafe(self._done, end, int((time.monotonic() - before) * 1000))
+            loop.call_soon_threadsafe(self._done, end, time.monotonic() - before)
             flushed = end
             if self._wanted <= end or self._log.readable_end <= end:
                 return
 
-    def _done(self, end: PhysicalOffset, took_ms: int) -> None:
-        self._note_time(took_ms, end)
+    def _done(self, end: PhysicalOffset, took: float) -> None:
+        """On the loop: everything before end is on disk. took: seconds."""
+        self.seconds.observe(took)
+        self._note_time(int(took * 1000), end)
         self.flushed = max(self.flushed, end)
         try:
             self.on_flushed(self.flushed)

@@ -16,6 +16,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import FlushFailed, StoreError
 from saturnmq.protocol.message import Buffer, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -151,6 +152,10 @@ class Log(ReadableLog, Protocol):
 
     async def stop_flush(self) -> None:
         """Confirm the rest and let waiters go. Raises FlushFailed."""
+
+    @property
+    def fsync_seconds(self) -> Histogram:
+        """Durations of the flushes of this member's disk."""
 
     @property
     def slow_flushes(self) -> int:
