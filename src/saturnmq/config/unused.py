@@ -27,7 +27,7 @@ _NO_LMQ: Final = "light message queues are not supported"
 _DELIVERY: Final = "delayed messages are delivered in batches, without threads"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)  # so that the first field of a subclass stays the first argument
 class UnusedBrokerKeys:
     """Keys of BrokerConfig without effect."""
 
@@ -138,7 +138,7 @@ class UnusedBrokerKeys:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)  # so that the first field of a subclass stays the first argument
 class UnusedStoreKeys:
     """Keys of MessageStoreConfig without effect."""
 
