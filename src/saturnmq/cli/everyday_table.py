@@ -12,12 +12,20 @@ from typing import Final
 from saturnmq.cli.table import Command, flag, option
 
 COUNT_MAX: Final = 1_000_000_000
+CONCURRENCY_MAX: Final = 4096
 
 
 def count(text: str) -> int:
     """Parse a number of messages. Raises ArgumentTypeError."""
     if not text.isdecimal() or not 1 <= int(text[:12]) <= COUNT_MAX or len(text) > 12:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a number in 1..{COUNT_MAX}")
+    return int(text)
+
+
+def concurrency(text: str) -> int:
+    """Parse a number of sends or of messages of a request. Raises ArgumentTypeError."""
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= CONCURRENCY_MAX or len(text) > 6:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a number in 1..{CONCURRENCY_MAX}")
     return int(text)
 
 
@@ -119,4 +127,49 @@ CHECKS: Final = (
     ),
 )  # fmt: skip
 
-EVERYDAY: Final = (*MESSAGES, *CHECKS)
+BENCH_TOPIC: Final = option(
+    "topic", nargs="?", metavar="TOPIC", default="BenchmarkTest", help="the topic (default BenchmarkTest)"
+)
+BENCH: Final = (
+    option("--count", type=count, metavar="N", help="end after this many messages"),
+    option("--duration", metavar="DURATION", default="10s", help="end after this time (default 10s)"),
+    *CLUSTER,
+)
+SIZE: Final = option("--size", metavar="SIZE", default="128", help="of a body, such as 128 or 4KiB (default 128)")
+CONCURRENCY: Final = option(
+    "--concurrency", type=concurrency, metavar="N", default=64, help="sends at a time, 1..4096 (default 64)"
+)
+BENCHMARKS: Final = (
+    Command("bench", "rates and latencies of a cluster, seen from here", "saturnmq bench send --duration 10s"),
+    Command(
+        "bench send",
+        "rate and latency of concurrent sends",
+        "saturnmq bench send --size 1KiB --concurrency 64",
+        "saturnmq.cli.everyday.bench:run_send",
+        (
+            BENCH_TOPIC, SIZE, CONCURRENCY,
+            option("--batch", type=concurrency, metavar="N", default=1, help="messages per request, 1..4096 (default 1)"),
+            *BENCH,
+        ),
+    ),
+    Command(
+        "bench consume",
+        "rate of reading what is stored, and latency of a pull; without a group, nothing is consumed",
+        "saturnmq bench consume orders --count 1000000",
+        "saturnmq.cli.everyday.bench:run_consume",
+        (BENCH_TOPIC, *BENCH),
+    ),
+    Command(
+        "bench e2e",
+        "latency from a send to a waiting reader, at a fixed rate",
+        "saturnmq bench e2e --rate 500",
+        "saturnmq.cli.everyday.bench:run_e2e",
+        (
+            BENCH_TOPIC, SIZE, CONCURRENCY,
+            option("--rate", type=count, metavar="N", default=1000, help="messages per second (default 1000)"),
+            *BENCH,
+        ),
+    ),
+)  # fmt: skip
+
+EVERYDAY: Final = (*MESSAGES, *CHECKS, *BENCHMARKS)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from saturnmq.cli.runtime import loop_factory
 from saturnmq.client.connection.url import ENV_NAME_SERVERS, ENV_URL, from_environment
 
 if TYPE_CHECKING:
@@ -74,8 +75,12 @@ def client_of(args: argparse.Namespace, **more: Any) -> Client:
     return Client(**(settings_of(args) | more))
 
 
-def run(main: Callable[[], Coroutine[Any, Any, int]], args: argparse.Namespace) -> int:
-    """Run the coroutine of a command; Ctrl-C cancels it, and raises KeyboardInterrupt when it has ended."""
+def run(main: Callable[[], Coroutine[Any, Any, int]], args: argparse.Namespace, *, fast: bool = False) -> int:
+    """Run the coroutine of a command; Ctrl-C cancels it, and raises KeyboardInterrupt when it has ended.
+
+    fast: on the event loop of the servers, which takes longer to import.
+    """
     if not args.debug:  # connections and routes are no news for the user of a command
         logging.getLogger("saturnmq").setLevel(logging.ERROR if args.quiet else logging.WARNING)
-    return asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory() if fast else None) as runner:
+        return runner.run(main())
