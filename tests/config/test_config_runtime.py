@@ -46,6 +46,16 @@ def test_keys_that_are_not_listed_are_refused_with_the_list(name: str) -> None:
     assert settings.parse({name: MASK}, {name: MASK}) == [], "a masked value as shown is no change"
 
 
+def test_refusals_of_many_and_long_keys_are_short() -> None:
+    settings = RuntimeSettings(BrokerSettings())
+    with pytest.raises(FixedKey, match="and 990 more cannot change") as caught:
+        settings.parse({f"k{number}" * 50: "v" for number in range(1000)}, {})
+    assert len(caught.value.message) < 3000
+    with pytest.raises(ConfigError) as invalid:
+        settings.parse({"brokerPermission": "9" * 50_000}, {})
+    assert len(invalid.value.message) < 500
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
@@ -79,8 +89,9 @@ def test_wanted_values_are_those_that_can_change_and_differ() -> None:
         StoreSettings(flush_disk_type=FlushDiskType.ASYNC_FLUSH, file_reserved_hours=1),
         NameServerSettings(topics_max=7),
     ]
-    assert settings.wanted(read) == {"brokerPermission": "4", "fileReservedTime": "1"}
+    assert settings.wanted(read) == {"brokerPermission": "4", "fileReservedTime": "1", "logLevel": "DEBUG"}
     assert settings.wanted([broker, store]) == {}
+    assert len(settings.parse_reloaded(read)) == 3, "the black list is for requests"
 
 
 @pytest.mark.spec("ADM-13")

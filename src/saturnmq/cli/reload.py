@@ -76,7 +76,7 @@ class Reload:
         for part, loaded in fresh.parts.items():
             started, live = self._started[part], configuration.live(type(loaded.settings))
             for name, (attribute, _) in keys_of(type(loaded.settings)).items():
-                runs = live if live is not None and name in configuration.names else started
+                runs = live if live is not None and name in configuration.reloadable else started
                 if getattr(loaded.settings, attribute) != getattr(runs, attribute):
                     names.add(name)
         return sorted(names)

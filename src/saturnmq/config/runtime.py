@@ -19,6 +19,10 @@ from saturnmq.protocol.errors import ConfigError
 _LINE: Final = re.compile(r"[^\n]*\n?")
 
 
+SHOWN_CHARACTERS: Final = 100  # of a key or value of a request in an error
+_SHOWN_KEYS: Final = 10
+
+
 class Change(NamedTuple):
     """A key with its new value, and both values as text."""
 
@@ -45,17 +49,22 @@ class RuntimeSettings:
     ) -> None:
         self._parts = parts
         self._black_list = dict(black_list or {})
-        self._fixed = dict(fixed or {}) | self._black_list
+        self._fixed = dict(fixed or {})
 
     @property
-    def names(self) -> list[str]:
-        """The keys that can change, sorted."""
+    def reloadable(self) -> list[str]:
+        """The keys that can change when the file is read again, sorted."""
         return sorted(
             name
             for part in self._parts
             for name, (_, meta) in keys_of(type(part)).items()
             if meta.runtime and name not in self._fixed
         )
+
+    @property
+    def names(self) -> list[str]:
+        """The keys that a request can change, sorted."""
+        return [name for name in self.reloadable if name not in self._black_list]
 
     def part(self, cls: type[Any]) -> Any | None:
         """The settings object of a class; None if there is none."""
@@ -71,12 +80,18 @@ class RuntimeSettings:
         if listed:
             reasons = "; ".join(f"{name}: {self._black_list[name]}" for name in listed)
             raise FixedKey(f"{reasons}; nothing was changed")
+        return self._parse(pairs, unchanged, self.names)
+
+    def parse_reloaded(self, parts: Iterable[Any]) -> list[Change]:
+        """The changes to the values of `parts`, as `wanted` selects them. Raises ConfigError."""
+        return self._parse(self.wanted(parts), {}, self.reloadable)
+
+    def _parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str], names: list[str]) -> list[Change]:
         changes: list[Change] = []
         refused: list[str] = []
         problems: list[str] = []
         present: dict[str, str] = {}
         owners: dict[str, Any] = {}
-        names = self.names
         for part in self._parts:
             for name, text in to_properties(part).items():
                 present[name], owners[name] = text, part
@@ -92,7 +107,7 @@ class RuntimeSettings:
             try:
                 value = parse_value(text, get_type_hints(type(owner))[attribute], meta)
             except ValueError as error:
-                problems.append(f"{name}={text!r}: {error}")
+                problems.append(f"{name}={text[:SHOWN_CHARACTERS]!r}: {error}")
                 continue
             if value == getattr(owner, attribute):
                 continue
@@ -104,7 +119,7 @@ class RuntimeSettings:
         if refused:
             reasons = "".join(f" ({self._fixed[name]})" for name in refused if name in self._fixed)
             raise FixedKey(
-                f"{', '.join(sorted(refused))} cannot change at run time{reasons}; nothing was changed. Set it in the "
+                f"{_some(refused)} cannot change at run time{reasons}; nothing was changed. Set it in the "
                 f"configuration file and restart this server. Keys that can: {', '.join(names)}"
             )
         problems += [text for part in self._parts for text in _problems(part, changes)]
@@ -118,7 +133,7 @@ class RuntimeSettings:
         A value that the key cannot take while the server runs is left out.
         """
         wanted = {}
-        names = set(self.names)
+        names = set(self.reloadable)
         own = {type(part): to_properties(part) for part in self._parts}
         for part in parts:
             present = own.get(type(part), {})
@@ -140,6 +155,12 @@ def _problems(part: Any, changes: Iterable[Change]) -> list[str]:
     values = {change.attribute: change.value for change in changes if change.owner is part}
     validate = getattr(part, "validate", None)
     return list(dataclasses.replace(part, **values).validate()) if values and validate is not None else []
+
+
+def _some(names: list[str]) -> str:
+    """The first of these keys, for an error."""
+    shown = ", ".join(name[:SHOWN_CHARACTERS] for name in sorted(names)[:_SHOWN_KEYS])
+    return shown + (f" and {len(names) - _SHOWN_KEYS} more" if len(names) > _SHOWN_KEYS else "")
 
 
 def edited(text: str, values: Mapping[str, str]) -> str:

@@ -70,7 +70,7 @@ class Configuration:
         Raises ConfigError, in which case nothing has changed.
         """
         async with self._lock:
-            changes = self._settings.parse(self._settings.wanted(parts), {})
+            changes = self._settings.parse_reloaded(parts)
             self._apply(changes, "reload")
         return [change.name for change in changes]
 
@@ -79,9 +79,9 @@ class Configuration:
         return self._settings.part(cls)
 
     @property
-    def names(self) -> list[str]:
-        """The keys that can change while the server runs, sorted."""
-        return self._settings.names
+    def reloadable(self) -> list[str]:
+        """The keys that can change when the file is read again, sorted."""
+        return self._settings.reloadable
 
     def _apply(self, changes: Iterable[Change], by: str) -> None:
         changes = list(changes)

@@ -32,9 +32,10 @@ from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull, Store
 from saturnmq.protocol.message import Message
 from saturnmq.store.files.disk import FOLDER_MODE, PRIVATE_MODE
 from saturnmq.store.queue.queues import LIST_NAME
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from saturnmq.store.settings import StoreSettings
-from saturnmq.store.tools.scan import LogFile, Progress, log_files, no_progress
+from saturnmq.store.tools.scan import LogFile, Progress, ReadOnlyDisk, log_files, no_progress
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
@@ -197,7 +198,7 @@ class _Snapshot:
         if not files:
             return 0, 0
         last = files.pop()
-        end = _end_of_records(last)
+        end = _end_of_records(last, self._checked_from(last))
         self._copy(last.path, Path("commitlog") / last.path.name, end)
         start = last.start
         for file in reversed(files):
@@ -205,6 +206,13 @@ class _Snapshot:
                 break
             start = file.start
         return start, last.start + end
+
+    def _checked_from(self, file: LogFile) -> int:
+        """Byte of a record in the file from which the log is read: as at a start of the store, what is before it is durable."""
+        checkpoint = Checkpoint(self._target / "checkpoint", ReadOnlyDisk())
+        checkpoint.load()
+        at = checkpoint.note.verify_from - file.start if checkpoint.note is not None else 0
+        return at if 0 < at < file.file_bytes and isinstance(file.record(at), Message) else 0
 
     def _copy_if_there(self, path: Path, inside: Path) -> bool:
         """Copy a file unless it was deleted meanwhile."""
@@ -269,9 +277,8 @@ class _Snapshot:
             self._progress(min(self._done, self._total), self._total)
 
 
-def _end_of_records(file: LogFile) -> int:
-    """Byte after the last whole record of a file that may be written meanwhile."""
-    at = 0
+def _end_of_records(file: LogFile, at: int) -> int:
+    """Byte after the last whole record of a file that may be written meanwhile; a record begins at byte `at`."""
     while isinstance(found := file.record(at), Message):
         at += found.store_bytes
     file.forget()
