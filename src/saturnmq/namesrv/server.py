@@ -21,7 +21,8 @@ from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, Accounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.disposal import Disposal
 from saturnmq.namesrv.kv_config import KVConfig
-from saturnmq.namesrv.processor import Answer, Peer, process
+from saturnmq.namesrv.metrics import NameServerMetrics
+from saturnmq.namesrv.processor import TABLE, Answer, Peer, process
 from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
@@ -76,6 +77,7 @@ class NameServer:
         self.accounts = Accounts(settings, self._clock_ms) if settings.namesrv_access == SIGNED else None
         self._reloading: asyncio.Task[None] | None = None
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
+        self.metrics = NameServerMetrics(settings, self.routes, self.kv, self._server, TABLE)
         # One large registration at a time: the memory of a parsed body is bounded, and the order is kept.
         self._registrations = RegistrationQueue()
         self._registering: Counter[Peer] = Counter()  # large registrations that wait or run, by connection
@@ -96,6 +98,7 @@ class NameServer:
             self._schedule("accounts", RELOAD_MS, lambda: RELOAD_MS, self._reload_accounts)
         self.kv.load()
         bound = self._bound = await self._server.start(host, port, chosen_by=chosen_by)
+        await self.metrics.start()
         settings = self.settings
         self._schedule("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
         self._schedule("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
@@ -109,7 +112,8 @@ class NameServer:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """Name and address of each listening port that checks no account (SEC-16)."""
-        return {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
+        own = {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
+        return own | self.metrics.unauthenticated
 
     async def stop(self) -> None:
         """Close the listener, answer requests in flight, close connections."""
@@ -118,6 +122,7 @@ class NameServer:
         self._timers.clear()
         if self._reloading is not None:
             await asyncio.gather(self._reloading, return_exceptions=True)
+        await self.metrics.port.stop()
         await self._server.stop()
         await self._registrations.stop()
         await self.answers.stop()

@@ -107,6 +107,8 @@ class MetricsPort:
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

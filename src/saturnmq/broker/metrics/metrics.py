@@ -13,10 +13,10 @@ from saturnmq.broker.metrics.apache import ApacheFamilies
 from saturnmq.broker.metrics.own import OwnFamilies
 from saturnmq.broker.metrics.running_info import FIRST_SECONDS, PERIOD_SECONDS, ClientRates
 from saturnmq.broker.metrics.sources import Progress, Sources
-from saturnmq.metrics import Histogram, Registry
+from saturnmq.metrics import Registry
 from saturnmq.net.endpoint import Endpoint
+from saturnmq.net.endpoint_metrics import durations
 from saturnmq.net.metrics_port import MetricsPort
-from saturnmq.net.requests import OTHER_CODES
 from saturnmq.tasks import OnFailure, cancel, supervised
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class BrokerMetrics:
         settings = self._settings = sources.settings
         self._on_failure = on_failure
         self._polling: asyncio.Task[None] | None = None
-        self.request_seconds = {int(code): Histogram() for code in codes} | {OTHER_CODES: Histogram()}
+        self.request_seconds = durations(codes)
         self.registry = Registry({"cluster": settings.cluster_name, "broker": settings.broker_name})
         self.clients = ClientRates(sources.clients, sources.topics)
         self._progress = Progress(sources)

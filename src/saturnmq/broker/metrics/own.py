@@ -5,14 +5,13 @@ Requirements: INT-11, MON-17, OPS-17.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from saturnmq.broker.metrics.sources import Progress, Sources
-from saturnmq.metrics import GAUGE, Histogram, Registry, Rows
-from saturnmq.metrics.registry import COUNTER
+from saturnmq.metrics import COUNTER, GAUGE, Registry, Rows
 from saturnmq.net.endpoint import Endpoint
-from saturnmq.net.requests import OTHER_CODES
+from saturnmq.net.endpoint_metrics import Durations, register
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store.files.capacity import space
 
@@ -36,20 +35,15 @@ class OwnFamilies:
         sources: Sources,
         progress: Progress,
         ports: Mapping[str, Endpoint],
-        requests: dict[int, Histogram],
+        requests: Durations,
     ) -> None:
-        self._registry, self._sources, self._ports, self._progress = registry, sources, ports, progress
+        self._registry, self._sources, self._progress = registry, sources, progress
         self._process()
         self._messages()
         self._store()
         self._load()
         self._replication()
-        registry.histogram(
-            "saturnmq_request_seconds",
-            "From the start of a request's handler to its response, or to the parking of a pull.",
-            lambda: _used(requests),
-            "code",
-        )
+        register(registry, ports, sources.rejections, requests)
 
     def _process(self) -> None:
         registry, sources = self._registry, self._sources
@@ -57,16 +51,6 @@ class OwnFamilies:
         registry.gauge("saturnmq_start_time_seconds", "Start of the broker, Unix time.", lambda: started)
         registry.gauge("saturnmq_master", "1 on a master or leader.", lambda: int(not sources.role.slave))
         registry.gauge("saturnmq_topics", "Topics.", lambda: len(sources.topics.table))
-
-        def connections() -> Rows:
-            for name, port in self._ports.items():
-                yield (name,), len(port.connections)
-
-        registry.family(GAUGE, "saturnmq_connections", "Open connections.", ("port",), connections)
-        text = "Rejected connections and requests."
-        registry.family(
-            COUNTER, "saturnmq_rejected_total", text, ("reason",), lambda: _counts(sources.rejections.counts)
-        )
 
         def online() -> Rows:
             yield ("producer",), len(sources.clients.producers)
@@ -172,14 +156,3 @@ class OwnFamilies:
                 return int(getattr(status, attribute)) if status is not None else 0
 
             registry.gauge(f"saturnmq_raft_{attribute}", text, read)
-
-
-def _counts(counts: dict[str, int]) -> Rows:
-    return [((name,), count) for name, count in sorted(counts.items())]
-
-
-def _used(requests: dict[int, Histogram]) -> Iterator[tuple[str, Histogram]]:
-    """The histograms that have a value."""
-    for code, one in requests.items():
-        if one.count:
-            yield "other" if code == OTHER_CODES else str(code), one
