@@ -1,7 +1,7 @@
 """Options of a command in mqadmin's form: parsing, and the help text.
 
 Apache's tools parse with Commons CLI 1.2 (PosixParser): `-t orders`, `-torders`, `--topic orders`, `--topic=orders`,
-`-topic orders`.
+`-topic orders`, `-ab` for the flags a and b. A word that belongs to no option is an error here; mqadmin ignores it.
 
 Requirements: ADM-01, ADM-03, ADM-04.
 """
@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from textwrap import wrap
 from typing import Final
 
 from saturnmq.protocol.errors import SaturnError
 
-HELP_WIDTH: Final = 110
-_LEFT_PAD: Final = 1
+HELP_WIDTH: Final = 110  # characters
 _DESCRIPTION_PAD: Final = 3
 
 
@@ -89,34 +87,50 @@ class Options(Mapping[str, str]):
 
 
 def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
-    """Parse the words after a command's name. Raises WrongOptions naming the word and the nearest option."""
-    by_name = {name: option for option in options for name in (option.letter, option.long.strip()) if name}
+    """Parse the words after a command's name. Raises WrongOptions naming the word and the nearest option.
+
+    Of an option that is given twice the first value counts, as with Commons CLI.
+    """
+    by_name = {name: option for option in options for name in (option.letter, option.long) if name}
     values: dict[str, str] = {}
     at = 0
     while at < len(words):
-        word = words[at]
+        found = _recognise(words[at], by_name)
         at += 1
-        option, value = _recognise(word, by_name)
-        if option.value and value is None:
-            if at >= len(words):
-                raise WrongOptions(f"Missing argument for option: {option.letter}")
-            value = words[at]
-            at += 1
-        values[option.key] = "true" if value is None else value
+        for option, given in found:
+            value = given
+            if option.value and value is None:
+                if at >= len(words) or _is_option(words[at], by_name):
+                    raise WrongOptions(f"Missing argument for option: {option.letter}")
+                value = words[at]
+                at += 1
+            values.setdefault(option.key, "true" if value is None else value)
     if HELP.key not in values:
         _require(values, options)
     return Options(values)
 
 
-def _recognise(word: str, by_name: Mapping[str, Opt]) -> tuple[Opt, str | None]:
-    """The option that a word names, and its value if the word holds one."""
+def _is_option(word: str, by_name: Mapping[str, Opt]) -> bool:
+    return word.startswith("-") and word.lstrip("-") in by_name
+
+
+def _recognise(word: str, by_name: Mapping[str, Opt]) -> list[tuple[Opt, str | None]]:
+    """The options that a word names, with the value of the last one if the word holds it. `-ab`: the flags a and b."""
     name, equals, value = word.lstrip("-").partition("=")
     if word.startswith("-") and name in by_name and (by_name[name].value or not equals):
-        return by_name[name], value if equals else None
-    if word.startswith("-") and not word.startswith("--") and len(word) > 2 and word[1] in by_name:
-        option = by_name[word[1]]
-        if option.value:
-            return option, word[2:]
+        return [(by_name[name], value if equals else None)]
+    if word.startswith("-") and not word.startswith("--"):
+        found: list[tuple[Opt, str | None]] = []
+        for at, letter in enumerate(word[1:], 2):
+            option = by_name.get(letter)
+            if option is None:
+                break
+            if option.value:
+                return [*found, (option, word[at:] or None)]
+            found.append((option, None))
+        else:
+            if found:
+                return found
     near = get_close_matches(name, list(by_name), 1)
     hint = f"; did you mean --{near[0]}?" if near and len(near[0]) > 1 else ""
     raise WrongOptions(f"Unrecognized option: {word!r:.120}{hint}")
@@ -138,37 +152,62 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
         raise WrongOptions(f"Missing required option{'s' * (len(missing) > 1)}: {', '.join(missing)}")
 
 
+# ---- help, as HelpFormatter of Commons CLI 1.2 prints it
+
+
 def help_text(name: str, options: Sequence[Opt]) -> str:
-    """The help of a command as Commons CLI formats it, 110 characters wide."""
-    ordered = sorted(
-        (one for one in options if not one.ours), key=lambda option: (option.letter.lower(), option.letter)
-    )
-    left = [f"{' ' * _LEFT_PAD}-{one.letter},--{one.long}{' <arg>' * one.value}" for one in ordered]
+    """The help of a command, 110 characters wide."""
+    ordered = sorted(options, key=lambda option: option.letter.lower())
+    left = [f" -{one.letter},--{one.long}{' <arg>' * one.value}" for one in ordered]
     column = max(map(len, left)) + _DESCRIPTION_PAD
-    lines = [*_usage(name, ordered)]
+    usage = _usage(name, ordered)
+    lines = _wrapped(usage, usage.index(" ") + 1)
     for head, option in zip(left, ordered, strict=True):
-        first, *others = wrap(option.help, HELP_WIDTH - column) or [""]
-        lines.append(f"{head:<{column}}{first}".rstrip())
-        lines.extend(" " * column + other for other in others)
+        lines.extend(_wrapped(f"{head:<{column}}{option.help}", column))
     return "\n".join(lines)
 
 
-def _usage(name: str, ordered: Sequence[Opt]) -> list[str]:
+def _usage(name: str, ordered: Sequence[Opt]) -> str:
+    """The usage line before it is wrapped. The second and later members of a group leave an empty word."""
     words: list[str] = []
     seen: set[str] = set()
     for option in ordered:
-        if option.group:
-            if option.group not in seen:
-                seen.add(option.group)
-                members = " | ".join(_usage_word(one) for one in ordered if one.group == option.group)
-                words.append(f"{members} ")  # Commons CLI puts another blank behind a group
-            continue
-        word = _usage_word(option)
-        words.append(word if option.required else f"[{word}]")
-    text = f"usage: mqadmin {name} " + " ".join(words)
-    indent = " " * len("usage: ")
-    return wrap(text, HELP_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        if not option.group:
+            words.append(_usage_word(option) if option.required else f"[{_usage_word(option)}]")
+        elif option.group in seen:
+            words.append("")
+        else:
+            seen.add(option.group)
+            words.append(" | ".join(_usage_word(one) for one in ordered if one.group == option.group))
+    return f"usage: mqadmin {name} " + " ".join(words)
 
 
 def _usage_word(option: Opt) -> str:
     return f"-{option.letter}{' <arg>' * option.value}"
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """The text in lines of HELP_WIDTH, all but the first one indented."""
+    lines: list[str] = []
+    end = _wrap_position(text)
+    while end is not None:
+        lines.append(text[:end].rstrip())
+        text = " " * indent + text[end:].strip()
+        end = _wrap_position(text)
+        if end == indent - 1 and len(text) > HELP_WIDTH:
+            end = HELP_WIDTH  # a word longer than the line
+    return [*lines, text if lines else text.rstrip()]
+
+
+def _wrap_position(text: str) -> int | None:
+    """Where the first line of a text ends: at a line break or tab, else at the last blank that fits, else at the next one."""
+    for mark in "\n\t":
+        at = text.find(mark)
+        if 0 <= at <= HELP_WIDTH:
+            return at + 1
+    if len(text) <= HELP_WIDTH:
+        return None
+    blanks = [at for at, letter in enumerate(text) if letter in " \n\r"]
+    before = [at for at in blanks if 0 < at <= HELP_WIDTH]
+    after = [at for at in blanks if at > HELP_WIDTH]
+    return before[-1] if before else after[0] if after else None
