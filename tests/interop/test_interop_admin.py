@@ -46,3 +46,18 @@ def test_help_of_every_command_is_equal(mqadmin: JavaAdmin) -> None:
     names = [command.name for command in COMMANDS if not command.ours]
     for name, theirs in zip(names, mqadmin.run_all([("help", name) for name in names]), strict=True):
         assert run_ours(["help", name]).out == theirs.out, name
+
+
+def test_list_of_commands_is_that_of_mqadmin_and_ours(mqadmin: JavaAdmin) -> None:
+    theirs = mqadmin.run().out.splitlines()
+    ours = run_ours([]).out.splitlines()
+    known = [line for line in theirs[1:-2] if line.split()[0] in {command.name for command in COMMANDS}]
+    assert ours[: 1 + len(known)] == [theirs[0], *known]
+    assert ours[-2:] == theirs[-2:]
+
+
+def test_missing_option_prints_the_same_help(mqadmin: JavaAdmin) -> None:
+    for words in (["topicRoute"], ["updateTopic", "-t", "x"], ["topicList", "-x"], ["nothing"], ["help", "nothing"]):
+        theirs, ours = mqadmin.run(*words), run_ours(words)
+        assert ours.out == theirs.out, words
+        assert ours.code == 1

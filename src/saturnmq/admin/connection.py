@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from saturnmq.admin.credentials import AdminAccess
-from saturnmq.client.connection.core import vip_address
 from saturnmq.client.connection.url import parse_addresses
+from saturnmq.client.connection.vip_channel import vip_address
 from saturnmq.client.errors import NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.net import RemotingClient

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.acl.documents import read_document
-from saturnmq.acl.files import HOME_VARIABLE, resolve_secret
-from saturnmq.config.settings import load, parse_properties
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.tool import SECRET_VARIABLE
+from saturnmq.raft.cluster_secret import SECRET_VARIABLE
 
+_HOME_VARIABLE: Final = "ROCKETMQ_HOME"
 DEFAULT_FILE: Final = "conf/tools.yml"  # below the folder of ROCKETMQ_HOME
 _CLUSTER_SECRET: Final = "dledger.clusterSecret"  # noqa: S105 - the name of a key
 _BYTES_MAX: Final = 65_536
@@ -75,6 +73,8 @@ def read_access(*, tools: Path | None = None, config: Path | None = None, signat
     """
     tls, secret = None, ""
     if config is not None:
+        from saturnmq.config.settings import parse_properties
+
         tls = _tls(config)
         secret = parse_properties(_text(config)).get(_CLUSTER_SECRET, "").strip()
     account = _account(tools)
@@ -84,6 +84,8 @@ def read_access(*, tools: Path | None = None, config: Path | None = None, signat
 
 def _tls(config: Path) -> TlsSettings:
     """The `tls.*` keys of a configuration file. Raises ConfigError."""
+    from saturnmq.config.settings import load, parse_properties
+
     pairs = {name: text for name, text in parse_properties(_text(config)).items() if name.startswith("tls.")}
     return load(TlsSettings, (str(config), pairs)).settings
 
@@ -92,10 +94,13 @@ def _account(tools: Path | None) -> tuple[str, str] | None:
     """Access key and secret of a tools.yml, by default that of ROCKETMQ_HOME; None without one. Raises ConfigError."""
     path = tools
     if path is None:
-        home = os.environ.get(HOME_VARIABLE)
+        home = os.environ.get(_HOME_VARIABLE)
         path = Path(home, DEFAULT_FILE) if home else None
         if path is None or not path.is_file():
             return None
+    from saturnmq.acl.documents import read_document
+    from saturnmq.acl.files import resolve_secret
+
     try:
         document = read_document(_text(path).encode())
         access, secret = (document.get(name, "") for name in ("accessKey", "secretKey"))

@@ -6,12 +6,14 @@ Requirements: TR-02.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from saturnmq.client.checks import check_topic
-from saturnmq.client.hooks import ConsumeHook, SendHook
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from saturnmq.client.hooks import ConsumeHook, SendHook
 
 PRODUCE: Final = "PRODUCE"  # role of the traced party, part of the trace producer's group name (TR-08)
 CONSUME: Final = "CONSUME"

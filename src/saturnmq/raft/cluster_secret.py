@@ -23,6 +23,7 @@ from typing import Final
 from saturnmq.protocol.frames.command import Command
 
 FIELD: Final = "saturnmqMac"
+SECRET_VARIABLE: Final = "SATURNMQ_CLUSTER_SECRET"  # noqa: S105 - the name of a variable
 SECRET_BYTES_MIN: Final = 16
 WINDOW: Final = 4096  # numbers behind the highest one that may still arrive, after a reconnect
 _SENDERS_MAX: Final = 64

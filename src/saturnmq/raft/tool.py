@@ -13,14 +13,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.cluster_secret import ClusterSecret
+from saturnmq.raft.cluster_secret import SECRET_VARIABLE, ClusterSecret
 from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import (
     Code,
@@ -38,7 +37,6 @@ from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE, code_of, decode_respo
 
 ASK_TIMEOUT_MS = 3000
 TRANSFER_TIMEOUT_MS = 10_000
-SECRET_VARIABLE: Final = "SATURNMQ_CLUSTER_SECRET"  # noqa: S105 - the name of a variable
 
 
 class GroupTool:

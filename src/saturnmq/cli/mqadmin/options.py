@@ -91,7 +91,7 @@ def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
 
     Of an option that is given twice the first value counts, as with Commons CLI.
     """
-    by_name = {name: option for option in options for name in (option.letter, option.long) if name}
+    by_name = {name: option for option in options for name in (option.letter, option.long.strip()) if name}
     values: dict[str, str] = {}
     at = 0
     while at < len(words):
@@ -101,7 +101,7 @@ def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
             value = given
             if option.value and value is None:
                 if at >= len(words) or _is_option(words[at], by_name):
-                    raise WrongOptions(f"Missing argument for option: {option.letter}")
+                    raise WrongOptions(f"Missing argument for option: {option.key}")
                 value = words[at]
                 at += 1
             values.setdefault(option.key, "true" if value is None else value)
@@ -157,7 +157,7 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
 
 def help_text(name: str, options: Sequence[Opt]) -> str:
     """The help of a command, 110 characters wide."""
-    ordered = sorted(options, key=lambda option: option.letter.lower())
+    ordered = sorted((one for one in options if not one.ours), key=lambda option: option.letter.lower())
     left = [f" -{one.letter},--{one.long}{' <arg>' * one.value}" for one in ordered]
     column = max(map(len, left)) + _DESCRIPTION_PAD
     usage = _usage(name, ordered)

@@ -9,14 +9,17 @@ Requirements: ADM-05, ADM-11, CLI-02.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any, Final
 
 from saturnmq.cli.output import emit, show, warn, write
 from saturnmq.escaping import escaped
 
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 _LATEST_MS: Final = 253_402_000_000_000  # in the year 9999
 
@@ -55,6 +58,31 @@ class Shown:
 
     def __str__(self) -> str:
         return self.text
+
+
+@contextmanager
+def frame(repeats: bool) -> Iterator[None]:
+    """Print a listing that repeats on a terminal in place, by one write: without scrolling and without flicker."""
+    stdout = sys.stdout
+    if not repeats or not stdout.isatty():
+        yield
+        return
+    held = _Held()
+    sys.stdout = held
+    try:
+        yield
+    finally:
+        sys.stdout = stdout
+        text = held.getvalue().replace("\n", f"{_CLEAR_LINE}\n")
+        stdout.write(f"{_HOME}{text}{_CLEAR_BELOW}")
+        stdout.flush()
+
+
+class _Held(StringIO):
+    """Text for a terminal that is printed later."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Output:

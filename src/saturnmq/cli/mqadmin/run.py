@@ -16,23 +16,40 @@ from typing import Final
 
 from saturnmq.cli.mqadmin.call import AdminCommand, Call
 from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, Options, WrongOptions, help_text, parse
-from saturnmq.cli.mqadmin.output import Output
+from saturnmq.cli.mqadmin.output import Output, frame
 from saturnmq.cli.mqadmin.table import BY_NAME, COMMANDS, find
-from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, fail, warn, write
+from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, fail, print_error, warn, write
+from saturnmq.escaping import escaped
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.signatures import SIGNATURES
 
 NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
+ADDRESS_SERVER_VARIABLE: Final = "SATURNMQ_ADDRESS_SERVER"
+VIP_VARIABLE: Final = "SATURNMQ_VIP_CHANNEL"
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
-_FLAGS: Final = ("--json", "--quiet", "--debug", "--dry-run")
-_VALUED: Final = ("--watch", "--tools-yml", "--signature", "--config", "--timeout")
+_SECONDS_MAX: Final = 86_400
+_FLAGS: Final = {
+    "--json": "print one JSON document",
+    "--quiet": "warnings only",
+    "--debug": "log everything, show tracebacks",
+    "--dry-run": "report changes on stderr instead of sending them",
+    "--vip-channel": f"ask brokers at their port minus 2; also {VIP_VARIABLE}=true",
+}
+_VALUED: Final = {
+    "--watch": "SECONDS: repeat a listing",
+    "--tools-yml": "FILE: accessKey and secretKey (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)",
+    "--signature": "v1 or v2: how requests are signed; v2: SaturnMQ only (default v1)",
+    "--config": "FILE: a node's configuration file; its tls.* keys apply",
+    "--timeout": "SECONDS: of one request (default 5)",
+}
 
 
 @dataclass(frozen=True)
 class Common:
     """Options that every command has beside those of mqadmin; they have long names only.
 
-    watch: seconds between repetitions, 0 for one run. timeout_ms: of one request, None for the default.
+    watch: seconds between repetitions, 0 for one run. timeout_ms: of one request, None for the default. vip_channel: ADM-10.
     """
 
     json: bool = False
@@ -44,6 +61,7 @@ class Common:
     signature: str = "v1"
     config: Path | None = None
     timeout_ms: int | None = None
+    vip_channel: bool = False
 
 
 def take_common(words: Sequence[str]) -> tuple[Common, list[str]]:
@@ -73,9 +91,13 @@ def _common(found: dict[str, str]) -> Common:
             value = float(found.get(name, "0"))
         except ValueError:
             value = -1.0
-        if not 0 <= value <= 86_400:
-            raise WrongOptions(f"{name} {found[name]!r:.80} must be seconds in 0..86400")
+        if not 0 <= value <= _SECONDS_MAX:
+            raise WrongOptions(f"{name} {found[name]!r:.80} must be seconds in 0..{_SECONDS_MAX}")
         return value
+
+    signature = found.get("--signature", SIGNATURES[0])
+    if signature not in SIGNATURES:
+        raise WrongOptions(f"--signature {signature!r:.80} must be one of {', '.join(SIGNATURES)}")
 
     tools, config = (Path(found[name]) if name in found else None for name in ("--tools-yml", "--config"))
     return Common(
@@ -85,18 +107,20 @@ def _common(found: dict[str, str]) -> Common:
         dry_run="--dry-run" in found,
         watch=number("--watch"),
         tools_yml=tools,
-        signature=found.get("--signature", "v1"),
+        signature=signature,
         config=config,
         timeout_ms=int(number("--timeout") * 1000) or None,
+        vip_channel="--vip-channel" in found or os.environ.get(VIP_VARIABLE, "").strip().lower() == "true",
     )
 
 
 def main(words: Sequence[str]) -> int:
     """Run `saturnmq admin` with the words after `admin`; return the exit code."""
+    as_json = "--json" in words
     try:
         common, rest = take_common(words)
     except WrongOptions as error:
-        warn(error.message)
+        print_error([error.message], "saturnmq admin help COMMAND lists the options.", None, as_json)
         return EXIT_FAILED
     if not rest or (rest[0] == "help" and len(rest) == 1):
         print_list()
@@ -105,38 +129,57 @@ def main(words: Sequence[str]) -> int:
     name = rest[1] if asks_help else rest[0]
     command = find(name)
     if command is None:
-        write(f"The sub command {name} not exist.")
-        near = get_close_matches(name.lower(), list(BY_NAME), 1)
-        if near:
-            warn(f"next: did you mean {BY_NAME[near[0]].name}?")
-        return EXIT_FAILED
+        return _unknown(name, as_json)
     if asks_help:
-        write(help_text(command.name, command.all_options))
-        return EXIT_DONE
+        return _print_help(command)
     return run(command, rest[1:], common)
+
+
+def _unknown(name: str, as_json: bool) -> int:
+    text = f"The sub command {escaped(name)} not exist."
+    near = get_close_matches(name.lower(), list(BY_NAME), 1)
+    hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "saturnmq admin lists the commands."
+    if as_json:
+        print_error([text], hint, None, True)
+    else:
+        write(text)
+        warn(f"next: {hint}")
+    return EXIT_FAILED
+
+
+def _print_help(command: AdminCommand) -> int:
+    """Print the help of mqadmin on stdout, and what SaturnMQ has in addition on stderr."""
+    write(help_text(command.name, command.all_options))
+    own = {f"--{one.long}": one.help for one in command.options if one.ours}
+    for name, text in {**own, **_FLAGS, **_VALUED}.items():
+        warn(f"also {name:<14} {text}")
+    warn(f"example: {command.example}")
+    return EXIT_DONE
 
 
 def run(command: AdminCommand, words: Sequence[str], common: Common) -> int:
     """Run one command; return its exit code."""
     try:
         options = parse(words, command.all_options)
+        if common.watch and not command.listing:
+            raise WrongOptions(f"--watch repeats listings, and {command.name} is none")
     except WrongOptions as error:
-        return _wrong(command, error)
+        return _wrong(command, error, common)
     if HELP.key in options:
-        write(help_text(command.name, command.all_options))
-        return EXIT_DONE
+        return _print_help(command)
     args = argparse.Namespace(debug=common.debug, json=common.json)
     try:
         return asyncio.run(_run(command, options, common))
     except WrongOptions as error:  # a value, or options that need each other
-        return _wrong(command, error)
+        return _wrong(command, error, common)
     except (SaturnError, OSError) as error:
         return fail(error, args, EXIT_UNREACHABLE if _is_unreachable(error) else EXIT_FAILED)
 
 
-def _wrong(command: AdminCommand, error: WrongOptions) -> int:
-    warn(error.message)
-    write(help_text(command.name, command.all_options))
+def _wrong(command: AdminCommand, error: WrongOptions, common: Common) -> int:
+    print_error([error.message], f"saturnmq admin help {command.name} lists the options.", None, common.json)
+    if not common.json:
+        write(help_text(command.name, command.all_options))
     return EXIT_FAILED
 
 
@@ -146,9 +189,18 @@ def _is_unreachable(error: Exception) -> bool:
     )
 
 
-def name_servers_of(options: Options) -> str:
-    """NameServers of -n, else of the environment, else the local one (ADM-03)."""
-    return options.text(NAME_SERVERS.key) or os.environ.get(NAME_SERVERS_VARIABLE, "") or DEFAULT_NAME_SERVERS
+async def name_servers_of(options: Options) -> str | tuple[str, ...]:
+    """NameServers of -n, else of NAMESRV_ADDR, else of an HTTP address server if one is named, else the local one (ADM-03).
+
+    Raises NoNameServer for an address server that gives no list.
+    """
+    named = options.text(NAME_SERVERS.key) or os.environ.get(NAME_SERVERS_VARIABLE, "").strip()
+    url = os.environ.get(ADDRESS_SERVER_VARIABLE, "").strip()
+    if named or not url:
+        return named or DEFAULT_NAME_SERVERS
+    from saturnmq.client.connection.address_server import fetch_addresses
+
+    return await fetch_addresses(url, None)
 
 
 async def _run(command: AdminCommand, options: Options, common: Common) -> int:
@@ -160,25 +212,38 @@ async def _run(command: AdminCommand, options: Options, common: Common) -> int:
     out = Output(command.name, as_json=common.json, dry_run=common.dry_run)
     function = command.load()
     async with Admin(
-        name_servers_of(options), access=access, timeout_ms=common.timeout_ms or TIMEOUT_MS, dry_run=dry_run
+        await name_servers_of(options),
+        access=access,
+        timeout_ms=common.timeout_ms or TIMEOUT_MS,
+        vip_channel=common.vip_channel,
+        dry_run=dry_run,
     ) as admin:
         while True:
             try:
-                code = await function(Call(options, admin, out))
+                with frame(bool(common.watch) and not common.json):
+                    code = await function(Call(options, admin, out))
+                    out.finish()
             except UnknownCluster:
                 if not common.json:
                     out.line(UNKNOWN_CLUSTER, end="")
                     out.finish()
                 raise
-            out.finish()
             if not common.watch:
                 return (EXIT_FAILED if out.problems else EXIT_DONE) if code is None else code
             await asyncio.sleep(common.watch)
 
 
 def print_list() -> None:
-    """Print all commands with their descriptions, as mqadmin without arguments does (ADM-01)."""
-    write("The most commonly used mqadmin commands are:\n")
-    for command in COMMANDS:
-        write(f"   {command.name:<20} {command.help}")
+    """Print all commands with their descriptions, as mqadmin without arguments does, and then ours (ADM-01)."""
+    write("The most commonly used mqadmin commands are:")
+    for name, text in listed():
+        write(f"   {name:<20} {text}")
     write("\nSee 'mqadmin help <command>' for more information on a specific command.")
+
+
+def listed() -> list[tuple[str, str]]:
+    """Names and descriptions of all commands: those of Apache's list, ours, and those on ledgers."""
+    from saturnmq.cli.commands import ADMIN
+
+    ledgers = [(command.name.split()[1], command.help) for command in ADMIN if command.function]
+    return [*((command.name, command.help) for command in COMMANDS), *ledgers]

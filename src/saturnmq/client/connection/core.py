@@ -31,6 +31,7 @@ from saturnmq.client.connection.routes import Route, RouteCache
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
 from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.connection.vip_channel import plain_address, vip_address
 from saturnmq.client.errors import (
     BrokerNotExist,
     ClientError,
@@ -56,8 +57,6 @@ FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
 OFFSET_FIRST_MS: Final = 10_000
-VIP_PORT_STEP: Final = 2
-PORT_DIGITS_MAX: Final = 5
 
 
 class State(Enum):
@@ -89,22 +88,6 @@ def check_state(what: str, state: State) -> None:
     if state is State.STOPPED:
         raise Closed(text, hint=f"It was stopped and cannot be started again: make a new {what}.")
     raise NotStarted(text, hint=f"Use `async with`, or `await {what}.start()` first.")
-
-
-def vip_address(address: str) -> str:
-    """The address of a broker's VIP channel: its port minus 2 (PR-31). An address without port is returned as it is."""
-    return _other_port(address, -VIP_PORT_STEP)
-
-
-def plain_address(address: str) -> str:
-    """The address in the route, given that of the VIP channel; the inverse of `vip_address`."""
-    return _other_port(address, VIP_PORT_STEP)
-
-
-def _other_port(address: str, step: int) -> str:
-    host, colon, port = address.rpartition(":")
-    known = port.isdecimal() and len(port) <= PORT_DIGITS_MAX
-    return f"{host}:{int(port) + step}" if colon and known else address  # the call to it names the address as invalid
 
 
 class Core:

@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
-from saturnmq.client.connection.core import Core, now_ms, plain_address
+from saturnmq.client.connection.core import Core, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.connection.routes import Route
+from saturnmq.client.connection.vip_channel import plain_address
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.hooks import SendContext, SendHook, run_quietly
