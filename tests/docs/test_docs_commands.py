@@ -82,6 +82,8 @@ def parse(parser: argparse.ArgumentParser, words: list[str], *, whole: bool) -> 
 
 def admin_problem(words: list[str], *, whole: bool) -> str | None:
     """What is wrong with the words after `saturnmq admin`, None if nothing is. whole: required options must be there."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "-h"] if words[1:2] not in ([], ["1"]) else []
     if not words:
         return None
     command = find(words[0])
