@@ -38,7 +38,7 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
     """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
     Without isForce no queue moves forward. A queue without a committed offset starts at the time. Clients in C++ get the list
-    form of the offsets; with that language in the request (mqadmin -c) every client does whose language is not Java.
+    form of the offsets; with that language in the request (option -c of mqadmin) every client does whose language is not Java.
     """
     topic, group = header.topic, header.group
     config = ctx.topics.get(topic)

@@ -1,7 +1,7 @@
 """Options of a command in mqadmin's form: parsing, and the help text.
 
 Apache's tools parse with Commons CLI 1.2 (PosixParser): `-t orders`, `-torders`, `--topic orders`, `--topic=orders`,
-`-topic orders`, `-ab` for the flags a and b. A word that belongs to no option is an error here; mqadmin ignores it.
+`-topic orders`, `-ab` for the flags a and b. A word that belongs to no option is an error here.
 
 Requirements: ADM-01, ADM-03, ADM-04.
 """

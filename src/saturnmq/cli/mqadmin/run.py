@@ -138,7 +138,7 @@ def main(words: Sequence[str]) -> int:
 def _unknown(name: str, as_json: bool) -> int:
     text = f"The sub command {escaped(name)} not exist."
     near = get_close_matches(name.lower(), list(BY_NAME), 1)
-    hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "saturnmq admin lists the commands."
+    hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "run saturnmq admin to list the commands."
     if as_json:
         print_error([text], hint, None, True)
     else:
@@ -148,7 +148,7 @@ def _unknown(name: str, as_json: bool) -> int:
 
 
 def _print_help(command: AdminCommand) -> int:
-    """Print the help of mqadmin on stdout, and what SaturnMQ has in addition on stderr."""
+    """Print Apache's help on stdout, and what SaturnMQ has in addition on stderr."""
     write(help_text(command.name, command.all_options))
     own = {f"--{one.long}": one.help for one in command.options if one.ours}
     for name, text in {**own, **_FLAGS, **_VALUED}.items():
