@@ -29,7 +29,20 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 PLACEHOLDERS = {"COMMAND": "namesrv", "PIPELINE": "export", "NAME": "export"}
 # Words after the name of a program that continue a sentence or the name of a task.
-PROSE = {"commands", "does", "without", "needs", "runs", "instead", "shows", "stop", "route", "listener", "says", "divides"}
+PROSE = {
+    "commands",
+    "does",
+    "without",
+    "needs",
+    "runs",
+    "instead",
+    "shows",
+    "stop",
+    "route",
+    "listener",
+    "says",
+    "divides",
+}
 
 
 def documents() -> list[Path]:
