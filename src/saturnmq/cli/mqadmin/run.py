@@ -138,7 +138,7 @@ def main(words: Sequence[str]) -> int:
 def _unknown(name: str, as_json: bool) -> int:
     text = f"The sub command {escaped(name)} not exist."
     near = get_close_matches(name.lower(), list(BY_NAME), 1)
-    hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "run saturnmq admin to list the commands."
+    hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "List all commands: saturnmq admin"
     if as_json:
         print_error([text], hint, None, True)
     else:
