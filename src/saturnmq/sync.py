@@ -230,15 +230,17 @@ class Client:
 
     def query_messages(
         self, topic: str, key: str, *, max_count: int = 64, begin: int | datetime = 0,
-        end: int | datetime | None = None,
+        end: int | datetime | None = None, unique: bool = False,
     ) -> list[AsyncMessage[bytes]]:
         """Messages with this key, oldest first. begin, end: bounds of the store time, Unix ms or aware datetimes.
+
+        unique: the key is a unique message id; a message that was sent again is found more than once.
 
         Example:
             found = client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
         """
         return _portal.run("Client.query_messages", lambda: self._inner.query_messages(
-            topic, key, max_count=max_count, begin=begin, end=end,
+            topic, key, max_count=max_count, begin=begin, end=end, unique=unique,
         ))
 
     def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:

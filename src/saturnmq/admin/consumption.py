@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from saturnmq.admin.connection import AdminConnection, ask_each, read_address
-from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, MessageQueue, OffsetWrapper
+from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
+from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, GroupList, MessageQueue, OffsetWrapper
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
-from saturnmq.protocol.headers.messaging import GetConsumerConnectionList, GetConsumeStats
+from saturnmq.protocol.headers.messaging import GetConsumerConnectionList, GetConsumeStats, QueryTopicConsumeByWho
 
 SLOW: Final = 3  # times the timeout: requests for which a broker reads the store or asks a client
 
@@ -115,3 +115,21 @@ def _merged(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
         message_model=first.message_model,
         consume_from_where=first.consume_from_where,
     )
+
+
+async def groups_of(connection: AdminConnection, topic: str) -> list[str]:
+    """Groups that consume a topic, or have an offset in it (300), over all its brokers.
+
+    Raises TopicNotExist, and the first error if no broker answered.
+    """
+
+    async def ask(address: str) -> list[str]:
+        header = QueryTopicConsumeByWho(topic=topic)
+        answer = await connection.read(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        return GroupList.decode(answer.body).group_list
+
+    outcomes = await ask_each(await topic_brokers(connection, topic), ask, seconds=connection.timeout_ms / 1000)
+    found = answered(outcomes)
+    if not found and outcomes:
+        raise next(iter(failed(outcomes).values()))
+    return list(dict.fromkeys(group for groups in found.values() for group in groups))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.admin.connection import MASTER_ID, AdminConnection, answered, ask_each
-from saturnmq.admin.consumption import consume_stats, lag, topic_brokers
-from saturnmq.protocol.bodies import BrokerStatsData, GroupList
+from saturnmq.admin.consumption import consume_stats, groups_of, lag
+from saturnmq.protocol.bodies import BrokerStatsData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.headers.messaging import QueryTopicConsumeByWho, ViewBrokerStatsData
+from saturnmq.protocol.headers.messaging import ViewBrokerStatsData
 
 _PUT: Final = "TOPIC_PUT_NUMS"
 _GET: Final = "GROUP_GET_NUMS"
@@ -62,35 +62,13 @@ class Statistics:
         answer = await self._connection.read(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(answer.body)
 
-    async def groups_of(self, topic: str) -> list[str]:
-        """Groups that consume a topic, or have an offset in it (300), over all its brokers.
-
-        Raises TopicNotExist, and the first error if no broker answered.
-        """
-
-        async def ask(address: str) -> list[str]:
-            answer = await self._connection.read(
-                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumeByWho(topic=topic)
-            )
-            return GroupList.decode(answer.body).group_list
-
-        outcomes = await ask_each(
-            await topic_brokers(self._connection, topic), ask, seconds=self._connection.timeout_ms / 1000
-        )
-        found = answered(outcomes)
-        if not found:
-            for error in outcomes.values():
-                if isinstance(error, SaturnError):
-                    raise error
-        return list(dict.fromkeys(group for groups in found.values() for group in groups))
-
     async def topic(self, topic: str) -> TopicFlow:
         """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0."""
         route = await self._connection.route(topic)
         masters = [one.broker_addrs[MASTER_ID] for one in route.broker_datas if MASTER_ID in one.broker_addrs]
         sent = await self._flow(masters, _PUT, topic)
         groups = []
-        for group in await self.groups_of(topic):
+        for group in await groups_of(self._connection, topic):
             try:
                 behind = max(lag(await consume_stats(self._connection, group, topic)), 0)
             except SaturnError:

@@ -344,15 +344,18 @@ class Client:
         max_count: int = 64,
         begin: int | datetime = 0,
         end: int | datetime | None = None,
+        unique: bool = False,
     ) -> list[Message[bytes]]:
         """Messages with this key, oldest first. begin, end: bounds of the store time, Unix ms or aware datetimes.
+
+        unique: the key is a unique message id; a message that was sent again is found more than once.
 
         Example:
             found = await client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
         """
         self._core.check_running()
         return await message_queries.query_messages(
-            self._core, topic, key, max_count, message_queries.span_of(begin, end)
+            self._core, topic, key, max_count, message_queries.span_of(begin, end), unique=unique
         )
 
     async def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:

@@ -113,5 +113,6 @@ ROWS: Final = (
         "Start Monitoring",
         "saturnmq admin startMonitoring",
         "status:start_monitoring",
+        (Opt("", "webhook", "address that every report is posted to as JSON", ours=True),),
     ),
 )

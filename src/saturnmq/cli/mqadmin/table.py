@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.cli.mqadmin import rows_brokers, rows_groups, rows_name_servers, rows_offsets, rows_topics
+from saturnmq.cli.mqadmin import rows_brokers, rows_groups, rows_messages, rows_name_servers, rows_offsets, rows_topics
 from saturnmq.cli.mqadmin.call import AdminCommand
 
 _ORDER: Final = (
@@ -22,7 +22,14 @@ _ORDER: Final = (
     "sendMessage", "consumeMessage", "updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion",
     "updateGlobalWhiteAddr", "getAclConfig", "exportMetadata", "exportConfigs", "exportMetrics",
 )  # fmt: skip
-_ROWS: Final = (*rows_brokers.ROWS, *rows_groups.ROWS, *rows_name_servers.ROWS, *rows_offsets.ROWS, *rows_topics.ROWS)
+_ROWS: Final = (
+    *rows_brokers.ROWS,
+    *rows_groups.ROWS,
+    *rows_messages.ROWS,
+    *rows_name_servers.ROWS,
+    *rows_offsets.ROWS,
+    *rows_topics.ROWS,
+)
 
 
 def _place(command: AdminCommand) -> tuple[int, str]:

@@ -78,14 +78,15 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
 async def query_messages(
     core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False, plain: bool = False
 ) -> list[Message[bytes]]:
-    """Messages with this key in the indexes of all masters, oldest first, at most `max_count`. Raises RouteNotFound (PR-02).
+    """Messages with this key in the indexes of all brokers, oldest first, at most `max_count`. Raises RouteNotFound (PR-02).
 
-    Masters that do not answer are skipped, unless none does. plain: the topic lies outside of the namespace.
+    unique: the key is a unique message id. plain: the topic lies outside of the namespace. Brokers that do not answer are skipped,
+    unless none does.
     """
     wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
-    masters = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
-    addresses = [core.channel_address(address) for address in masters]
+    brokers = [ids[min(ids)] for _, ids in sorted(route.addresses.items()) if ids]  # masters, or slaves without one
+    addresses = [core.channel_address(address) for address in brokers]
     ext = {
         "topic": wire,
         "key": key,
@@ -101,7 +102,7 @@ async def query_messages(
     found: dict[str, Message[bytes]] = {}
     for outcome in outcomes:
         for record in [] if isinstance(outcome, SaturnError) else outcome:
-            if _has_key(record, key, unique=unique):  # the index stores key hashes only
+            if record.topic == wire and _has_key(record, key, unique=unique):  # the index stores key hashes only
                 message = _message(core, record)
                 found[message.offset_message_id] = message
     return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]

@@ -1,0 +1,184 @@
+"""Commands that look up single messages and traces.
+
+Requirements: C-23..C-27.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from saturnmq.admin.messages import TraceView
+from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.files import write_body
+from saturnmq.cli.mqadmin.java_forms import text_order
+from saturnmq.cli.mqadmin.java_text import absent, fields_text, queue_text
+from saturnmq.cli.mqadmin.message_text import Bounds, fields_of, lines_of, track_text
+from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.client.message import Message
+from saturnmq.client.receipt import Receipt
+from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, MessageQueue
+from saturnmq.protocol.codes import TRACE_TOPIC
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.ids import parse_offset_message_id
+
+_KEYS: Final = "%-50s %4s %40s\n"
+_TRACE: Final = "%-10s %-20s %-20s %-20s %-10s %-10s\n"
+
+
+async def by_id(call: Call) -> None:
+    """Print messages by offset id; or let a client consume them once, or send them again."""
+    group, client, resend = (call.options.text(letter) for letter in "gds")
+    ids = [word.strip() for word in call.options.text("i").split(",") if word.strip()]
+    for number in ids:
+        try:
+            parse_offset_message_id(number)
+            if group and client:
+                await _consume(call, group, client, await call.admin.messages.by_offset_id(number))
+            elif "s" in call.options:
+                if resend.lower() == "true":
+                    await _send_again(call, number)
+            else:
+                await _show(call, await call.admin.messages.by_offset_id(number), with_offset_id=True)
+        except SaturnError as error:
+            if len(ids) == 1:
+                raise
+            call.out.problem(f"{number}: {error.message}")
+
+
+async def by_key(call: Call) -> None:
+    """List the messages of a topic with a key."""
+    found = await call.admin.messages.by_key(call.options.text("t"), call.options.text("k"))
+    if call.out.as_json:
+        for message in found:
+            call.out.line(**fields_of(message))
+        return
+    columns = [("#Message ID", "message_id"), ("#QID", "queue_id"), ("#Offset", "queue_offset")]
+    call.out.table(_KEYS, columns, [(one.message_id, one.record.queue_id, one.offset) for one in found])
+
+
+async def by_unique_key(call: Call) -> None:
+    """Print the oldest message with a unique id, with -a all of them; or let a client consume it once."""
+    topic, number, group, client = (call.options.text(letter) for letter in "tigd")
+    if group and client:
+        await _consume(call, group, client, await call.admin.messages.view(topic, number))
+        return
+    found = await call.admin.messages.by_unique_id(topic, number)
+    for index, message in enumerate(found if "a" in call.options else found[:1]):
+        await _show(call, message, with_offset_id=False, index=index)
+
+
+async def by_offset(call: Call) -> None:
+    """Print the message at an offset of a queue; nothing if there is none."""
+    options = call.options
+    queue = MessageQueue(options.text("t"), options.text("b"), options.integer("i", 0))
+    result = await (await call.admin.messages.puller()).pull(queue, options.integer("o", 0), max_count=1)
+    for message in result.messages():
+        await _show(call, message, with_offset_id=True, bounds=(result.min_offset, result.max_offset))
+
+
+async def _show(
+    call: Call, message: Message[Any], *, with_offset_id: bool, index: int = 0, bounds: Bounds | None = None
+) -> None:
+    try:
+        tracks: Sequence[Any] = await call.admin.messages.tracks(message)
+        failure = None
+    except SaturnError as error:
+        tracks, failure = [], error
+    if call.out.as_json:
+        listed = [{"group": t.group, "type": t.track_type.value, "description": t.description} for t in tracks]
+        body = message.body
+        call.out.line(**fields_of(message), body_bytes=len(body), body=body.decode(errors="replace"), tracks=listed)
+        return
+    path = _written(call, message, index)
+    for line in lines_of(message, path, with_offset_id=with_offset_id, bounds=bounds):
+        call.out.line(line)
+    if failure is not None:
+        call.out.problem(f"groups of {message.record.topic}: {failure.message}")
+        return
+    call.out.line()
+    call.out.line()
+    by_group = {track.group: track for track in tracks}
+    for group in text_order(by_group):
+        call.out.line(track_text(by_group[group]), end="")
+    if not tracks:
+        call.out.line("WARN: No Consumer", end="")
+
+
+def _written(call: Call, message: Message[Any], index: int) -> str:
+    """Path of the file that the body was written to; empty, with a problem, if that failed."""
+    name = f"{message.message_id}_{index}" if index else message.message_id
+    try:
+        return str(write_body(name, message.body))
+    except (OSError, SaturnError) as error:
+        call.out.problem(f"body of {message.message_id} not written: {getattr(error, 'message', error)}")
+        return ""
+
+
+async def _consume(call: Call, group: str, client: str, message: Message[Any]) -> None:
+    result = await call.admin.messages.consume_directly(group, client, message)
+    if result is not None:
+        call.out.line(_result_text(result), end="", message_id=message.message_id, **_result_fields(result))
+
+
+def _result_fields(result: ConsumeMessageDirectlyResult) -> dict[str, Any]:
+    return {
+        "order": result.order,
+        "auto_commit": result.auto_commit,
+        "consume_result": result.consume_result,
+        "remark": result.remark,
+        "spent_time_mills": result.spent_time_mills,
+    }
+
+
+def _result_text(result: ConsumeMessageDirectlyResult) -> str:
+    names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
+    return fields_text("ConsumeMessageDirectlyResult", dict(zip(names, _result_fields(result).values(), strict=True)))
+
+
+async def _send_again(call: Call, number: str) -> None:
+    message = await call.admin.messages.by_offset_id(number)
+    receipt = await call.admin.messages.send_again(message)
+    if receipt is not None:
+        call.out.line(f"prepare resend msg. originalMsgId={number}{receipt_text(receipt)}", end="", original_id=number,
+                      message_id=receipt.message_id, send_status=receipt.status.value)  # fmt: skip
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """The result of a send."""
+    return (
+        f"SendResult [sendStatus={receipt.status.value}, msgId={receipt.message_id}, offsetMsgId={receipt.offset_message_id}, "
+        f"messageQueue={queue_text(receipt.queue)}, queueOffset={receipt.offset}]"
+    )
+
+
+async def trace_by_id(call: Call) -> None:
+    """Print who sent a message and who consumed it, from its trace."""
+    views = await call.admin.messages.trace(call.options.text("i"), call.options.text("t") or TRACE_TOPIC)
+    by_group: dict[str, list[TraceView]] = {}
+    for view in views:
+        if view.sent:
+            _print_trace(call, "#ProducerGroup", "#SendTime", [view])
+        else:
+            by_group.setdefault(absent(view.group), []).append(view)
+    for group in text_order(by_group):
+        _print_trace(call, "#ConsumerGroup", "#ConsumerTime", by_group[group])
+
+
+def _print_trace(call: Call, group: str, when: str, views: Sequence[TraceView]) -> None:
+    columns = [("#Type", "type"), (group, "group"), ("#ClientHost", "client_host"), (when, "time")]
+    columns += [("#CostTimes", "cost_ms"), ("#Status", "status")]
+    rows = [
+        (
+            "Pub" if one.sent else "Sub",
+            absent(one.group),
+            one.client_host,
+            Time(one.time_ms, absent=str(datetime.fromtimestamp(0)), millis=False),
+            Shown(f"{one.cost_ms}ms", one.cost_ms),
+            "success" if one.success else "failed",
+        )
+        for one in views
+    ]
+    call.out.table(_TRACE, columns, rows)
+    call.out.line()
