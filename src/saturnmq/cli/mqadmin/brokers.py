@@ -5,8 +5,8 @@ Requirements: C-10..C-20, ADM-07.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
@@ -288,7 +288,7 @@ async def cluster_list(call: Call) -> None:
         if done == rounds:
             return
         call.out.finish()
-        await asyncio.sleep(interval)
+        await sleep(interval)
 
 
 def _rounds(call: Call, default: int) -> int:
@@ -414,7 +414,7 @@ async def cluster_rt(call: Call) -> int | None:
         if done == rounds or call.out.dry_run:
             return None
         call.out.finish()
-        await asyncio.sleep(interval)
+        await sleep(interval)
 
 
 async def _print_times(call: Call, cluster: str, broker: str, body: bytes, amount: int, site: str | None) -> None:

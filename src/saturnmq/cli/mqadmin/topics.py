@@ -292,7 +292,7 @@ async def allocate_mq(call: Call) -> None:
     else:
         shares = {member: _average(queue_order(queues), given, member) for member in text_order(members)}
     for member, share in shares.items() if call.out.as_json else ():
-        call.out.line(member=member, queues=[queue.to_json() for queue in share])
+        call.out.line(member=member, queues=[asdict(queue) for queue in share])
     parts = (
         f"{compact(member)}:[{','.join(compact(dict(sorted(queue.to_json().items()))) for queue in share)}]"
         for member, share in shares.items()
