@@ -42,6 +42,7 @@ PROSE = {
     "listener",
     "says",
     "divides",
+    "with",
 }
 
 

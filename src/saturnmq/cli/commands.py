@@ -100,6 +100,31 @@ HISTORY_FILE: Final = option(
 )
 HISTORY: Final = (
     Command(
+        "console",
+        "web pages for operators: brokers, topics, groups, their history and changes",
+        "saturnmq console -n 127.0.0.1:9876 --folder ./console",
+        "saturnmq.cli.console:run_console",
+        (
+            option(
+                "-n", "--name-servers", metavar="HOST:PORT;...", default="127.0.0.1:9876",
+                help="NameServers of the cluster (default 127.0.0.1:9876)",
+            ),
+            HOST,
+            option("--port", type=port_number, metavar="PORT", default=8080, help="port of the pages (default 8080)"),
+            option(
+                "--folder", type=Path, metavar="DIR", default=Path("console"),
+                help="users, audit log and history of the console (default ./console)",
+            ),
+            option(
+                "--hosts", metavar="NAME,...", default="",
+                help="further host names under which browsers ask for the pages; loopback names always do",
+            ),
+            option("--certificate", type=Path, metavar="FILE", help="TLS certificate, PEM; with --certificate-key"),
+            option("--certificate-key", type=Path, metavar="FILE", help="key of the certificate, PEM"),
+            NODE_FILE, TOOLS_YML, SIGNATURE,
+        ),
+    ),
+    Command(
         "collect",
         "keep the history of a cluster: counts of topics, groups and brokers, every minute",
         "saturnmq collect -n 127.0.0.1:9876 --data history.db",

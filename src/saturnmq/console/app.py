@@ -1,0 +1,71 @@
+"""The ASGI application of the console.
+
+Requirements: CON-13, UX-13, UX-15, UX-16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from saturnmq.console import actions, pages
+from saturnmq.console.context import Services, changing, viewing
+from saturnmq.console.login import Login
+from saturnmq.console.security import Guarded
+from saturnmq.tasks import cancel
+
+LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]", "::1")
+STATIC: Final = Path(__file__).parent / "static"
+
+
+def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: bool = False) -> Starlette:
+    """The application. hosts: names under which browsers may ask for it; secure: it is served over TLS."""
+    login = Login(services, secure=secure)
+    shown = {
+        "/": (pages.overview, "viewer"),
+        "/brokers": (pages.brokers, "viewer"),
+        "/brokers/{address}": (pages.broker, "viewer"),
+        "/topics": (pages.topics, "viewer"),
+        "/topics/{cluster}/{name:path}": (pages.topic, "viewer"),
+        "/groups": (pages.groups, "viewer"),
+        "/groups/{cluster}/{name:path}": (pages.group, "viewer"),
+        "/audit": (pages.audit_log, "admin"),
+    }
+    changes = {
+        "/do/logout": ("logout", login.log_out, "viewer"),
+        "/do/topic": ("topic", actions.put_topic, "operator"),
+        "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
+    }
+    routes = [
+        Route("/login", login.form, methods=["GET"]),
+        Route("/login", login.log_in, methods=["POST"]),
+        Route("/language", login.language, methods=["POST"]),
+        Route("/health", lambda request: PlainTextResponse("ok"), methods=["GET"]),
+        *(Route(path, viewing(services, handler, role), methods=["GET"]) for path, (handler, role) in shown.items()),
+        *(
+            Route(path, changing(services, action, handler, role), methods=["POST"])
+            for path, (action, handler, role) in changes.items()
+        ),
+        Mount("/static", StaticFiles(directory=STATIC), name="static"),
+    ]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        work = asyncio.ensure_future(services.state.run())
+        try:
+            yield
+        finally:
+            await cancel(work)
+
+    middleware = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
+    return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)

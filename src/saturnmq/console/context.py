@@ -1,0 +1,184 @@
+"""What the handlers of all pages share: the services of the console, the session of a request, and how a page is rendered.
+
+Requirements: UX-11, UX-13, UX-14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from saturnmq.admin import Admin
+from saturnmq.console.charts import line_chart, short
+from saturnmq.console.state import ClusterState
+from saturnmq.console.texts import LANGUAGES, translate
+from saturnmq.console.users import Session, Sessions
+from saturnmq.escaping import escaped, quoted
+from saturnmq.history import History
+from saturnmq.protocol.errors import SaturnError
+
+audit: Final = logging.getLogger("saturnmq.console.audit")
+audit.setLevel(logging.INFO)
+
+COOKIE: Final = "saturnmq_session"
+PAGE_ROWS: Final = 50
+Handler = Callable[[Request, "Page"], Awaitable[Response]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the pages work with. history: None without a collector. audit_file: lines of changes, None for the log only."""
+
+    admin: Admin
+    state: ClusterState
+    sessions: Sessions
+    history: History | None = None
+    audit_file: Path | None = None
+
+    def record(self, session: Session | None, peer: str, action: str, target: str, result: str) -> None:
+        """Write one line about a change to the audit log."""
+        user = session.user.name if session is not None else "-"
+        line = (
+            f"time={datetime.now(UTC).isoformat(timespec='milliseconds')} user={quoted(user)} peer={quoted(peer)} "
+            f"action={action} target={quoted(target)} result={quoted(result)}"
+        )
+        audit.info("%s", line)
+        if self.audit_file is not None:
+            with self.audit_file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One page of a list: numbers start at 1."""
+
+    items: Sequence[Any]
+    page: int
+    pages: int
+    count: int
+
+
+def paged(items: Sequence[T], text: str | None, rows: int = PAGE_ROWS) -> Rows:
+    """The page that a query parameter asks for; the nearest one if there is none."""
+    pages = max((len(items) + rows - 1) // rows, 1)
+    page = min(max(int(text), 1), pages) if text and text.isdecimal() and len(text) < 9 else 1
+    return Rows(items[(page - 1) * rows : page * rows], page, pages, len(items))
+
+
+class Page:
+    """One request of a user who is logged in, or of the login page (session None)."""
+
+    environment: Final = Environment(
+        loader=PackageLoader("saturnmq.console"), autoescape=select_autoescape(["html"]), undefined=StrictUndefined
+    )
+
+    def __init__(self, services: Services, request: Request, session: Session | None) -> None:
+        self.services = services
+        self.request = request
+        self.session = session
+        asked = request.cookies.get("saturnmq_language", "")
+        self.language = asked if asked in LANGUAGES else preferred_language(request.headers.get("accept-language", ""))
+        self.text = partial(translate, self.language)
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A page, or only its content for a live update."""
+        part = self.request.headers.get("hx-request") == "true" and "hx-boosted" not in self.request.headers
+        shared = {
+            "t": self.text,
+            "language": self.language,
+            "languages": LANGUAGES,
+            "session": self.session,
+            "path": self.request.url.path,
+            "query": self.request.url.query,
+            "frame": "part.html" if part else "page.html",
+            "chart": line_chart,
+            "short": short,
+            "safe_name": escaped,
+            "when": when,
+        }
+        content = self.environment.get_template(template).render(shared | values)
+        return HTMLResponse(content, status)
+
+    def may(self, role: str) -> bool:
+        """Whether the user has a role."""
+        return self.session is not None and self.session.user.may(role)
+
+    @property
+    def peer(self) -> str:
+        """Address of the browser."""
+        return self.request.client.host if self.request.client is not None else "-"
+
+
+def when(ms: int) -> str:
+    """A store time in UTC; empty for none."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < ms < 253_402_300_800_000 else ""
+
+
+def preferred_language(header: str) -> str:
+    """Chinese if the browser asks for it before English."""
+    for part in header.split(","):
+        code = part.split(";")[0].strip().lower()
+        if code.startswith(("zh", "en")):
+            return code[:2]
+    return "en"
+
+
+def viewing(services: Services, handler: Handler, role: str = "viewer") -> Callable[[Request], Awaitable[Response]]:
+    """A route for users with a role; others are sent to the login page or refused."""
+
+    async def route(request: Request) -> Response:
+        session = services.sessions.find(request.cookies.get(COOKIE, ""))
+        if session is None:
+            if request.headers.get("hx-request") == "true":
+                return Response(status_code=204, headers={"hx-redirect": "/login"})
+            return RedirectResponse("/login", 303)
+        page = Page(services, request, session)
+        if not page.may(role):
+            return page.render("message.html", 403, message=page.text("forbidden"))
+        try:
+            return await handler(request, page)
+        except SaturnError as error:
+            return page.render("message.html", 502, message=page.text("failed", reason=error.message))
+
+    return route
+
+
+def changing(services: Services, action: str, handler: Handler, role: str) -> Callable[[Request], Awaitable[Response]]:
+    """A route that changes something: the token of the session is required, and the change is logged, done or not."""
+
+    async def checked(request: Request, page: Page) -> Response:
+        form = await request.form(max_fields=100)
+        token, session = form.get("csrf"), page.session
+        if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
+            return page.render("message.html", 403, message=page.text("bad_token"))
+        target = request.url.path
+        shown = " ".join(f"{name}={value}" for name, value in form.items() if name not in ("csrf", "password"))
+        try:
+            response = await handler(request, page)
+        except SaturnError as error:
+            await asyncio.to_thread(services.record, session, page.peer, action, f"{target} {shown}", error.message)
+            raise
+        await asyncio.to_thread(
+            services.record, session, page.peer, action, f"{target} {shown}", f"{response.status_code}"
+        )
+        return response
+
+    return viewing(services, checked, role)
+
+
+def same_token(given: str, known: str) -> bool:
+    """Compare two tokens in constant time."""
+    from hmac import compare_digest
+
+    return compare_digest(given.encode(), known.encode())

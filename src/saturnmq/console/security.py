@@ -1,0 +1,82 @@
+"""What every request of the console passes: headers of every response, a limit of the body, and where a form may come from.
+
+Requirements: UX-13, UX-15, SEC-22.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+STATIC: Final = "/static/"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+class Guarded:
+    """ASGI middleware: security headers, body limit, and refusal of changes that another site sends."""
+
+    def __init__(self, app: ASGIApp, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._app = app
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        cacheable = scope["path"].startswith(STATIC)
+
+        async def guarded_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    found[name] = value
+                found["cache-control"] = "max-age=3600" if cacheable else "no-store"
+            await send(message)
+
+        if scope["method"] not in ("GET", "HEAD") and not same_origin(headers):
+            await PlainTextResponse("refused: sent by another site", 403)(scope, receive, guarded_send)
+            return
+        if (
+            int(headers.get("content-length", "0") if headers.get("content-length", "0").isdecimal() else 0)
+            > self._body_bytes_max
+        ):
+            await self._too_large(scope, receive, guarded_send)
+            return
+        taken = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._body_bytes_max:
+                return {"type": "http.disconnect"}
+            return message
+
+        await self._app(scope, bounded_receive, guarded_send)
+
+    async def _too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(f"refused: more than {self._body_bytes_max} bytes", 413)(scope, receive, send)
+
+
+def same_origin(headers: Headers) -> bool:
+    """Whether a request comes from a page of this host; browsers state the origin of every change."""
+    origin = headers.get("origin")
+    if origin is None:
+        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+    return urlsplit(origin).netloc == headers.get("host", "")

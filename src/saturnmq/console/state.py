@@ -1,0 +1,128 @@
+"""The state of the cluster as pages show it: a survey every few seconds while a page is viewed, with rates and its age.
+
+Requirements: UX-14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.admin.survey import GroupState, Survey, Surveyor, TopicState
+from saturnmq.protocol.codes import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from saturnmq.protocol.errors import SaturnError
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 120.0  # without a page view for so long, no survey is taken
+SURVEY_SECONDS: Final = 30.0
+FIRST_WAIT_SECONDS: Final = 0.8
+
+
+@dataclass(frozen=True)
+class View:
+    """One survey. at: of the clock. rates: messages per second by (cluster, name); None for the first survey."""
+
+    survey: Survey
+    at: float
+    in_rates: dict[tuple[str, str], float] = field(default_factory=dict)
+    out_rates: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class ClusterState:
+    """Takes surveys in the background. `view` returns at once with the latest."""
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        *,
+        refresh_seconds: float = REFRESH_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._surveyor = surveyor
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock
+        self._view: View | None = None
+        self._looked = clock()
+        self._wanted = asyncio.Event()
+        self._ready = asyncio.Event()
+        self.problem = ""
+
+    def age(self, view: View) -> int:
+        """Seconds since a view was taken."""
+        return round(self._clock() - view.at)
+
+    async def view(self) -> View | None:
+        """The latest survey; None if there is none within FIRST_WAIT_SECONDS."""
+        self._looked = self._clock()
+        self._wanted.set()
+        if self._view is None:
+            try:
+                async with asyncio.timeout(FIRST_WAIT_SECONDS):
+                    await self._ready.wait()
+            except TimeoutError:
+                return None
+        return self._view
+
+    async def run(self) -> None:
+        """Take surveys until cancelled; pauses while no page is viewed."""
+        while True:
+            if self._clock() - self._looked > IDLE_SECONDS:
+                self._wanted.clear()
+                await self._wanted.wait()
+            await self.refresh()
+            await asyncio.sleep(self._refresh_seconds)
+
+    async def refresh(self) -> None:
+        """Take one survey now. A failure is kept as `problem`, and the last view stays."""
+        try:
+            async with asyncio.timeout(SURVEY_SECONDS):
+                survey = await self._surveyor.survey()
+        except TimeoutError:
+            self.problem = f"no survey within {SURVEY_SECONDS:g} s"
+            return
+        except SaturnError as error:
+            self.problem = error.message
+            log.warning("no survey reason=%s", error.message)
+            return
+        self.problem = ""
+        self._view = with_rates(survey, self._clock(), self._view)
+        self._ready.set()
+
+
+def with_rates(survey: Survey, at: float, before: View | None) -> View:
+    """The view of a survey, with the rates since the one before."""
+    if before is None or at <= before.at:
+        return View(survey, at)
+    seconds = at - before.at
+    known_topics, known_groups = before.survey.topics, before.survey.groups
+    in_rates = {
+        key: max(topic.total - known_topics[key].total, 0) / seconds
+        for key, topic in survey.topics.items()
+        if key in known_topics
+    }
+    out_rates = {
+        key: max(_consumed(group) - _consumed(known_groups[key]), 0) / seconds
+        for key, group in survey.groups.items()
+        if key in known_groups
+    }
+    return View(survey, at, in_rates, out_rates)
+
+
+def _consumed(group: GroupState) -> int:
+    return sum(one.total for one in group.topics.values())
+
+
+def is_system(topic: TopicState) -> bool:
+    """Whether a topic belongs to the brokers: retry, dead letters, internal topics, those named after a broker or its cluster."""
+    return (
+        topic.name in SYSTEM_TOPICS
+        or topic.name in topic.configs
+        or topic.name in (topic.cluster, f"{topic.cluster}_{REPLY_TOPIC_SUFFIX}")
+        or topic.name.startswith(("%RETRY%", "%DLQ%", SYSTEM_TOPIC_PREFIX))
+    )

@@ -1,0 +1,207 @@
+"""Users of the console: passwords, roles, sessions, and the lock-out after wrong passwords.
+
+The file of users is JSON: {"users": {name: {"role": "admin|operator|viewer", "password": "scrypt$N$r$p$salt$hash"}}}. It is read
+again when it changes. Sessions are kept in memory; a restart of the console ends them.
+
+Requirements: CON-13, UX-13, SEC-22.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from saturnmq.durable import sync_path
+from saturnmq.protocol.errors import ConfigError
+
+ROLES: Final = ("viewer", "operator", "admin")  # each may do what those before it may
+FIRST_USER: Final = "admin"
+SESSION_SECONDS: Final = 12 * 3600
+IDLE_SECONDS: Final = 3600
+SESSIONS_MAX: Final = 1000
+ATTEMPTS_MAX: Final = 5  # wrong passwords of one user name or address, then it waits
+LOCK_SECONDS: Final = 300.0
+PASSWORD_BYTES_MAX: Final = 1024
+_ATTEMPT_KEYS_MAX: Final = 10_000
+_N, _R, _P = 2**14, 8, 1  # scrypt: 16 MiB and about 50 ms
+_FILE_BYTES_MAX: Final = 1_000_000
+_NO_PASSWORD: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$" + "A" * 43 + "="
+
+
+def hash_password(password: str) -> str:
+    """The text that the file of users keeps for a password."""
+    salt = secrets.token_bytes(16)
+    parts = (base64.b64encode(each).decode() for each in (salt, _scrypt(password, salt, _N, _R, _P)))
+    return "$".join(("scrypt", str(_N), str(_R), str(_P), *parts))
+
+
+def check_password(password: str, stored: str) -> bool:
+    """Whether a password is that of a stored text. Takes about 50 ms."""
+    try:
+        kind, n, r, p, salt, digest = stored.split("$")
+        if kind != "scrypt" or int(n) > 2**17 or int(r) * int(p) > 64:
+            return False
+        found = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
+        return hmac.compare_digest(found, base64.b64decode(digest))
+    except ValueError:
+        return False
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    secret = password.encode()[:PASSWORD_BYTES_MAX]
+    return hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, dklen=32, maxmem=256 * 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the console."""
+
+    name: str
+    role: str
+    password: str = field(repr=False)
+
+    def may(self, role: str) -> bool:
+        """Whether the user's role includes another."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+@dataclass(slots=True)
+class Session:
+    """A login. csrf: the token that every change must carry."""
+
+    user: User
+    csrf: str
+    began: float
+    used: float
+    language: str = "en"
+
+
+class Users:
+    """The file of users."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._users: dict[str, User] = {}
+
+    def create_first(self) -> str | None:
+        """Write the file with one administrator if there is none; return the generated password, which is kept nowhere else."""
+        if self.path.exists():
+            return None
+        password = secrets.token_urlsafe(15)
+        document = {"users": {FIRST_USER: {"role": "admin", "password": hash_password(password)}}}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(document, file, indent=2)
+        sync_path(self.path)
+        sync_path(self.path.parent)
+        return password
+
+    def find(self, name: str) -> User | None:
+        """The user of a name. Raises ConfigError if the file cannot be used."""
+        self._refresh()
+        return self._users.get(name)
+
+    def _refresh(self) -> None:
+        try:
+            state = self.path.stat()
+            stamp = (state.st_mtime_ns, state.st_size)
+            if stamp != self._stamp:
+                self._users = _parse(self.path)
+                self._stamp = stamp
+        except OSError as error:
+            raise ConfigError(f"{self.path}: the users of the console cannot be read: {error.strerror}") from None
+
+
+def _parse(path: Path) -> dict[str, User]:
+    try:
+        with path.open("rb") as file:
+            users = json.loads(file.read(_FILE_BYTES_MAX))["users"]
+        found = {str(name): User(str(name), str(one["role"]), str(one["password"])) for name, one in users.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f'{path} must be {{"users": {{name: {{"role": .., "password": ..}}}}}}') from None
+    for user in found.values():
+        if user.role not in ROLES:
+            raise ConfigError(f"{path}: role {user.role!r:.40} of {user.name!r:.40} must be one of {', '.join(ROLES)}")
+    return found
+
+
+class Sessions:
+    """Logins in memory, by the token in the cookie."""
+
+    def __init__(self, users: Users, clock: Callable[[], float] = time.monotonic) -> None:
+        self._users = users
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._wrong: dict[str, list[float]] = {}
+
+    def wait_seconds(self, *keys: str) -> int:
+        """How long the user name or address must wait before another attempt, seconds; 0 if it need not."""
+        now = self._clock()
+        waits = [
+            times[-1] + LOCK_SECONDS - now
+            for key in keys
+            if len(times := [one for one in self._wrong.get(key, []) if now - one < LOCK_SECONDS]) >= ATTEMPTS_MAX
+        ]
+        return max((int(wait) + 1 for wait in waits), default=0)
+
+    async def attempt(self, name: str, password: str, *keys: str) -> str | None:
+        """The token of a new session, or None for a wrong name or password, which counts against the keys.
+
+        Takes as long for a name that does not exist.
+        """
+        user = self._users.find(name)
+        stored = user.password if user is not None else _NO_PASSWORD
+        if not await asyncio.to_thread(check_password, password, stored) or user is None:
+            self._count(*keys)
+            return None
+        for key in keys:
+            self._wrong.pop(key, None)
+        now = self._clock()
+        self._expire(now)
+        token = secrets.token_urlsafe(32)
+        self._sessions[token] = Session(user, secrets.token_urlsafe(32), now, now)
+        return token
+
+    def _count(self, *keys: str) -> None:
+        now = self._clock()
+        for key in keys:
+            if key not in self._wrong and len(self._wrong) >= _ATTEMPT_KEYS_MAX:
+                self._wrong.pop(next(iter(self._wrong)))
+            self._wrong.setdefault(key, []).append(now)
+            self._wrong[key] = self._wrong[key][-ATTEMPTS_MAX:]
+
+    def find(self, token: str) -> Session | None:
+        """The session of a token, if it has not expired and its user still exists, with the role of now."""
+        session = self._sessions.get(token)
+        if session is None:
+            return None
+        now = self._clock()
+        user = self._users.find(session.user.name)
+        expired = now - session.began > SESSION_SECONDS or now - session.used > IDLE_SECONDS
+        if expired or user is None or user.password != session.user.password:
+            del self._sessions[token]
+            return None
+        session.user, session.used = user, now
+        return session
+
+    def end(self, token: str) -> None:
+        """Log out."""
+        self._sessions.pop(token, None)
+
+    def _expire(self, now: float) -> None:
+        old = [token for token, one in self._sessions.items() if now - one.used > IDLE_SECONDS]
+        for token in old:
+            del self._sessions[token]
+        while len(self._sessions) >= SESSIONS_MAX:
+            self._sessions.pop(min(self._sessions, key=lambda token: self._sessions[token].used))

@@ -1,0 +1,124 @@
+"""Login, sessions, roles, and what other sites and strangers get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browsing import Times, run
+
+from saturnmq.console.users import ATTEMPTS_MAX, IDLE_SECONDS, LOCK_SECONDS, hash_password
+
+NOWHERE = "127.0.0.1:1"
+Open = Callable[..., Any]
+
+
+@pytest.mark.spec("UX-13")
+def test_first_start_needs_a_login_with_the_generated_password(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            for path in ("/", "/topics", "/groups/a/b", "/audit"):
+                answer = await one.browser.get(path)
+                assert (answer.status_code, answer.headers["location"]) == (303, "/login"), path
+            assert (await one.log_in(password="guess")).status_code == 401
+            answer = await one.log_in()
+            cookie = answer.headers["set-cookie"]
+            assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Secure" not in cookie
+            assert (await one.browser.get("/audit")).status_code == 200
+            stored = json.loads((one.folder / "users.json").read_text())
+            assert one.password not in json.dumps(stored)
+            assert stored["users"]["admin"]["password"].startswith("scrypt$16384$8$1$")
+            assert (one.folder / "users.json").stat().st_mode & 0o777 == 0o600
+
+    run(work)
+
+
+@pytest.mark.spec("UX-13")
+def test_wrong_passwords_lock_the_user_and_the_address_for_a_while(console: Open) -> None:
+    async def work() -> None:
+        clock = Times()
+        async with console(NOWHERE, clock=clock) as one:
+            for number in range(ATTEMPTS_MAX):
+                assert (await one.log_in(f"user{number}", "x")).status_code == 401
+            answer = await one.log_in()
+            assert answer.status_code == 429 and "Try again in 30" in answer.text
+            clock.now += LOCK_SECONDS + 1
+            assert (await one.log_in()).status_code == 303
+
+    run(work)
+
+
+@pytest.mark.spec("UX-13", "CON-13")
+def test_session_ends_by_logout_idle_time_and_new_password(console: Open) -> None:
+    async def work() -> None:
+        clock = Times()
+        async with console(NOWHERE, clock=clock) as one:
+            assert (await one.log_in()).status_code == 303
+            token = one.services.sessions.find(one.browser.cookies["saturnmq_session"]).csrf
+            assert (await one.browser.post("/do/logout", data={"csrf": "wrong"})).status_code == 403
+            assert (await one.browser.get("/audit")).status_code == 200
+            await one.browser.post("/do/logout", data={"csrf": token})
+            assert (await one.browser.get("/audit")).status_code == 303
+            await one.log_in()
+            clock.now += IDLE_SECONDS + 1
+            assert (await one.browser.get("/audit")).status_code == 303
+            await one.log_in()
+            users = {"admin": {"role": "admin", "password": hash_password("changed")}}
+            (one.folder / "users.json").write_text(json.dumps({"users": users, "note": "longer than before"}))
+            assert (await one.browser.get("/audit")).status_code == 303
+
+    run(work)
+
+
+@pytest.mark.spec("CON-13")
+def test_roles_limit_pages_and_changes(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            users = {name: {"role": name, "password": hash_password(name)} for name in ("viewer", "operator", "admin")}
+            (one.folder / "users.json").write_text(json.dumps({"users": users}))
+            for name, audit, change in (("viewer", 403, 403), ("operator", 403, 403), ("admin", 200, 403)):
+                assert (await one.log_in(name, name)).status_code == 303
+                assert (await one.browser.get("/audit")).status_code == audit, name
+                answer = await one.browser.post("/do/topic/delete", data={"csrf": "x"})
+                assert answer.status_code == change, name
+
+    run(work)
+
+
+@pytest.mark.spec("UX-13", "UX-15")
+def test_other_sites_and_large_bodies_are_refused_with_the_headers_set(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            await one.log_in()
+            for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+                answer = await one.browser.post("/do/logout", data={"csrf": "x"}, headers=headers)
+                assert answer.status_code == 403 and "another site" in answer.text
+            assert (await one.browser.get("/", headers={"host": "rebound.example"})).status_code == 400
+            answer = await one.browser.post("/login", data={"user": "x" * 2_000_000})
+            assert answer.status_code == 413
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy and "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            for name in ("htmx.min.js", "console.css"):
+                assert (await one.browser.get(f"/static/{name}")).status_code == 200
+
+    run(work)
+
+
+def test_login_returns_only_to_paths_of_this_host(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            for back, location in (
+                ("/topics?q=a", "/topics?q=a"),
+                ("//evil", "/"),
+                ("http://evil", "/"),
+                ("/\\evil", "/"),
+            ):
+                answer = await one.browser.post("/language", data={"language": "zh", "back": back})
+                assert answer.headers["location"] == location
+            assert "登录" in (await one.browser.get("/login")).text
+
+    run(work)

@@ -1,0 +1,193 @@
+# ruff: noqa: SIM117 - separate nested blocks for server, client and the objects created from it
+"""The pages against an embedded broker, and against a survey of a large cluster with hostile names."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Times, run
+
+from saturnmq import Client
+from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.console import texts
+from saturnmq.console.state import View, with_rates
+from saturnmq.history import Sample, Series
+from saturnmq.protocol.bodies import TopicConfig
+from saturnmq.testing import EmbeddedBroker
+
+Open = Callable[..., Any]
+TEMPLATES = Path(texts.__file__).parent / "templates"
+HOSTILE = '<script>alert("x")</script>\u202e'
+
+
+def name_server(server: EmbeddedBroker) -> str:
+    return server.url.removeprefix("rmq://")
+
+
+@pytest.mark.spec("CON-04", "CON-05", "CON-06")
+def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+            async with client.producer("p") as out:
+                await out.send_many("orders", [b"x"] * 10)
+            async with client.consumer("billing", start="first") as inbox:
+                await inbox.subscribe("orders")
+                for _ in range(4):
+                    await (await inbox.recv(30)).ack()
+            async with client.consumer("billing") as inbox:
+                await inbox.subscribe("orders")
+                clock = Times()
+                async with console(name_server(server), clock=clock) as one:
+                    await one.log_in()
+                    await one.services.state.refresh()
+                    async with client.producer("p2") as out:
+                        await out.send_many("orders", [b"x"] * 20)
+                    clock.now += 10
+                    await one.services.state.refresh()
+                    page = (await one.browser.get("/topics?q=ORD")).text
+                    assert re.search(r">orders</a></td><td>DefaultCluster</td>\s*<td class=\"n\">2\.0</td>", page), page
+                    page = (await one.browser.get("/topics/DefaultCluster/orders")).text
+                    assert ">billing</a>" in page and ">30<" in page
+                    page = (await one.browser.get("/groups/DefaultCluster/billing")).text
+                    assert "PYTHON" in page and "orders" in page
+                    page = (await one.browser.get("/brokers")).text
+                    assert server.broker_address in page and "V4_9_7" in page and "online" in page
+                    page = (await one.browser.get(f"/brokers/{server.broker_address}")).text
+                    assert "commitLogMaxOffset" in page
+                    page = (await one.browser.get("/")).text
+                    assert "No problems." in page
+                    assert (await one.browser.get("/topics/DefaultCluster/nothing")).status_code == 404
+                    part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
+                    assert "<html" not in part and server.broker_address in part
+
+    run(work)
+
+
+@pytest.mark.spec("CON-05", "UX-16")
+def test_topic_is_created_and_deleted_with_lines_in_the_audit_log(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server:
+            async with console(name_server(server)) as one:
+                await one.log_in()
+                await one.services.state.refresh()
+                form = {
+                    "csrf": await one.csrf(),
+                    "cluster": "DefaultCluster",
+                    "name": "new",
+                    "queues": "3",
+                    "perm": "6",
+                }
+                answer = await one.browser.post("/do/topic", data=form)
+                assert answer.headers["location"] == "/topics/DefaultCluster/new"
+                assert server.broker.topics.get("new").write_queue_nums == 3
+                assert (await one.browser.post("/do/topic", data=form | {"queues": "0"})).status_code == 502
+                deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "new", "confirm": "other"}
+                assert (await one.browser.post("/do/topic/delete", data=deletion)).status_code == 502
+                await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
+                assert server.broker.topics.get("new") is None
+                log = (one.folder / "audit.log").read_text()
+                assert "user=admin" in log and "action=topic_delete" in log and form["csrf"] not in log
+                page = (await one.browser.get("/audit")).text
+                assert "topic_delete" in page and "name=new" in page
+
+    run(work)
+
+
+def large(topics: int, groups: int) -> Survey:
+    one = BrokerState("C", HOSTILE, 0, "127.0.0.1:10911", {"putTps": f"{HOSTILE} 1 1"}, "")
+    dead = BrokerState("C", "dead", 0, "127.0.0.1:10912", {}, "cannot connect")
+    config = {"b": TopicConfig("t")}
+    names = [f"topic-{number:05}" for number in range(topics - 1)] + [HOSTILE]
+    found = {("C", name): TopicState("C", name, 5, 5, config) for name in names}
+    progress = {HOSTILE: Progress(1, 7)}
+    many = {("C", f"group-{number:05}"): GroupState("C", f"group-{number:05}", progress) for number in range(groups)}
+    return Survey([one, dead], found, many, {"127.0.0.1:10912": "cannot connect"})
+
+
+@pytest.mark.spec("UX-14")
+def test_lists_of_a_large_cluster_are_paged_and_escape_names(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            one.services.state._view = View(large(1000, 2500), 1000.0)
+            for path, count in (("/topics", "1000"), ("/groups", "2500")):
+                first = (await one.browser.get(path)).text
+                assert f"Page 1 of {int(count) // 50}, {count} in all" in first
+                last = (await one.browser.get(f"{path}?page={int(count) // 50}")).text
+                assert last.count("<tr>") == 51 and "Page 1 of" not in last
+                assert f"Page {int(count) // 50} of" in (await one.browser.get(f"{path}?page=99999")).text
+            for path in ("/", "/brokers", "/topics?q=script&page=1", "/groups"):
+                page = (await one.browser.get(path)).text
+                assert "<script>alert" not in page and "\u202e" not in page, path
+                assert "script" in page
+            assert "cannot connect" in (await one.browser.get("/brokers")).text
+
+    run(work)
+
+
+@pytest.mark.spec("UX-14")
+def test_first_page_does_not_wait_for_a_dead_cluster(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            page = await one.browser.get("/topics")
+            assert page.status_code == 200 and "being collected" in page.text
+            await one.services.state.refresh()
+            page = await one.browser.get("/topics")
+            assert page.status_code == 503 and "127.0.0.1:1" in page.text
+
+    run(work)
+
+
+@pytest.mark.spec("CON-02")
+def test_charts_show_the_history(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            one.services.state._view = View(large(2, 1), 1000.0)
+            now = int(time.time())
+            broker = Series("broker", "C", broker=f"{HOSTILE}:0")
+            for minute in range(10):
+                one.services.history.record(now - 600 + minute * 60, [Sample(broker, minute * 600, 0)])
+            page = (await one.browser.get("/")).text
+            assert page.count('class="line"') == 1 and ">10<" in page
+
+    run(work)
+
+
+@pytest.mark.spec("UX-11")
+def test_every_text_has_both_languages_and_every_template_uses_only_them(console: Open) -> None:
+    chinese = re.compile(r"[\u4e00-\u9fff]")
+    for key, (english, other) in texts.TEXTS.items():
+        assert not chinese.search(english) and chinese.search(other), key
+    used: set[str] = set()
+    for path in TEMPLATES.iterdir():
+        content = path.read_text(encoding="utf-8")
+        used |= set(re.findall(r'\bt\(["\'](\w+)["\']', content))
+        words = re.sub(r"{[{%#].*?[}%#]}|<[^>]*>|&\w+;|\bRW\b", " ", content, flags=re.S)
+        assert not re.search(r"[A-Za-z\u4e00-\u9fff]{2,}", words), (path.name, words.split())
+    assert used - set(texts.TEXTS) == set()
+
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            one.services.state._view = View(large(3, 3), 1000.0)
+            for path in ("/", "/brokers", "/topics", "/groups", "/audit"):
+                page = (await one.browser.get(path, headers={"accept-language": "zh-CN,en;q=0.5"})).text
+                assert 'lang="zh-CN"' in page and "概览" in page and "Overview" not in page, path
+
+    run(work)
+
+
+def test_rates_are_per_second_and_never_negative() -> None:
+    before = View(large(1, 1), 100.0)
+    after = large(1, 1)
+    after.topics["C", HOSTILE].total = 25
+    after.groups["C", "group-00000"].topics[HOSTILE].total = 0
+    view = with_rates(after, 110.0, before)
+    assert view.in_rates == {("C", HOSTILE): 2.0} and view.out_rates == {("C", "group-00000"): 0.0}
