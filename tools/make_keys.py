@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes docs/configuration.md, the reference of every configuration key, from the settings classes.
 
-The meaning of a key is taken from MEANINGS, else it is the part of its requirement (docs/spec) that names it, else the field's name
-in words.
+The meaning of a key is taken from key_meanings.py, else it is the part of its requirement (docs/spec) that names it, else the
+field's name in words.
 
 usage: make_keys.py [--check]
 exit status: 0; 1 if --check finds that the page is not current.
@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, get_type_hints
+
+from key_meanings import MEANINGS
 
 TOP: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = TOP / "docs" / "configuration.md"
@@ -45,50 +47,6 @@ SECTIONS: Final = {
     "saturnmq.net.settings": "Network",
     "saturnmq.net.tls": "TLS",
     "saturnmq.namesrv.settings": "NameServer",
-}
-
-MEANINGS: Final = {
-    "brokerId": "0: master; others: slaves",
-    "namesrvAddr": "addresses of the NameServers, separated by `;`",
-    "fetchNamesrvAddrByAddressServer": "ask an HTTP address server for the NameServers every 2 min",
-    "rocketmq.namesrv.domain": "host of the address server",
-    "rocketmq.namesrv.domain.subgroup": "last part of the address server's path",
-    "listenPort": "main port; the fast port is 2 below it",
-    "rmqAddressServerDomain": "as `rocketmq.namesrv.domain`, which it overrides",
-    "rmqAddressServerSubGroup": "as `rocketmq.namesrv.domain.subgroup`, which it overrides",
-    "configBlackList": "keys, separated by `;`, that may not change at run time; always among them: brokerConfigPath, rocketmqHome",
-    "useTLS": "as `tls.enable`, which it overrides",
-    "maxMsgsNumBatch": "messages that a query by key returns at most; more than 64 count as 64",
-    "defaultQueryMaxNum": "messages that a query by unique key returns at most; more than 64 count as 64",
-    "forwardToLeader": "a member that is not the leader any more forwards what clients still send it",
-    "forwardRequestsMax": "forwarded requests in flight at most",
-    "forwardBytesMax": "their bytes at most",
-    "forwardWaitMs": "how long a request waits for a new leader",
-    "forwardDrainMs": "how long a stopping leader forwards after it handed over",
-    "fastPortEnable": "also listen on the fast port",
-    "brokerIP1": "address that clients are given; empty: of this machine",
-    "brokerIP2": "address that slaves are given; empty: of this machine",
-    "defaultTopicQueueNums": "queues of the default topic",
-    "filterSupportRetry": "apply filter expressions to retry topics too, with the expression of the topic that a message came from",
-    "autoCreateTopicEnable": "create a topic that a producer sends to",
-    "autoCreateSubscriptionGroup": "create a consumer group that a consumer names",
-    "storePathRootDir": "folder of the store",
-    "brokerRole": "without a group: SYNC_MASTER waits for a slave, SLAVE copies its master",
-    "haPortEnable": "a master opens the port for slaves",
-    "haAllowedAddresses": "addresses that need no secret at the HA port besides loopback, with `aclEnable=true` without it",
-    "haClusterSecret": "secret that slave and master prove to each other, 16 bytes or more; then any address may connect",
-    "haRequireClusterSecret": "no address suffices, every slave proves the secret",
-    "haTlsEnable": "use TLS on the HA port as on the others; false: plain, for a Java peer",
-    "haAccessKey": "administrator's account on the master, with which a slave copies its tables",
-    "haSecretKey": "its secret key",
-    "haSignatureVersion": "2, or 1 for a Java master",
-    "haMasterAddress": "the master's HA port, `host:port`; empty: what the NameServers report",
-    "haSendHeartbeatInterval": "pause after which an idle connection between master and slave is used",
-    "haHousekeepingInterval": "silence after which it is closed",
-    "haTransferBatchSize": "data of a frame that a master sends",
-    "haTransferFromOldestFile": "an empty slave gets the whole log of the master, not only its last file",
-    "haSlaveFallbehindMax": "lag above which a slave counts as not available",
-    "slaveTimeout": "how long a send waits for a slave with SYNC_MASTER",
 }
 
 

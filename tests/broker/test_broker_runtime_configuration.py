@@ -159,6 +159,7 @@ def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest
         shared = dataclasses.replace(settings)
         broker = Broker(settings, store, NetSettings(), config_file=path)
         await broker.start()
+        broker.configuration.overridden = {"brokerPermission": "environment SATURNMQ_BROKER_PERMISSION"}
         client = RemotingClient(settings=NetSettings())
         try:
             for text, code in (
@@ -177,6 +178,9 @@ def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest
 
     run(work)
     assert path.read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=4\n"
+    assert Path(f"{path}.bak").read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=6\n"
+    warning = 'lasts until the next start key=brokerPermission overridden_by="environment SATURNMQ_BROKER_PERMISSION"'
+    assert any(warning in record.getMessage() for record in caplog.records)
     results = [r.getMessage().split(" result=")[1] for r in caplog.records if r.name == "saturnmq.audit"]
     assert [result[:7] for result in results] == ["ok supp", '"code 1', '"code 1', '"code 1']
 

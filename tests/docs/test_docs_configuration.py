@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import make_keys
+from key_meanings import MEANINGS
 from saturnmq.config.settings import keys_of
 
 
@@ -18,6 +19,12 @@ def test_configuration_page_names_every_key_once_per_class() -> None:
     keys = [java for cls in make_keys.settings_classes() for java in keys_of(cls)]
     assert sorted(row.split("`")[1] for row in rows) == sorted(keys)
     assert all(row.count(" | ") == 3 for row in rows)
+
+
+def test_meanings_are_of_keys_that_exist() -> None:
+    keys = {java for cls in make_keys.settings_classes() for java in keys_of(cls)}
+    assert sorted(set(MEANINGS) - keys) == []
+    assert not any(set("\n|") & set(text) for text in MEANINGS.values())
 
 
 def test_readme_links_to_the_configuration_page() -> None:

@@ -32,6 +32,12 @@ class Reload:
         self._args = args
         self._preset = preset
         self._started = {name: loaded.settings for name, loaded in started.parts.items()}
+        self._overrides = {
+            name: origin
+            for loaded in started.parts.values()
+            for name, origin in loaded.origins.items()
+            if origin in ("option", "--set") or origin.startswith("environment ")
+        }
         self._running: asyncio.Task[None] | None = None
 
     def on_signal(self, configuration: Configuration) -> None:
@@ -41,6 +47,7 @@ class Reload:
         """
         if self._args.config is None:
             return
+        configuration.overridden = self._overrides
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin, configuration)
 
     def _begin(self, configuration: Configuration) -> None:

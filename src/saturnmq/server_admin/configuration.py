@@ -44,6 +44,7 @@ class Configuration:
         self._effects = effects
         self._shown = shown
         self._lock = asyncio.Lock()
+        self.overridden: Mapping[str, str] = {}  # key: where a value comes from that overrides the one in the file
 
     async def update(self, body: bytes, peer: str) -> None:
         """Apply the `key=value` lines of a request, all or none.
@@ -62,6 +63,11 @@ class Configuration:
             if self._file is not None and changes:
                 values = {change.name: change.after for change in changes}
                 await asyncio.get_running_loop().run_in_executor(None, set_values, self._file, values)
+                for name in set(values) & set(self.overridden):
+                    log.warning(
+                        "configuration change lasts until the next start key=%s overridden_by=%s",
+                        name, f'"{self.overridden[name]}"',
+                    )  # fmt: skip
             self._apply(changes, peer)
 
     async def reload(self, parts: Iterable[Any]) -> list[str]:
