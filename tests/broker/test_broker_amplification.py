@@ -155,7 +155,7 @@ def test_relays_that_wait_hold_no_message() -> None:
         async with wire() as w:
             sent = await w.send(body=b"x")
             group, member = Mock(), Mock(spec=Connection, closed=False, output_full=True)
-            group.members = {member: Mock(client_id="c")}
+            group.members = {member: Mock(client_id="c", version=407)}
             w.broker.clients.consumers["G"] = group
             who = {"consumerGroup": "G", "clientId": "c", "msgId": sent.ext["msgId"], "brokerName": "b"}
             answer = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who)
