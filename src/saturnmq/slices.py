@@ -20,12 +20,13 @@ from typing import Any, Final, TypeVar
 from saturnmq.protocol.bodies import Body
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
-from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.command import FRAME_BYTES_MAX, Command
 
 log = logging.getLogger(__name__)
 
 SLICE_SECONDS: Final = 0.003
 WAITING_MAX: Final = 256
+_HEAD_BYTES: Final = 1024  # of the frame of an answer, without its body
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -48,9 +49,20 @@ def _advance(work: Steps[T], seconds: float) -> None:
 
 
 class Slices:
-    """Runs work in slices. waiting_max: limit on work that waits or runs; more is rejected."""
+    """Runs work in slices.
 
-    def __init__(self, *, first_seconds: float = SLICE_SECONDS, waiting_max: int = WAITING_MAX) -> None:
+    waiting_max: limit on work that waits or runs; more is rejected. frame_bytes_max: limit on the frame of an answer, at least
+    the default one. body_bytes_max: what that leaves for a body.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_seconds: float = SLICE_SECONDS,
+        waiting_max: int = WAITING_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self.body_bytes_max: Final = max(frame_bytes_max, FRAME_BYTES_MAX) - _HEAD_BYTES
         self._first_seconds = first_seconds
         self._waiting_max = waiting_max
         self._waiting: dict[object, float] = {}  # arrival of each, in order; event-loop seconds
@@ -84,6 +96,14 @@ class Slices:
         """For how long the first of them has, in ms; 0 without."""
         first = next(iter(self._waiting.values()), None)
         return 0 if first is None else int((asyncio.get_running_loop().time() - first) * 1000)
+
+    def reply(self, request: Command, body: Body | Iterator[bytes]) -> Steps[Command]:
+        """The successful response with a body, or the pieces of one, encoded in steps. Raises ResponseError 1 above a frame."""
+        return request.reply(body=(yield from self.joined(body.pieces() if isinstance(body, Body) else body)))
+
+    def joined(self, pieces: Iterator[bytes]) -> Steps[bytes]:
+        """Join the pieces of a body in steps. Raises ResponseError 1 as soon as they exceed a frame."""
+        return joined(pieces, self.body_bytes_max)
 
     async def result(self, work: Steps[T]) -> T:
         """The result of the work. Raises as `run`."""
@@ -204,9 +224,3 @@ def joined(pieces: Iterator[bytes], bytes_max: int | None = None) -> Steps[bytes
         parts.append(piece)
         yield
     return b"".join(parts)
-
-
-def reply(request: Command, body: Body | Iterator[bytes]) -> Steps[Command]:
-    """The successful response with a body, or the pieces of one, encoded in steps."""
-    pieces = body.pieces() if isinstance(body, Body) else body
-    return request.reply(body=(yield from joined(pieces)))

@@ -191,7 +191,7 @@ def test_slices_reject_what_exceeds_the_limit_of_waiting_work() -> None:
         slices = Slices(first_seconds=SLICE_SECONDS / 10, waiting_max=2)
         assert slices.run(short()) == 1
         running = [asyncio.ensure_future(slices.result(endless())) for _ in range(2)]
-        while slices._waiting < 2:
+        while slices.waiting < 2:
             await asyncio.sleep(0)
         with pytest.raises(ResponseError, match="OVERLOAD"):
             slices.run(endless())
@@ -199,6 +199,6 @@ def test_slices_reject_what_exceeds_the_limit_of_waiting_work() -> None:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        assert slices._waiting == 0
+        assert slices.waiting == 0
 
     run(work)

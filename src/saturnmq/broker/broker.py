@@ -206,7 +206,7 @@ class Broker:
             properties=self.store.properties,
             queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.role.slave else 0,
         )
-        self._slices = Slices()
+        self._slices = Slices(frame_bytes_max=self._net.frame_bytes_max)
         self.watermark = Watermark(self.in_flight, self.long_polling, self._slices, lambda: self.admission.late_ms)
         self.reporting = Reporting(self.stats, self.watermark, self._clock_ms, lambda: settings.stats_lines_max)
         self.registrar = Registrar(
@@ -294,7 +294,7 @@ class Broker:
         yield send
         yield ReplyContext(send, clients, PendingReplies(settings.reply_queue_max))
         yield TransactionContext(master, self.rejections)
-        yield MessageContext(settings, store, clients)
+        yield MessageContext(settings, store, clients, slices)
         yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.rejections,
                             clock_ms, Slices(first_seconds=HEARTBEAT_SECONDS), slices)  # fmt: skip
         yield OffsetContext(store, topics, groups, offsets, master, slices)

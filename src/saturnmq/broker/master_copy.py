@@ -28,6 +28,7 @@ from saturnmq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, Subs
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import GetAllConsumerOffset
 from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.slices import Slices, Steps
 from saturnmq.store import MessageStore, StateFile
@@ -40,6 +41,7 @@ PERIOD_SECONDS: Final = 10.0
 TIMEOUT_MS: Final = 3000
 REACH_SECONDS: Final = 2.0  # how long the log here may take to have what a copied progress covers, before the next copy
 _LOOKS: Final = 40  # in that time
+_PAGES_MAX: Final = 1000  # of the table of offsets
 _Offsets = dict[str, dict[int, int]]
 _T = TypeVar("_T")
 
@@ -142,8 +144,8 @@ class MasterCopy:
             log.warning("copy from master failed table=%s master=%s error=%s", what, address, text)
         self._errors[what] = text
 
-    async def _ask(self, address: str, code: RequestCode) -> Command:
-        request = Command(code)
+    async def _ask(self, address: str, code: RequestCode, ext: dict[str, str] | None = None) -> Command:
+        request = Command(code, ext=ext or {})
         if self._signer is not None:
             self._signer.sign(request)
         answer = await self._client.invoke(address, request, TIMEOUT_MS)
@@ -177,8 +179,19 @@ class MasterCopy:
         Offsets that clients committed here while the master was down are kept until the master has newer ones, and a reset on
         the master reaches the slave, too.
         """
-        found = await self._table(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable.decode)
-        self._masters = await self._slices.result(self._take_offsets(found.offset_table))
+        found: _Offsets = {}
+        start: str | None = None
+        for _ in range(_PAGES_MAX):
+            ext = GetAllConsumerOffset(paged=True, start_group=start).to_ext()
+            answer = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ext)
+            page = await asyncio.get_running_loop().run_in_executor(
+                None, ConsumerOffsetTable.decode, answer.body or b""
+            )
+            found |= page.offset_table
+            start = answer.ext.get("nextGroup")
+            if not start:
+                break
+        self._masters = await self._slices.result(self._take_offsets(found))
         await self._offsets.save()
 
     def _take_offsets(self, found: _Offsets) -> Steps[_Offsets]:

@@ -38,7 +38,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.slices import LongAnswer, Steps, reply
+from saturnmq.slices import LongAnswer, Steps
 from saturnmq.statistics import LAST_MINUTE
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -83,7 +83,7 @@ async def update_topic(
 
 def all_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_TOPIC_CONFIG (21)."""
-    return ctx.slices.run(reply(request, ctx.topics.pieces()))
+    return ctx.slices.run(ctx.slices.reply(request, ctx.topics.pieces()))
 
 
 def topic_config(ctx: AdminContext, connection: Connection, request: Command, header: h.GetTopicConfig) -> Command:
@@ -140,7 +140,7 @@ async def update_group(ctx: AdminContext, connection: Connection, request: Comma
 
 def all_groups(ctx: AdminContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
-    return ctx.slices.run(reply(request, ctx.groups.pieces()))
+    return ctx.slices.run(ctx.slices.reply(request, ctx.groups.pieces()))
 
 
 async def delete_group(
@@ -183,7 +183,7 @@ def _topic_stats(ctx: ProgressContext, request: Command, config: TopicConfig) ->
         queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
         table[queue] = TopicOffset(max(low, 0), max(high, 0), max(updated, 0))
         yield
-    return (yield from reply(request, TopicStatsTable(table)))
+    return (yield from ctx.slices.reply(request, TopicStatsTable(table)))
 
 
 def read_width(config: TopicConfig) -> int:
@@ -206,7 +206,7 @@ def consume_stats(
 
 
 def _consume_stats(ctx: ProgressContext, request: Command, group: str, topics: list[str]) -> Steps[Command]:
-    return (yield from reply(request, (yield from consume_stats_of(ctx, group, topics))))
+    return (yield from ctx.slices.reply(request, (yield from consume_stats_of(ctx, group, topics))))
 
 
 def consume_stats_of(
@@ -247,7 +247,7 @@ def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Comma
     """Serve QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe the topic or have offsets for it."""
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
-    return ctx.slices.run(reply(request, GroupList(names)))
+    return ctx.slices.run(ctx.slices.reply(request, GroupList(names)))
 
 
 async def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:

@@ -33,7 +33,7 @@ from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
-from saturnmq.slices import LongAnswer, Steps, reply
+from saturnmq.slices import LongAnswer, Steps
 
 VERSION_AHEAD_MS: Final = (
     86_400_000  # a subscription's version is its client's time; a greater one would never be replaced
@@ -217,7 +217,7 @@ def consumer_connections(
         group.message_model,
         group.consume_from_where,
     )
-    return ctx.slices.run(reply(request, body))
+    return ctx.slices.run(ctx.slices.reply(request, body))
 
 
 def producer_connections(
@@ -228,7 +228,9 @@ def producer_connections(
     if not members:
         text = f"the producer group[{header.producer_group}] not exist"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
-    return ctx.slices.run(reply(request, ProducerConnection([_connection(c, info) for c, info in members.items()])))
+    return ctx.slices.run(
+        ctx.slices.reply(request, ProducerConnection([_connection(c, info) for c, info in members.items()]))
+    )
 
 
 def all_producers(ctx: ClientContext, connection: Connection, request: Command, header: object) -> LongAnswer:
@@ -246,4 +248,4 @@ def _all_producers(ctx: ClientContext, request: Command) -> Steps[Command]:
             for c, info in members.items()
         ]
         yield
-    return (yield from reply(request, ProducerTableInfo(data)))
+    return (yield from ctx.slices.reply(request, ProducerTableInfo(data)))

@@ -95,6 +95,7 @@ class MessageContext:
     settings: BrokerSettings
     store: MessageStore
     clients: Clients
+    slices: Slices
 
 
 @dataclass(frozen=True, slots=True)

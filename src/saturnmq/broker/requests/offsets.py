@@ -6,6 +6,7 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 from saturnmq.broker.requests.context import OffsetContext
+from saturnmq.broker.requests.pages import PAGE_BYTES, groups_from
 from saturnmq.broker.services.delay import END_FIELD
 from saturnmq.broker.services.timer import PROGRESS_FIELD
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
@@ -16,7 +17,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.slices import LongAnswer, reply
+from saturnmq.slices import LongAnswer, Steps
 
 
 def query(ctx: OffsetContext, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
@@ -60,9 +61,32 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     return request.reply()
 
 
-def all_consumer_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> LongAnswer:
-    """Serve GET_ALL_CONSUMER_OFFSET (43)."""
-    return ctx.slices.run(reply(request, ctx.offsets.pieces()))
+def all_consumer_offsets(
+    ctx: OffsetContext, connection: Connection, request: Command, header: h.GetAllConsumerOffset
+) -> LongAnswer:
+    """Serve GET_ALL_CONSUMER_OFFSET (43), in pages if asked for."""
+    if not header.paged:
+        return ctx.slices.run(ctx.slices.reply(request, ctx.offsets.pieces()))
+    return ctx.slices.run(_page(ctx, request, groups_from(ctx.offsets.groups(), header.start_group)))
+
+
+def _page(ctx: OffsetContext, request: Command, groups: list[str]) -> Steps[Command]:
+    parts: list[bytes] = []
+    size, following = 0, None
+    for group in groups:
+        if size >= PAGE_BYTES:
+            following = group
+            break
+        part = yield from ctx.slices.joined(ctx.offsets.entries(group))
+        if parts and size + len(part) > ctx.slices.body_bytes_max:
+            following = group
+            break
+        if part:
+            parts.append(part)
+            size += len(part) + 1
+        yield
+    body = yield from ctx.slices.joined(iter((b'{"offsetTable":{', b",".join(parts), b"}}")))
+    return request.reply(body=body, ext=h.GroupPage(next_group=following).to_ext())
 
 
 def all_delay_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:

@@ -9,6 +9,7 @@ import logging
 
 from saturnmq.broker.requests.admin import ENTRIES_MAX, consume_stats_of, write_width
 from saturnmq.broker.requests.context import ProgressContext
+from saturnmq.broker.requests.pages import PAGE_BYTES, groups_from
 from saturnmq.broker.requests.relay import require_offset_push
 from saturnmq.net import Connection, SendFailed
 from saturnmq.protocol.bodies import (
@@ -20,13 +21,13 @@ from saturnmq.protocol.bodies import (
     TopicConfig,
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
-from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.json_dialect import dumps
 from saturnmq.protocol.names import group_problem
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.slices import LongAnswer, Steps, joined, reply
+from saturnmq.slices import LongAnswer, Steps
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
     """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
     Without isForce no queue moves forward. A queue without a committed offset starts at the time. Clients in C++ get the list
-    form of the offsets; with that language in the request (option -c of mqadmin) every client does whose language is not Java.
+    form of the offsets. With that language in the request (mqadmin resetOffsetByTime -c) all clients do but those in Java.
     """
     topic, group = header.topic, header.group
     config = ctx.topics.get(topic)
@@ -68,12 +69,12 @@ def _reset(
         )
         return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, text)
     require_offset_push(live)
-    as_map = yield from joined(body.pieces())
+    as_map = yield from ctx.slices.joined(body.pieces())
     as_list, for_cpp = b"", request.language == Language.CPP
     for member, info in list(live.members.items()):
         wants_list = info.language == Language.CPP or (for_cpp and info.language != Language.JAVA)
         if wants_list and not as_list:
-            as_list = yield from joined(body.list_pieces())
+            as_list = yield from ctx.slices.joined(body.list_pieces())
         push = Command(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=header.to_ext(), body=as_list if wants_list else as_map
         )
@@ -108,7 +109,7 @@ def _time_span(ctx: ProgressContext, request: Command, config: TopicConfig, grou
     for queue_id in range(config.write_queue_nums):
         spans.append(_span(ctx, config, group, queue_id))
         yield
-    return (yield from reply(request, ConsumeTimeSpans(spans)))
+    return (yield from ctx.slices.reply(request, ConsumeTimeSpans(spans)))
 
 
 def _span(ctx: ProgressContext, config: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
@@ -155,7 +156,7 @@ def _correction(ctx: ProgressContext, request: Command, header: h.QueryCorrectio
     for queue_id, offset in ctx.offsets.of(header.topic, header.compare_group).items():
         if least.get(queue_id, _LONG_MAX) > offset:
             least[queue_id] = _LONG_MAX
-    return (yield from reply(request, QueryCorrectionOffsetBody(least)))
+    return (yield from ctx.slices.reply(request, QueryCorrectionOffsetBody(least)))
 
 
 async def clone(ctx: ProgressContext, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
@@ -187,27 +188,47 @@ def _clone(ctx: ProgressContext, header: h.CloneGroupOffset, peer: str) -> Steps
 def all_consume_stats(
     ctx: ProgressContext, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
 ) -> LongAnswer:
-    """Serve GET_BROKER_CONSUME_STATS (317): progress of every group in write queues; with isOrder for ordered topics only."""
+    """Serve GET_BROKER_CONSUME_STATS (317): progress of every group in write queues, in pages if asked for.
+
+    With isOrder for ordered topics only.
+    """
     return ctx.slices.run(_all_consume_stats(ctx, request, header))
 
 
 def _all_consume_stats(ctx: ProgressContext, request: Command, header: h.GetBrokerConsumeStats) -> Steps[Command]:
-    """The body is a ConsumeStatsList, encoded topic by topic."""
-    groups, total, left = [], 0, ENTRIES_MAX
-    for group in list(ctx.groups.table):
-        found = []
-        for topic in ctx.offsets.topics_of(group):
-            config = ctx.topics.get(topic)
-            if config is None or (header.is_order and not config.order):
-                yield
-                continue
-            stats = yield from consume_stats_of(ctx, group, [topic], write_width, left)
-            if stats.offset_table:
-                left -= len(stats.offset_table)
-                total += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
-                found.append((yield from joined(stats.pieces())))
-        groups.append(b"{%b:[%b]}" % (dumps(group), b",".join(found)))
-        yield
-    address = dumps(ctx.identity.address)
-    body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (address, b",".join(groups), total)
-    return request.reply(body=body)
+    """The body is a ConsumeStatsList, encoded topic by topic; with paged, as many groups as fit."""
+    parts: list[bytes] = []
+    size, total, left, following = 0, 0, ENTRIES_MAX, None
+    for group in groups_from(ctx.groups.table, header.start_group if header.paged else None):
+        if header.paged and size >= PAGE_BYTES:
+            following = group
+            break
+        try:
+            part, entries, lag = yield from _group_stats(ctx, group, header.is_order, left)
+        except ResponseError:
+            if not header.paged or not parts:
+                raise
+            following = group  # it gets a page of its own
+            break
+        parts.append(part)
+        size, total, left = size + len(part) + 1, total + lag, left - entries
+    head = b'{"brokerAddr":%b,"consumeStatsList":[' % dumps(ctx.identity.address)
+    body = yield from ctx.slices.joined(iter((head, b",".join(parts), b'],"totalDiff":%d}' % total)))
+    return request.reply(body=body, ext=h.GroupPage(next_group=following).to_ext())
+
+
+def _group_stats(ctx: ProgressContext, group: str, ordered: bool, left: int) -> Steps[tuple[bytes, int, int]]:
+    """The entry of a group, the number of its queues and their lag. Raises ResponseError for more than `left` queues."""
+    found, entries, lag = [], 0, 0
+    for topic in ctx.offsets.topics_of(group):
+        config = ctx.topics.get(topic)
+        if config is None or (ordered and not config.order):
+            yield
+            continue
+        stats = yield from consume_stats_of(ctx, group, [topic], write_width, left - entries)
+        if stats.offset_table:
+            entries += len(stats.offset_table)
+            lag += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
+            found.append((yield from ctx.slices.joined(stats.pieces())))
+    yield
+    return b"{%b:[%b]}" % (dumps(group), b",".join(found)), entries, lag

@@ -19,7 +19,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.json_dialect import dumps
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.slices import LongAnswer, Steps, reply
+from saturnmq.slices import LongAnswer, Steps
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 
@@ -48,7 +48,7 @@ def queue_units(
     if not queue.min_offset <= header.index < queue.max_offset:
         text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return request.reply(ResponseCode.SUCCESS, text, body=body.encode())
-    return ctx.slices.run(_units(request, body, queue, header, accepts))
+    return ctx.slices.run(_units(ctx, request, body, queue, header, accepts))
 
 
 class _Accepts:
@@ -71,6 +71,7 @@ class _Accepts:
 
 
 def _units(
+    ctx: ProgressContext,
     request: Command,
     body: QueryConsumeQueueResponse,
     queue: ConsumeQueue,
@@ -91,7 +92,7 @@ def _units(
         unit.eval = accepts.unit(code, content.store_ms if content else 0, content.bit_map if content else b"")
         body.queue_data.append(unit)
         yield
-    return (yield from reply(request, body))
+    return (yield from ctx.slices.reply(request, body))
 
 
 def bits(bit_map: bytes) -> str:

@@ -135,4 +135,6 @@ async def consumer_status(
             raise response_error(ResponseCode.SYSTEM_ERROR, f"{info.client_id} answered {error}") from error
         except SaturnError:
             continue
-    return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())
+    return await ctx.slices.result(
+        ctx.slices.reply(request, GetConsumerStatusBody(consumer_table=table).client_pieces())
+    )

@@ -96,7 +96,7 @@ ROUTES: Final = (
     Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_ENDS, needs=(_TOPIC,)),
     Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_ENDS, needs=(_TOPIC,)),
     Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets, needs=_LISTING),
+    Route(Code.GET_ALL_CONSUMER_OFFSET, h.GetAllConsumerOffset, offsets.all_consumer_offsets, needs=_LISTING),
     Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
     # topics and groups
     Route(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),

@@ -6,7 +6,7 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
@@ -123,6 +123,17 @@ class Offsets:
         self.dirty |= count > 0
         return count
 
+    def groups(self) -> Iterable[str]:
+        """Names of all groups that have offsets."""
+        return self._table.keys()
+
+    def entries(self, group: str) -> Iterator[bytes]:
+        """The entries of a group in GET_ALL_CONSUMER_OFFSET, separated by commas, in pieces."""
+        mark = b""
+        for topic, queues in list(self._table.get(group, {}).items()):
+            yield mark + _entry(topic, group, queues)
+            mark = b","
+
     def topics_of(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""
         return list(self._table.get(group, ()))
@@ -182,11 +193,10 @@ def _pieces(groups: list[tuple[str, dict[str, dict[int, int]]]]) -> Iterator[byt
     mark = b'{"offsetTable":{'
     for group, topics in groups:
         for topic, queues in list(topics.items()):
-            yield (
-                mark
-                + dumps(f"{topic}@{group}")
-                + b":"
-                + dumps({str(queue): offset for queue, offset in queues.items()})
-            )
+            yield mark + _entry(topic, group, queues)
             mark = b","
     yield b"}}" if mark == b"," else b'{"offsetTable":{}}'
+
+
+def _entry(topic: str, group: str, queues: dict[int, int]) -> bytes:
+    return dumps(f"{topic}@{group}") + b":" + dumps({str(queue): offset for queue, offset in queues.items()})

@@ -78,6 +78,15 @@ class GetConsumerStatusBody(Body):
     message_queue_table: dict[MessageQueue, QueueOffset] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, QueueOffset]] = field(default_factory=dict)
 
+    def client_pieces(self) -> Iterator[bytes]:
+        """`encode` of consumer_table alone, in pieces of one client."""
+        mark = b'{"consumerTable":{'
+        for client, offsets in self.consumer_table.items():
+            own = GetConsumerStatusBody(offsets).encode().partition(b'"messageQueueTable":')[2][:-1]
+            yield mark + dumps(client) + b":" + own
+            mark = b","
+        yield b'},"messageQueueTable":{}}' if self.consumer_table else mark + b'},"messageQueueTable":{}}'
+
 
 @body()
 class Connection(Body):

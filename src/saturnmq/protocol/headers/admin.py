@@ -302,9 +302,30 @@ class ViewBrokerStatsData(Header):
 
 @header()
 class GetBrokerConsumeStats(Header):
-    """GET_BROKER_CONSUME_STATS (317)."""
+    """GET_BROKER_CONSUME_STATS (317). paged and start_group: as in GetAllConsumerOffset."""
 
     is_order: bool
+    paged: bool | None = None
+    start_group: str | None = None
+
+
+@header()
+class GetAllConsumerOffset(Header):
+    """GET_ALL_CONSUMER_OFFSET (43).
+
+    SaturnMQ extension: with paged the answer has the groups from start_group on, as many as fit, and next_group if any are left.
+    Brokers of Apache RocketMQ answer with all groups.
+    """
+
+    paged: bool | None = None
+    start_group: str | None = None
+
+
+@header()
+class GroupPage(Header):
+    """Response with a page of groups (43, 317): the start_group of the next page, absent on the last one."""
+
+    next_group: str | None = None
 
 
 @header()
