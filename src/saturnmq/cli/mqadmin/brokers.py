@@ -244,7 +244,7 @@ async def clean_unused_topic(call: Call) -> int | None:
 
 
 async def _clean(call: Call, clean: Callable[[Iterable[str]], Awaitable[dict[str, SaturnError]]]) -> int | None:
-    """Clean one broker, a cluster or all brokers; print one word. mqadmin says `false` where there is no broker."""
+    """Clean one broker, a cluster or all brokers; print one word. The word is `false` where there is no broker, as in 4.9.7."""
     options = call.options
     if "b" in options:
         addresses = [options.text("b")]

@@ -279,7 +279,7 @@ async def topic_list(call: Call) -> None:
 async def allocate_mq(call: Call) -> None:
     """Print how consumers with these addresses divide the queues of a topic.
 
-    mqadmin divides them in the order of a hash table, which clients do not; --strategy prints what clients compute.
+    4.9.7 divides them in the order of a hash table, which clients do not; --strategy prints what clients compute.
     """
     queues = await call.admin.topics.readable_queues(call.options.text("t"))
     if not queues:
