@@ -83,7 +83,8 @@ def admin_lines(command: AdminCommand) -> Iterator[str]:
     yield from ("| option | meaning |", "|---|---|")
     for one in command.all_options:
         value = f" {one.long.upper()}" if one.value else ""
-        yield f"| `-{one.letter}, --{one.long}{cell(value)}` | {cell(one.help)}{'; required' if one.required else ''} |"
+        letter = f"-{one.letter}, " if one.letter else ""
+        yield f"| `{letter}--{one.long}{cell(value)}` | {cell(one.help)}{'; required' if one.required else ''} |"
 
 
 def page() -> str:

@@ -121,6 +121,8 @@ def test_query_cq_prints_units(admin_cli: AdminCli, admin_client: saturnmq.sync.
     unit = r"ConsumeQueueData\{physicOffset=\d+, physicSize=\d+, tagsCode=2598919, extendDataJson='null', "
     assert re.fullmatch(unit + r"bitMap='null', eval=false, msg='null'\}", lines[4]) and lines[5] == LINE
     assert [line for line in lines if line.startswith("idx: ")] == [f"idx: {at}" for at in range(1, 11)]
+    code, bounds, err = admin_cli.run("queryCq", "-t", "b-units", "-q", "0", "-i", "99")
+    assert (code, bounds) == (0, f"Queue data: \nmax: 12, min: 0\n{LINE}\n") and "Index 99 of 0@b-units" in err
     few = admin_cli.json("queryCq", "-t", "b-units", "-q", "0", "-i", "3", "-c", "2", "-b", "{broker}")
     assert [row["index"] for row in few["rows"]] == [3, 4] and (few["max_index"], few["min_index"]) == (12, 0)
 

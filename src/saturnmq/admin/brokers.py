@@ -51,6 +51,14 @@ class BrokerState:
 
 
 @dataclass(frozen=True)
+class ConsumeQueueUnits:
+    """Units of a consume queue with its bounds, and the broker's remark, such as that there is no such index."""
+
+    response: QueryConsumeQueueResponse
+    remark: str
+
+
+@dataclass(frozen=True)
 class TimedSend:
     """One send: its duration in whole ms, and the receipt or the error."""
 
@@ -132,11 +140,16 @@ class Brokers:
 
     async def consume_queue(
         self, address: str, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
-    ) -> QueryConsumeQueueResponse:
-        """Units of a consume queue from `index` (321), and what the filter of a group makes of them. Raises ResponseError."""
+    ) -> ConsumeQueueUnits:
+        """Units of a consume queue from `index` (321), and what the filter of a group makes of them.
+
+        Raises ResponseError, and SaturnError for an index outside the queue, for which Apache sends no bounds.
+        """
         header = h.QueryConsumeQueue(topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group)
         answer = await self._connection.read(address, RequestCode.QUERY_CONSUME_QUEUE, header)
-        return QueryConsumeQueueResponse.decode(answer.body) if answer.body else QueryConsumeQueueResponse()
+        if not answer.body:
+            raise SaturnError(answer.remark or f"{address} sent nothing of queue {queue_id} of {topic}", broker=address)
+        return ConsumeQueueUnits(QueryConsumeQueueResponse.decode(answer.body), answer.remark or "")
 
     # ---- cleaning
 

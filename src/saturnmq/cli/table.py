@@ -93,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option], **mo
 
 def sentence(text: str) -> str:
     """The text with a capital letter and a full stop."""
-    return text[0].upper() + text[1:] + "."
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!")) else ".")
 
 
 def parser_of(

@@ -18,7 +18,8 @@ from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import fixed, indented, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Shown, Time
-from saturnmq.cli.output import EXIT_FAILED
+from saturnmq.cli.output import EXIT_FAILED, warn
+from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import ConsumeQueueData, ConsumeStatsList
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -186,10 +187,12 @@ async def query_cq(call: Call) -> None:
         address = (read_address(brokers[0]) if brokers else None) or ""
         if not address:
             raise ConfigError(f"No topic route data! No broker serves topic {topic}")
-    found = await call.admin.brokers.consume_queue(
+    units = await call.admin.brokers.consume_queue(
         address, topic, queue_id, index, count=options.integer("c", 10), group=options.text("g") or None
     )
-    out = call.out
+    out, found = call.out, units.response
+    if units.remark and not found.queue_data:
+        warn(f"warning: {escaped(units.remark)}")
     if found.subscription_data is not None:
         data = found.subscription_data.to_json()
         sets = {name: tuple(data.get(name, ())) for name in ("tagsSet", "codeSet")}
