@@ -172,4 +172,30 @@ BENCHMARKS: Final = (
     ),
 )  # fmt: skip
 
-EVERYDAY: Final = (*MESSAGES, *CHECKS, *BENCHMARKS)
+VIEWS: Final = (
+    Command(
+        "top",
+        "brokers, topics by rate and groups by lag, as they change",
+        "saturnmq top -n 127.0.0.1:9876 --interval 2s",
+        "saturnmq.cli.everyday.top:run_top",
+        (
+            option("--interval", metavar="DURATION", default="5s", help="between two looks at the cluster (default 5s)"),
+            option("--rows", type=count, metavar="N", default=20, help="of topics and of groups, at most (default 20)"),
+            flag("--once", help="print one view and end"),
+            *CLUSTER,
+        ),
+    ),
+    Command(
+        "completion",
+        "the script that completes commands, options, topics and groups in a shell",
+        "saturnmq completion bash > ~/.local/share/bash-completion/completions/saturnmq",
+        "saturnmq.cli.everyday.completion:run_completion",
+        (
+            option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
+            option("--line", metavar="TEXT", help="print what may follow this line instead of the script"),
+            *CLUSTER,
+        ),
+    ),
+)  # fmt: skip
+
+EVERYDAY: Final = (*MESSAGES, *CHECKS, *VIEWS, *BENCHMARKS)

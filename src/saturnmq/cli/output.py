@@ -60,10 +60,11 @@ def show(table: Table) -> None:
 def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Print rows, of which there is at least one, as a table with their keys as header."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*rows[0], box=None)
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    for row in rows:  # Text: a name with brackets is no markup
+        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
     show(table)
 
 

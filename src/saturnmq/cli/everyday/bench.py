@@ -32,6 +32,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 
 GROUP: Final = "saturnmq-bench"
 FAILURES_MAX: Final = 10  # of one task, one after the other
+PULLS_MAX: Final = 8  # at a time
 GRACE_SECONDS: Final = 10.0  # for messages that are on their way when the last one was sent
 RUN: Final = struct.Struct("!8sQ")  # of an end-to-end message: the run, and when it was due, ns of the monotonic clock
 
@@ -123,7 +124,7 @@ async def _sender(
 
 
 def run_consume(args: argparse.Namespace) -> int:
-    """Measure reading what is stored: one pull at a time of every queue, without a group. Latencies are those of pulls."""
+    """Measure reading what is stored: eight queues at a time, without a group. Latencies are those of pulls."""
 
     async def main(client: Client, plan: Plan, found: Measurement, progress: Progress) -> None:
         puller = client.puller()
@@ -131,14 +132,17 @@ def run_consume(args: argparse.Namespace) -> int:
         ends = await asyncio.gather(*(puller.max_offset(queue) for queue in queues))
         begins = await asyncio.gather(*(puller.min_offset(queue) for queue in queues))
 
+        limit = asyncio.Semaphore(PULLS_MAX)
+
         async def read(queue: MessageQueue, offset: int, end: int) -> None:
             while offset < end:
                 wanted = plan.take(min(PULL_MESSAGES_MAX, end - offset))
                 if not wanted:
                     return
-                began = time.monotonic()
-                result = await puller.pull(queue, offset, max_count=wanted, bulk_bytes=PULL_BYTES_MAX)
-                messages, now = result.messages(), time.monotonic()
+                async with limit:
+                    began = time.monotonic()
+                    result = await puller.pull(queue, offset, max_count=wanted, bulk_bytes=PULL_BYTES_MAX)
+                    messages, now = result.messages(), time.monotonic()
                 plan.give_back(wanted - len(messages))
                 found.add(now, now - began, len(messages), sum(len(message.body) for message in messages))
                 progress.at(found.messages)

@@ -1,6 +1,8 @@
 """Reads all queues of a topic by offset, without a group: first the backlog in the order of store time, then new messages.
 
-Memory is bounded: of each queue at most one answer to a pull is held, which a broker limits to 256 KiB or one message.
+Memory is bounded: of each queue at most one answer to a pull is held. A topic with many queues is read in smaller pulls, so that
+all answers together have about 16 MiB, unless single messages are larger. Apache brokers limit a pull by themselves, to 32 messages
+and 256 KiB.
 
 Requirements: PL-05, UX-05.
 """
@@ -27,6 +29,8 @@ from saturnmq.protocol.errors import SaturnError
 
 PULL_MESSAGES_MAX: Final = 512
 PULL_BYTES_MAX: Final = 256 * 1024
+PULL_BYTES_MIN: Final = 16 * 1024
+HELD_BYTES: Final = 16 * 1024 * 1024  # of all queues together
 CALLS_MAX: Final = 32  # queues asked at the same time while a reader starts
 LONG_POLL_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 1.0
@@ -55,6 +59,7 @@ class TopicReader:
         self._start = start
         self._starts = starts
         self._queues: list[_Queue] = []
+        self._pull_bytes = PULL_BYTES_MIN
 
     async def backlog(self) -> AsyncGenerator[list[Message[bytes]], None]:
         """What is stored from the start on, in order of store time, until the ends that the queues had at first."""
@@ -66,7 +71,9 @@ class TopicReader:
                 await self._fill(found)
                 return found
 
-        self._queues = await _all([opened(queue) for queue in await self._puller.refresh(self._topic)])
+        queues = await self._puller.refresh(self._topic)
+        self._pull_bytes = max(PULL_BYTES_MIN, min(PULL_BYTES_MAX, HELD_BYTES // max(len(queues), 1)))
+        self._queues = await _all([opened(queue) for queue in queues])
         heap = [(_stored(each), number) for number, each in enumerate(self._queues) if each.messages]
         heapq.heapify(heap)
         while heap:
@@ -158,7 +165,7 @@ class TopicReader:
             queue.queue,
             queue.offset,
             max_count=PULL_MESSAGES_MAX,
-            bulk_bytes=PULL_BYTES_MAX,
+            bulk_bytes=self._pull_bytes,
             expression=self._wanted,
             wait=wait,
         )

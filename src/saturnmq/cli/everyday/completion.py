@@ -1,0 +1,181 @@
+"""`saturnmq completion`: the script of a shell, and the words that may follow a line.
+
+The script calls `saturnmq completion bash --line TEXT` for every completion. Commands and options come from the command table,
+names of topics and groups from the cluster if it answers in time. Only names that a shell takes literally are offered.
+
+Requirements: CLI-05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from saturnmq.cli.output import EXIT_DONE, write
+from saturnmq.cli.table import Command, Option
+
+if TYPE_CHECKING:
+    from saturnmq.cli.mqadmin.options import Opt
+
+NAMES_SECONDS_MAX: Final = 0.3
+NAMES_MAX: Final = 1000
+_LITERAL: Final = re.compile(r"[A-Za-z0-9_%.-]{1,255}")
+_TOPICS: Final = {"topic", "--topic"}
+_GROUPS: Final = {"--group", "--groupName", "--consumerGroup"}
+_NAME_SERVERS: Final = {"--name-servers", "--namesrvAddr"}
+
+SCRIPTS: Final = {
+    "bash": """\
+_saturnmq() {
+    local IFS=$'\\n'
+    COMPREPLY=($(saturnmq completion bash --line "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
+}
+complete -o default -F _saturnmq saturnmq
+""",
+    "zsh": """\
+#compdef saturnmq
+_saturnmq() {
+    local -a words_found
+    words_found=("${(@f)$(saturnmq completion zsh --line "${BUFFER[1,CURSOR]}" 2>/dev/null)}")
+    if [[ -n ${words_found[1]} ]]; then compadd -a words_found; else _files; fi
+}
+compdef _saturnmq saturnmq
+""",
+    "fish": """\
+complete -a '(saturnmq completion fish --line (commandline -cp | string collect) 2>/dev/null)' -c saturnmq
+""",
+}
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    """Print the script of the shell, or what may follow the line of --line."""
+    if args.line is None:
+        write(SCRIPTS[args.shell].rstrip("\n"))
+        return EXIT_DONE
+    from saturnmq.cli.commands import COMMANDS, COMMON
+
+    commands = [*COMMANDS, *admin_commands()]
+
+    def names(kind: str, given: str | None) -> list[str]:
+        return names_of_cluster(args, kind, given)
+
+    for word in candidates(words_of(args.line), commands, COMMON, names):
+        write(word)
+    return EXIT_DONE
+
+
+def admin_commands() -> list[Command]:
+    """The commands in mqadmin's form as rows of the command table: names and options only."""
+    from saturnmq.cli.mqadmin.table import COMMANDS
+
+    def option(one: Opt) -> Option:
+        names = [f"-{one.letter}"] if one.letter else []
+        return Option((*names, f"--{one.long.strip()}"), {} if one.value else {"action": "store_true"})
+
+    return [
+        Command(f"admin {one.name}", one.help, one.example, one.function, tuple(map(option, one.all_options)))
+        for one in COMMANDS
+    ]
+
+
+def words_of(line: str) -> list[str]:
+    """The words after the program's name; the last one is the one to complete, empty after a blank."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # an open quotation mark
+        words = line.split()
+    if not line or line[-1].isspace():
+        words.append("")
+    return words[1:]
+
+
+def candidates(
+    words: Sequence[str],
+    commands: Sequence[Command],
+    common: Sequence[Option],
+    names: Callable[[str, str | None], list[str]],
+) -> list[str]:
+    """What the last word may become. names: those of the cluster, by kind `topics` or `groups` and the value of -n, if given."""
+    *before, last = words or [""]
+    command, positions, waiting, servers = _parsed(before, commands, common)
+    options = [*(command.options if command else ()), *common]
+    if waiting is not None:
+        found = _values(waiting, names, servers)
+    elif last.startswith("-"):
+        found = [name for each in options for name in each.names if name.startswith("--")]
+    else:
+        prefix = f"{command.name} " if command else ""
+        depth = prefix.count(" ")
+        found = [one.name[len(prefix) :] for one in commands if one.name.startswith(prefix)]
+        found = [word for word in found if " " not in word]
+        places = [each for each in options if not each.names[0].startswith("-")]
+        if positions - depth < len(places) and not found:
+            found = _values(places[positions - depth], names, servers)
+    return sorted({word for word in found if word.startswith(last)})
+
+
+def _parsed(
+    words: Sequence[str], commands: Sequence[Command], common: Sequence[Option]
+) -> tuple[Command | None, int, Option | None, str | None]:
+    """The command, how many words are no options, the option that waits for its value, and the value of -n."""
+    by_name = {one.name: one for one in commands}
+    command: Command | None = None
+    positions, waiting, servers = 0, None, None
+    for word in words:
+        if waiting is not None:
+            servers = word if _NAME_SERVERS & set(waiting.names) else servers
+            waiting = None
+        elif word.startswith("-"):
+            known = [*(command.options if command else ()), *common]
+            option = next((each for each in known if word in each.names), None)
+            takes = option is not None and option.keywords.get("action") != "store_true"
+            waiting = option if takes else None
+        else:
+            longer = f"{command.name} {word}" if command else word
+            command = by_name.get(longer, command)
+            positions += 1
+    return command, positions, waiting, servers
+
+
+def _values(option: Option, names: Callable[[str, str | None], list[str]], servers: str | None) -> list[str]:
+    """Values of an option or argument: its choices, or names; nothing for others, such as files, which the shell completes."""
+    if choices := option.keywords.get("choices"):
+        return [str(choice) for choice in choices]
+    if _TOPICS & set(option.names):
+        return names("topics", servers)
+    if _GROUPS & set(option.names):
+        return names("groups", servers)
+    return []
+
+
+def names_of_cluster(args: argparse.Namespace, kind: str, servers: str | None) -> list[str]:
+    """Names of topics or groups that a shell takes literally; none if the cluster does not answer in time."""
+    from saturnmq.admin.connection import AdminConnection
+    from saturnmq.cli.everyday.cluster import admin_of
+    from saturnmq.protocol.bodies import SubscriptionGroupTable
+    from saturnmq.protocol.codes import RequestCode
+    from saturnmq.protocol.errors import SaturnError
+
+    async def groups(connection: AdminConnection) -> list[str]:
+        cluster = await connection.cluster()
+        addresses = [addrs[0] for one in cluster.broker_addr_table.values() if 0 in (addrs := one.broker_addrs)]
+        found: set[str] = set()
+        for address in addresses:
+            answer = await connection.read(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found |= SubscriptionGroupTable.decode(answer.body).subscription_group_table.keys()
+        return list(found)
+
+    async def asked() -> list[str]:
+        async with asyncio.timeout(NAMES_SECONDS_MAX), admin_of(args, timeout_ms=300) as admin:
+            return await (admin.topics.names() if kind == "topics" else groups(admin.connection))
+
+    args.name_servers = servers or args.name_servers
+    try:
+        found = asyncio.run(asked())
+    except (SaturnError, OSError, TimeoutError):
+        return []
+    return [name for name in found if _LITERAL.fullmatch(name)][:NAMES_MAX]

@@ -1,0 +1,197 @@
+"""`saturnmq top`: brokers, topics and groups of a cluster by rate and lag, as they change.
+
+Rates are differences of counts between two surveys. On a terminal the screen is updated; elsewhere each interval prints tables, or
+one JSON document.
+
+Requirements: CLI-02, SEC-20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from saturnmq.admin.survey import BrokerState, Survey, Surveyor
+from saturnmq.cli.everyday.cluster import admin_of, run
+from saturnmq.cli.output import EXIT_DONE, emit, show, warn
+from saturnmq.config.settings import parse_duration_ms
+from saturnmq.escaping import escaped
+from saturnmq.protocol.errors import ConfigError, SaturnError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TIMEOUT_MS: Final = 3000
+INTERVAL_MS_MIN: Final = 500
+INTERVAL_MS_MAX: Final = 3_600_000
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown: rows of brokers, topics by rate, groups by lag, and problems. A rate is None before the second survey."""
+
+    brokers: list[Row]
+    topics: list[Row]
+    groups: list[Row]
+    problems: Mapping[str, str]
+
+
+def view_of(now: Survey, before: Survey | None, seconds: float) -> View:
+    """The view of a survey. before: the one that was taken `seconds` earlier."""
+
+    def rate(total: int, then: int | None) -> float | None:
+        return None if then is None or seconds <= 0 else round(max(total - then, 0) / seconds, 1)
+
+    topics: list[Row] = []
+    for key, topic in now.topics.items():
+        then = before.topics.get(key) if before is not None else None
+        per_s = rate(topic.total, then.total if then is not None else None)
+        topics.append({"topic": topic.name, "messages_per_s": per_s, "total": topic.total, "kept": topic.kept})
+    groups: list[Row] = []
+    for key, group in now.groups.items():
+        old = before.groups.get(key) if before is not None else None
+        consumed = sum(one.total for one in group.topics.values())
+        consumed_then = sum(one.total for one in old.topics.values()) if old is not None else None
+        row: Row = {"group": group.name, "lag": group.lag, "messages_per_s": rate(consumed, consumed_then)}
+        groups.append(row | {"topics": len(group.topics)})
+    topics.sort(key=lambda row: (-(row["messages_per_s"] or 0), -row["total"], row["topic"]))
+    groups.sort(key=lambda row: (-row["lag"], -(row["messages_per_s"] or 0), row["group"]))
+    return View([_broker(one) for one in now.brokers], topics, groups, now.problems)
+
+
+def _broker(state: BrokerState) -> Row:
+    values = state.runtime
+
+    def first(name: str) -> float | None:  # of three numbers: over 10 s, 1 min, 10 min
+        try:
+            return round(float(values.get(name, "").split()[0]), 1)
+        except (ValueError, IndexError):
+            return None
+
+    disk = first("commitLogDiskRatio")
+    return {
+        "broker": f"{state.name}/{state.number}",
+        "address": state.address,
+        "in_per_s": first("putTps"),
+        "out_per_s": first("getTransferedTps"),
+        "disk_percent": None if disk is None else round(float(values["commitLogDiskRatio"]) * 100),
+        "version": values.get("brokerVersionDesc"),
+        "problem": state.problem or None,
+    }
+
+
+def run_top(args: argparse.Namespace) -> int:
+    """Show the view every --interval until Ctrl-C; with --once two surveys and one view."""
+    interval = _interval_seconds(args.interval)
+
+    async def main() -> int:
+        async with admin_of(args, timeout_ms=TIMEOUT_MS) as admin:
+            surveyor = Surveyor(admin.connection)
+            if args.once or args.json or not sys.stdout.isatty():
+                await _print(surveyor, interval, args)
+            else:
+                await _live(surveyor, interval, args)
+        return EXIT_DONE
+
+    return run(main, args)
+
+
+def _interval_seconds(text: str) -> float:
+    try:
+        ms = parse_duration_ms(text)
+    except ValueError as error:
+        raise ConfigError(f"--interval {text!r:.60} {error}") from None
+    if not INTERVAL_MS_MIN <= ms <= INTERVAL_MS_MAX:
+        raise ConfigError(f"--interval {text!r:.60} must be in {INTERVAL_MS_MIN}ms..1h")
+    return ms / 1000
+
+
+class _Watch:
+    """Takes surveys one after the other; each view has the rates since the one before."""
+
+    def __init__(self, surveyor: Surveyor) -> None:
+        self._surveyor = surveyor
+        self._last: Survey | None = None
+        self._at = 0.0
+
+    async def view(self) -> View:
+        """The next view. Raises SaturnError if no NameServer answers."""
+        survey, at = await self._surveyor.survey(), time.monotonic()
+        view = view_of(survey, self._last, at - self._at)
+        self._last, self._at = survey, at
+        return view
+
+
+async def _print(surveyor: Surveyor, interval: float, args: argparse.Namespace) -> None:
+    watch = _Watch(surveyor)
+    await watch.view()
+    while True:
+        await asyncio.sleep(min(interval, 1.0) if args.once else interval)
+        view = await watch.view()
+        if args.json:
+            rows = [{"kind": "broker"} | row for row in view.brokers]
+            rows += [{"kind": "topic"} | row for row in view.topics[: args.rows]]
+            rows += [{"kind": "group"} | row for row in view.groups[: args.rows]]
+            emit("top", rows, problems=dict(view.problems))
+        else:
+            for table in _tables(view, args.rows):
+                show(table)
+            for place, text in view.problems.items():
+                warn(f"warning: {escaped(f'{place}: {text}')}")
+        if args.once:
+            return
+
+
+async def _live(surveyor: Surveyor, interval: float, args: argparse.Namespace) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    watch = _Watch(surveyor)
+    view = await watch.view()
+    with Live(screen=True, auto_refresh=False) as live:
+        problem = ""
+        while True:
+            height = max((live.console.height - len(view.brokers) - 8) // 2, 3)
+            notes = [f"{place}: {text}" for place, text in view.problems.items()][:3]
+            head = Text(escaped(f"{time.strftime('%H:%M:%S')}  {problem}"))
+            tables = _tables(view, min(height, args.rows))
+            live.update(Group(head, *tables, Text(escaped("  ".join(notes)))), refresh=True)
+            await asyncio.sleep(interval)
+            try:
+                view, problem = await watch.view(), ""
+            except SaturnError as error:
+                problem = str(error)
+
+
+def _tables(view: View, rows_max: int) -> list[Table]:
+    """A table of each kind; names come from the cluster, so they are escaped and not read as markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    tables = []
+    for rows in (view.brokers, view.topics[:rows_max], view.groups[:rows_max]):
+        if not rows:
+            continue
+        table = Table(box=None)
+        for name in rows[0]:
+            numeric = any(isinstance(row[name], int | float) for row in rows)
+            table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(_cell(value)) for value in row.values()))
+        tables.append(table)
+    return tables
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int | float):
+        return f"{value:,}"
+    return escaped(str(value))
