@@ -19,7 +19,7 @@ from saturnmq.protocol.message import Message
 from saturnmq.store import MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.tools import repair
 from saturnmq.store.tools.restore import restore
-from saturnmq.store.tools.snapshot import read_manifest, snapshot
+from saturnmq.store.tools.snapshot import again, read_manifest, snapshot
 
 SIZES = {"commit_log_file_bytes": CL, "consume_queue_file_bytes": CQ, "index_slots_max": 16, "index_entries_max": 50}
 
@@ -151,6 +151,47 @@ def test_existing_folders_are_not_touched(tmp_path: Path) -> None:
         restore(tmp_path / "store", tmp_path / "again")
     (tmp_path / "again").mkdir()
     assert restore(tmp_path / "saved", tmp_path / "again").records == 60, "an empty folder, such as a mount point's"
+
+
+def test_files_deleted_during_the_snapshot_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(served(tmp_path / "store").stop())
+    logs = tmp_path / "store" / "commitlog"
+    link = os.link
+
+    def retention(source: Path, target: Path) -> None:
+        (logs / f"{0:020d}").unlink(missing_ok=True)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", retention)
+    made = snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    monkeypatch.undo()
+    assert made.log_start == CL
+    assert restore(tmp_path / "saved", tmp_path / "again").log_start == CL
+    calls = iter([FileNotFoundError(), FileNotFoundError(), None])
+
+    def listing() -> str:
+        if (error := next(calls)) is not None:
+            raise error
+        return "listed"
+
+    assert again(listing) == "listed"
+
+
+@pytest.mark.parametrize("later", ["crash", "rebuild"])
+def test_snapshot_outlives_crash_and_rebuild_of_its_store(tmp_path: Path, later: str) -> None:
+    store = served(tmp_path / "store")
+    snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    for number in range(60):
+        store.put(message(b"later%d" % number, queue=number % 3, properties=b"KEYS\x01k%d" % number))
+    if later == "crash":
+        store.close_files()
+        store = opened(tmp_path / "store", **SIZES)
+        asyncio.run(store.stop())
+    else:
+        asyncio.run(store.stop())
+        repair.rebuild(settings_of(tmp_path / "store"))
+    report = restore(tmp_path / "saved", tmp_path / "again")
+    assert (report.records, report.problems) == (60, [])
 
 
 def test_repair_of_the_store_leaves_its_snapshot_as_it_is(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from saturnmq.store.tools.dump import Dumped
 from saturnmq.store.tools.repair import Loss, Rebuilt
 from saturnmq.store.tools.restore import restore
 from saturnmq.store.tools.scan import Problem, Progress, shaped
+from saturnmq.store.tools.snapshot import again
 from saturnmq.store.tools.snapshot import snapshot as take_snapshot
 from saturnmq.store.tools.verify import FileReport, Report, verify
 
@@ -258,7 +259,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
     settings, given = settings_of(args)
     refuse_unread_ledger(settings.root, _LEDGER_BACKUP)
     with Watched(args, "snapshot, bytes") as progress:
-        made = take_snapshot(shaped(settings, given), args.target, progress)
+        made = take_snapshot(again(lambda: shaped(settings, given)), args.target, progress)
     linked = sum(entry.bytes for entry in made.files if entry.linked)
     row = {
         "snapshot": str(args.target),

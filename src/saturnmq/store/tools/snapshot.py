@@ -17,6 +17,7 @@ Requirements: DUR-20.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -25,21 +26,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 from saturnmq.config.settings import keys_of, to_properties
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull, StoreError
 from saturnmq.protocol.message import Message
 from saturnmq.store.files.disk import FOLDER_MODE, PRIVATE_MODE
 from saturnmq.store.queue.queues import LIST_NAME
-from saturnmq.store.recovery.checkpoint import Checkpoint
+from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools.scan import LogFile, Progress, ReadOnlyDisk, log_files, no_progress
 
+T = TypeVar("T")
+
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 EXTENSION_FOLDER: Final = "consumequeue_ext"
+_LISTINGS_MAX: Final = 10
 _CHUNK_BYTES: Final = 1 << 20
 _STATE_FOLDERS: Final = ("config", "conf", "namesrv")
 # Keys that say how the files are divided; a restored store is opened with them.
@@ -142,23 +146,27 @@ class _Snapshot:
         self._settings = settings
         self._target = target
         self._progress = progress
+        self._note: Note | None = None
         self._done = 0
         self._total = 0
         self._files: list[Entry] = []
 
     def run(self) -> Manifest:
         settings = self._settings
-        self._total = sum(file.length for file in log_files(settings))
+        self._total = sum(file.length for file in again(lambda: log_files(settings)))
         for name in _STATE_FOLDERS:
             self._copy_folder(settings.root / name)
         for path in (settings.root / FAILURE_NAME, settings.root / LIST_NAME):
             self._copy_if_there(path, Path(path.name))
         self._copy_if_there(settings.checkpoint_path, Path("checkpoint"))
-        self._copy_tree(settings.index_dir, "index", lambda path: path.name.isdigit())
+        checkpoint = Checkpoint(self._target / "checkpoint", ReadOnlyDisk())
+        checkpoint.load()
+        self._note = checkpoint.note
+        self._copy_tree(settings.index_dir, "index", self._sealed_index)
         extension = settings.queue_extension
         if extension is not None:
-            self._copy_tree(extension[0], EXTENSION_FOLDER, lambda path: path.name.isdigit())
-        self._copy_tree(settings.consume_queue_dir, "consumequeue", lambda path: path.name.isdigit())
+            self._copy_tree(extension[0], EXTENSION_FOLDER)
+        self._copy_tree(settings.consume_queue_dir, "consumequeue")
         start, end = self._log()
         shown = to_properties(settings) | {name: str(size) for name, size in settings.sizes.items()}
         keys = {name: shown[name] for name in _SHAPE if name in keys_of(StoreSettings)}
@@ -171,20 +179,27 @@ class _Snapshot:
             if path.suffix != ".tmp":
                 self._copy_if_there(path, path.relative_to(self._settings.root))
 
-    def _copy_tree(self, folder: Path, name: str, wanted: Callable[[Path], bool]) -> None:
-        """Link the complete files of each folder below `folder`, copy the last one, which may be written."""
+    def _sealed_index(self, path: Path) -> bool:
+        """Whether an index file is not written any more: the files before the one that the checkpoint names are durable."""
+        return self._note is not None and int(path.name) < self._note.index_file
+
+    def _copy_tree(self, folder: Path, name: str, sealed: Callable[[Path], bool] = lambda path: True) -> None:
+        """Link the complete files of each folder below `folder`, copy the last one, which may be written.
+
+        sealed: whether a file that is not the last one is complete.
+        """
         by_folder: dict[Path, list[Path]] = {}
         for path in _files_below(folder):
-            if wanted(path):
+            if path.name.isdigit():
                 by_folder.setdefault(path.parent, []).append(path)
         for paths in by_folder.values():
             paths.sort(key=lambda path: path.name)
             for path in paths:
                 inside = Path(name) / path.relative_to(folder)
-                if path is paths[-1]:
-                    self._copy_if_there(path, inside)
-                else:
+                if path is not paths[-1] and sealed(path):
                     self._link(path, inside)
+                else:
+                    self._copy_if_there(path, inside)
 
     def _log(self) -> tuple[int, int]:
         """Take the commit log; returns its first and its end offset.
@@ -192,7 +207,7 @@ class _Snapshot:
         Files are created before they are needed: the one being written is the last one that is not empty. They are taken from
         the newest to the oldest, because retention deletes the oldest ones meanwhile.
         """
-        files = log_files(self._settings)
+        files = again(lambda: log_files(self._settings))
         while files and not any(files[-1].read(0, 8)):
             files.pop()
         if not files:
@@ -209,9 +224,7 @@ class _Snapshot:
 
     def _checked_from(self, file: LogFile) -> int:
         """Byte of a record in the file from which the log is read: as at a start of the store, what is before it is durable."""
-        checkpoint = Checkpoint(self._target / "checkpoint", ReadOnlyDisk())
-        checkpoint.load()
-        at = checkpoint.note.verify_from - file.start if checkpoint.note is not None else 0
+        at = self._note.verify_from - file.start if self._note is not None else 0
         return at if 0 < at < file.file_bytes and isinstance(file.record(at), Message) else 0
 
     def _copy_if_there(self, path: Path, inside: Path) -> bool:
@@ -275,6 +288,14 @@ class _Snapshot:
         if inside.parts[0] == "commitlog":
             self._done += count
             self._progress(min(self._done, self._total), self._total)
+
+
+def again(call: Callable[[], T]) -> T:
+    """Call a function that lists files, again if one is deleted meanwhile, as retention does. Raises FileNotFoundError."""
+    for _ in range(_LISTINGS_MAX):
+        with contextlib.suppress(FileNotFoundError):
+            return call()
+    return call()
 
 
 def _end_of_records(file: LogFile, at: int) -> int:
