@@ -274,7 +274,7 @@ def test_closed_connection_drops_its_parked_pulls() -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-28")
+@pytest.mark.spec("REM-28", "ADM-10")
 def test_fast_port_serves_all_codes_except_pull() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -286,8 +286,15 @@ def test_fast_port_serves_all_codes_except_pull() -> None:
             from saturnmq.protocol.frames.command import Command
 
             assert (await command_of(address, Command(RequestCode.GET_BROKER_CONFIG), 1000)).code == 0
-            refused = await command_of(address, Command(RequestCode.PULL_MESSAGE), 1000)
-            assert (refused.code, refused.remark) == (3, " request type 11 not supported")
+            info = await command_of(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), 1000)
+            stats = await command_of(address, Command(RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "TBW102"}), 1000)
+            deleted = await command_of(
+                address, Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext={"groupName": "G"}), 1000
+            )
+            assert (info.code, stats.code, deleted.code) == (0, 0, 0), "consoles ask and change through this port"
+            for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+                refused = await command_of(address, Command(code), 1000)
+                assert (refused.code, refused.remark) == (3, f" request type {code} not supported")
 
     run(work)
 

@@ -13,6 +13,7 @@ from wire import Wire, run, wire
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.config.settings import parse_properties
 from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StoreProfile, StoreSettings
@@ -29,7 +30,7 @@ async def change(w: Wire, text: str) -> None:
     assert f"{name}={value}\n".encode() in shown
 
 
-@pytest.mark.spec("OPS-02", "NS-35")
+@pytest.mark.spec("OPS-02", "NS-35", "ADM-12")
 def test_broker_permission_reaches_the_route_and_the_next_pull() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -148,7 +149,7 @@ def test_log_level_follows_the_change() -> None:
     run(work)
 
 
-@pytest.mark.spec("SEC-07", "SEC-03", "OPS-03")
+@pytest.mark.spec("SEC-07", "SEC-03", "OPS-03", "ADM-12")
 def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# mine\nbrokerName=broker-a\nbrokerPermission=6\n")
@@ -198,7 +199,7 @@ def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
     run(work)
 
 
-@pytest.mark.spec("CFG-09")
+@pytest.mark.spec("CFG-09", "ADM-28")
 def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -211,5 +212,36 @@ def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
             assert (
                 await w.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())
             ).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("ADM-12", "ADM-28")
+def test_configuration_has_a_version_and_what_tools_read_unchecked() -> None:
+    async def work() -> None:
+        async with wire() as w:
+
+            async def asked() -> tuple[DataVersion, dict[str, str]]:
+                answer = await w.call(RequestCode.GET_BROKER_CONFIG)
+                return DataVersion.decode(answer.ext["version"].encode()), parse_properties(
+                    (answer.body or b"").decode()
+                )
+
+            before, shown = await asked()
+            copied = {
+                "brokerClusterName": "DefaultCluster", "brokerId": "0", "brokerName": "broker-a", "brokerRole": "ASYNC_MASTER",
+                "fileReservedTime": "72", "filterServerNums": "0", "flushDiskType": "ASYNC_FLUSH",
+                "maxMessageSize": "4194304", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "slaveReadEnable": "false",
+                "traceOn": "true", "traceTopicEnable": "false", "useTLS": "false", "autoCreateTopicEnable": "true",
+                "autoCreateSubscriptionGroup": "true",
+            }  # fmt: skip
+            assert copied.items() <= shown.items()
+            assert shown["messageDelayLevel"].split()[:3] == ["1s", "5s", "10s"]
+            assert int(shown["clientCallbackExecutorThreads"]) > 0
+            await change(w, "brokerPermission=4")
+            await change(w, "brokerPermission=4")  # no change
+            assert (await w.call(UPDATE, b"brokerPermission=x")).code == 1
+            after, _ = await asked()
+            assert after.counter == before.counter + 1 and after.timestamp > before.timestamp
 
     run(work)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from saturnmq.config.runtime import Change, FixedKey, RuntimeSettings
 from saturnmq.config.settings import parse_properties
+from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, RemoteProtocolError, response_error
 from saturnmq.store.files.properties_file import set_values
@@ -44,6 +46,7 @@ class Configuration:
         self._effects = effects
         self._shown = shown
         self._lock = asyncio.Lock()
+        self.version = DataVersion()  # of the values: counts the changes since the start (ADM-12)
         self.overridden: Mapping[str, str] = {}  # key: where a value comes from that overrides the one in the file
 
     async def update(self, body: bytes, peer: str) -> None:
@@ -92,6 +95,8 @@ class Configuration:
     def _apply(self, changes: Iterable[Change], by: str) -> None:
         changes = list(changes)
         self._settings.apply(changes)
+        if changes:
+            self.version = self.version.next(time.time_ns() // 1_000_000)
         for change in changes:
             log.info("configuration changed key=%s from=%s to=%s by=%s", change.name, change.before, change.after, by)
             effect = self._effects.get(change.name)

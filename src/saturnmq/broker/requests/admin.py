@@ -157,8 +157,9 @@ async def delete_group(
 
 
 def get_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
-    """Serve GET_BROKER_CONFIG (26): `key=value` lines, secrets masked."""
-    return request.reply(ext={"version": "0"}, body=ctx.config_text().encode())
+    """Serve GET_BROKER_CONFIG (26): `key=value` lines, secrets masked, and the version of the configuration."""
+    version = ctx.configuration().version.encode().decode()
+    return request.reply(ext=h.GetBrokerConfigResponse(version=version).to_ext(), body=ctx.config_text().encode())
 
 
 async def update_config(ctx: RuntimeContext, connection: Connection, request: Command, header: object) -> Command:
