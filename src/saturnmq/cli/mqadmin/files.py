@@ -25,8 +25,9 @@ def safe_name(text: str) -> str:
     return "_" + name[1:] if name.startswith(".") else name
 
 
-def write_body(name: str, body: bytes, folder: Path = BODIES) -> Path:
+def write_body(name: str, body: bytes) -> Path:
     """Write the body of a message to Apache's folder; the path. Raises OSError, also for a folder of another user."""
+    folder = BODIES
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o755)

@@ -1,0 +1,156 @@
+"""Commands of mqadmin that look up messages: options, columns, texts, bodies in files."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admincli import AdminCli
+
+import saturnmq.sync
+from saturnmq.broker import BrokerSettings
+from saturnmq.cli.mqadmin import files
+from saturnmq.client.receipt import Receipt
+from saturnmq.testing.embedded import SyncEmbeddedBroker
+
+TOPIC = "looked-up"
+NAMES = [
+    "OffsetID:", "Topic:", "Tags:", "Keys:", "Queue ID:", "Queue Offset:", "CommitLog Offset:", "Reconsume Times:",
+    "Born Timestamp:", "Store Timestamp:", "Born Host:", "Store Host:", "System Flag:", "Properties:", "Message Body Path:",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[SyncEmbeddedBroker]:
+    """A server with Apache's trace topic, instead of the one of the other modules."""
+    with SyncEmbeddedBroker(settings=BrokerSettings(trace_topic_enable=True)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sent(embedded: SyncEmbeddedBroker) -> Iterator[Receipt]:
+    """A message in the only queue of a topic, traced, consumed by `tracer` and by the connected group `finder`."""
+    with saturnmq.sync.Client.from_url(embedded.url) as client:
+        client.create_topic(TOPIC, queues=1)
+        with client.producer("finder-p", trace=True) as out:
+            receipt = out.send(TOPIC, b"\x00binary\xff", tag="TagA", keys=["key-1", "key-2"])
+        with client.consumer("tracer", start="first", trace=True) as inbox:
+            inbox.subscribe(TOPIC, "*")
+            inbox.recv(timeout=30).ack()
+        with client.consumer("finder", start="first") as inbox:
+            inbox.subscribe(TOPIC, "*")
+            inbox.recv(timeout=30).ack()
+            client.puller().commit("finder", receipt.queue, 1)
+            handler = threading.Thread(target=lambda: [message.ack() for message in inbox])
+            handler.start()  # what is consumed on demand
+            deadline = time.monotonic() + 30
+            while not traced(client, receipt.message_id):
+                assert time.monotonic() < deadline, "not traced within 30 s"
+            yield receipt
+        handler.join(30)
+
+
+def traced(client: saturnmq.sync.Client, message_id: str) -> bool:
+    """Whether both the send and the consumption of a message can be found in the trace."""
+    bodies = b"".join(message.body for message in client.query_messages("RMQ_SYS_TRACE_TOPIC", message_id))
+    return b"Pub" in bodies and b"SubAfter" in bodies
+
+
+@pytest.fixture
+def bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of bodies, instead of Apache's below /tmp."""
+    folder = tmp_path / "rocketmq" / "msgbodys"
+    monkeypatch.setattr(files, "BODIES", folder)
+    return folder
+
+
+@pytest.mark.spec("C-23")
+def test_query_by_id_prints_the_message_and_its_tracks(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    text = admin_cli.text("queryMsgById", "-i", sent.offset_message_id)
+    lines = text.split("\n")
+    assert [line[:20].rstrip() for line in lines[:15]] == NAMES and lines[0][21:] == sent.offset_message_id
+    values = {line[:20].rstrip(): line[21:] for line in lines[:15]}
+    assert values["Topic:"] == TOPIC and values["Tags:"] == "[TagA]" and values["Keys:"] == "[key-1 key-2]"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", values["Store Timestamp:"])
+    assert values["Message Body Path:"] == str(bodies / sent.message_id)
+    assert (bodies / sent.message_id).read_bytes() == b"\x00binary\xff"
+    track = "MessageTrack [consumerGroup=finder, trackType=CONSUMED, exceptionDesc=null]"
+    assert lines[15:17] == ["", ""] and track in lines[17]
+
+
+@pytest.mark.spec("C-23")
+def test_query_by_several_ids_goes_on_after_a_failure(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    code, out, err = admin_cli.run("queryMsgById", "-i", f"nonsense,{sent.offset_message_id}")
+    assert code == 1 and f"OffsetID:            {sent.offset_message_id}" in out and "nonsense" in err
+
+
+@pytest.mark.spec("C-23")
+def test_message_without_a_group_says_so(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    admin_cli.text("sendMessage", "-t", "lonely", "-p", "x", "-k", "alone")
+    (row,) = admin_cli.json("queryMsgByKey", "-t", "lonely", "-k", "alone")["rows"]
+    assert admin_cli.text("queryMsgById", "-i", row["offset_id"], "-u", "unit").endswith("\n\n\nWARN: No Consumer")
+
+
+@pytest.mark.spec("C-23", "C-25")
+def test_a_client_consumes_a_message_on_demand(admin_cli: AdminCli, sent: Receipt) -> None:
+    client = admin_cli.text("consumerConnection", "-g", "finder").splitlines()[1].split()[0]
+    result = "ConsumeMessageDirectlyResult [order=false, autoCommit=true, consumeResult=CR_SUCCESS, remark=null, spentTimeMills="
+    by_id = admin_cli.text("queryMsgById", "-i", sent.offset_message_id, "-g", "finder", "-d", client)
+    by_key = admin_cli.text("queryMsgByUniqueKey", "-i", sent.message_id, "-t", TOPIC, "-g", "finder", "-d", client)
+    assert by_id.startswith(result) and by_key.startswith(result)
+
+
+@pytest.mark.spec("C-23")
+def test_a_message_is_sent_again(admin_cli: AdminCli, sent: Receipt) -> None:
+    admin_cli.text("sendMessage", "-t", "again", "-p", "once", "-k", "k", "-c", "T")
+    (row,) = admin_cli.json("queryMsgByKey", "-t", "again", "-k", "k")["rows"]
+    text = admin_cli.text("queryMsgById", "-i", row["offset_id"], "-s", "true")
+    assert text.startswith(
+        f"prepare resend msg. originalMsgId={row['offset_id']}SendResult [sendStatus=SEND_OK, msgId="
+    )
+    assert not admin_cli.text("queryMsgById", "-i", row["offset_id"], "-s", "false")
+    rows = admin_cli.json("queryMsgByKey", "-t", "again", "-k", "k")["rows"]
+    assert [row["tags"] for row in rows] == ["T", "T"]
+
+
+@pytest.mark.spec("C-24", "ADM-19")
+def test_query_by_key_lists_ids_queues_and_offsets(admin_cli: AdminCli, sent: Receipt) -> None:
+    layout = "%-50s %4s %40s"
+    for key in ("key-1", "key-2"):
+        head, row = admin_cli.text("queryMsgByKey", "-t", TOPIC, "-k", key).splitlines()
+        assert head == layout % ("#Message ID", "#QID", "#Offset")
+        assert row == layout % (sent.message_id, 0, 0)
+    code, out, err = admin_cli.run("queryMsgByKey", "-t", TOPIC, "-k", "nothing")
+    assert code == 1 and not out and "query message by key finished, but no message." in err
+
+
+@pytest.mark.spec("C-25")
+def test_query_by_unique_key_has_no_offset_id(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    for flag in ((), ("-a",)):
+        lines = admin_cli.text("queryMsgByUniqueKey", "-i", sent.message_id, "-t", TOPIC, *flag).split("\n")
+        assert [line[:20].rstrip() for line in lines[:14]] == NAMES[1:]
+
+
+@pytest.mark.spec("C-26")
+def test_query_by_offset(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    words = ("queryMsgByOffset", "-t", TOPIC, "-b", sent.queue.broker_name, "-i", "0", "-o")
+    lines = admin_cli.text(*words, "0").split("\n")
+    assert [line[:20].rstrip() for line in lines[:15]] == NAMES and "MIN_OFFSET=0" in lines[13]
+    assert not admin_cli.text(*words, "99")
+
+
+@pytest.mark.spec("C-27")
+def test_query_trace_by_id(admin_cli: AdminCli, sent: Receipt) -> None:
+    pub, sub = ("#Type", "#ProducerGroup", "#SendTime"), ("#Type", "#ConsumerGroup", "#ConsumerTime")
+    for words in (("queryMsgTraceById",), ("QueryMsgTraceById", "-t", "RMQ_SYS_TRACE_TOPIC")):
+        lines = admin_cli.text(*words, "-i", sent.message_id).splitlines()
+        head = [line for line in lines if line.startswith("#Type")]
+        assert [tuple(line.split()[n] for n in (0, 1, 3)) for line in head] == [pub, sub]
+        assert head[0].split()[2:] == ["#ClientHost", "#SendTime", "#CostTimes", "#Status"]
+        rows = [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
+        assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
+            ("Pub", "finder-p", "127.0.0.1", "success"), ("Sub", "tracer", "127.0.0.1", "success")]  # fmt: skip
