@@ -91,7 +91,7 @@ def page(serve: Start, standalone: Start, tmp_path: Path) -> Iterator[Any]:
 def test_pages_work_in_a_browser_in_both_languages(page: Any) -> None:
     page.goto("/topics")
     page.wait_for_selector("text=orders")
-    for name in ("overview", "brokers", "topics", "groups", "audit"):
+    for name in ("overview", "brokers", "topics", "groups", "messages", "audit"):
         page.goto("/" if name == "overview" else f"/{name}")
         page.wait_for_selector("h1")
         folder = os.environ.get("CONSOLE_SCREENSHOTS")

@@ -67,10 +67,10 @@ async def opened(folder: Path, name_servers: str, *, clock: Times | None = None,
     password = users.create_first()
     assert password is not None
     times = clock or Times()
-    async with Admin(name_servers) as admin:
+    async with Admin(name_servers) as admin, Admin(name_servers, dry_run=lambda change: None) as preview:
         with History(folder / "history.db") as history:
             state = ClusterState(Surveyor(admin.connection), clock=times)
-            services = Services(admin, state, Sessions(users, times), history, folder / "audit.log")
+            services = Services(admin, preview, state, Sessions(users, times), history, folder / "audit.log")
             transport = httpx.ASGITransport(app=build(services, **more))
             async with httpx.AsyncClient(transport=transport, base_url=HOST) as browser:
                 yield Console(services, browser, password, folder)

@@ -48,10 +48,11 @@ async def _serve(args: argparse.Namespace) -> None:
     users.find(FIRST_USER)  # a damaged file is an error now, not at the first login
     access = read_access(tools=args.tools_yml, config=args.config, signature=args.signature)
     hosts = (*LOCAL_HOSTS, *(name.strip() for name in args.hosts.split(",") if name.strip()))
-    async with Admin(args.name_servers, access=access) as admin:
+    previewing = Admin(args.name_servers, access=access, dry_run=lambda change: None)
+    async with Admin(args.name_servers, access=access) as admin, previewing as preview:
         with History(folder / "history.db") as history:
             state = ClusterState(Surveyor(admin.connection))
-            services = Services(admin, state, Sessions(users), history, folder / "audit.log")
+            services = Services(admin, preview, state, Sessions(users), history, folder / "audit.log")
             app = build(services, hosts=hosts, secure=secure)
             server = Server(app, host, args.port, certificate=args.certificate, key=args.certificate_key)
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saturnmq.console import actions, pages
+from saturnmq.console import actions, messages, pages
 from saturnmq.console.context import Services, changing, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
@@ -36,13 +36,18 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/brokers": (pages.brokers, "viewer"),
         "/brokers/{address}": (pages.broker, "viewer"),
         "/topics": (pages.topics, "viewer"),
-        "/topics/{cluster}/{name:path}": (pages.topic, "viewer"),
+        "/topics/{cluster}/{name}": (pages.topic, "viewer"),
         "/groups": (pages.groups, "viewer"),
-        "/groups/{cluster}/{name:path}": (pages.group, "viewer"),
+        "/groups/{cluster}/{name}/reset": (actions.preview_reset, "operator"),
+        "/groups/{cluster}/{name}": (pages.group, "viewer"),
+        "/messages": (messages.search, "viewer"),
+        "/messages/{topic}/{id}": (messages.show, "viewer"),
         "/audit": (pages.audit_log, "admin"),
     }
     changes = {
         "/do/logout": ("logout", login.log_out, "viewer"),
+        "/do/message": ("send", messages.send, "operator"),
+        "/do/group/reset": ("reset", actions.reset, "operator"),
         "/do/topic": ("topic", actions.put_topic, "operator"),
         "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
     }

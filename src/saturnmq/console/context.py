@@ -38,9 +38,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Services:
-    """What the pages work with. history: None without a collector. audit_file: lines of changes, None for the log only."""
+    """What the pages work with. preview: the same cluster, but changes are not sent. audit_file: None for the log only."""
 
     admin: Admin
+    preview: Admin
     state: ClusterState
     sessions: Sessions
     history: History | None = None
@@ -163,7 +164,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
             return page.render("message.html", 403, message=page.text("bad_token"))
         target = request.url.path
-        shown = " ".join(f"{name}={value}" for name, value in form.items() if name not in ("csrf", "password"))
+        shown = " ".join(f"{name}={value}" for name, value in form.items() if name not in ("csrf", "password", "body"))
         try:
             response = await handler(request, page)
         except SaturnError as error:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 120.0  # without a page view for so long, no survey is taken
 SURVEY_SECONDS: Final = 30.0
+PAUSE_FACTOR: Final = 4  # a survey that takes long is followed by a pause so many times as long
 FIRST_WAIT_SECONDS: Final = 0.8
 
 
@@ -75,8 +76,9 @@ class ClusterState:
             if self._clock() - self._looked > IDLE_SECONDS:
                 self._wanted.clear()
                 await self._wanted.wait()
+            began = self._clock()
             await self.refresh()
-            await asyncio.sleep(self._refresh_seconds)
+            await asyncio.sleep(max(self._refresh_seconds, PAUSE_FACTOR * (self._clock() - began)))
 
     async def refresh(self) -> None:
         """Take one survey now. A failure is kept as `problem`, and the last view stays."""

@@ -1,0 +1,124 @@
+# ruff: noqa: SIM117 - separate nested blocks for server, client and the objects created from it
+"""Messages and offsets in the console: search, body by type, test message, reset with its preview."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browsing import run
+
+from saturnmq import Client
+from saturnmq.console.actions import moment
+from saturnmq.console.messages import TEXT_MAX, body_of
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.testing import EmbeddedBroker
+from waiting import POLL_SECONDS
+
+Open = Callable[..., Any]
+
+
+def name_server(server: EmbeddedBroker) -> str:
+    return server.url.removeprefix("rmq://")
+
+
+@pytest.mark.spec("CON-09")
+def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server:
+            async with console(name_server(server)) as one:
+                await one.log_in()
+                await one.services.state.refresh()
+                form = {
+                    "csrf": await one.csrf(),
+                    "topic": "orders",
+                    "tag": "paid",
+                    "keys": "k-1",
+                    "body": '{"a": "<b>"}',
+                }
+                answer = await one.browser.post("/do/message", data=form)
+                assert answer.status_code == 303
+                shown = (await one.browser.get(answer.headers["location"])).text
+                assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, json" in shown and "k-1" in shown
+                async with asyncio.timeout(30):
+                    found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
+                    while "No message was found." in found:  # the index follows the log
+                        await asyncio.sleep(POLL_SECONDS)  # poll
+                        found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
+                assert re.search(r"<td>paid</td><td>k-1</td>", found), found
+                assert "No message was found." in (await one.browser.get("/messages?topic=orders&key=other")).text
+                missing = await one.browser.get("/messages?topic=orders&id=" + "0" * 32)
+                assert missing.headers["location"] == "/messages/orders/" + "0" * 32
+                assert (await one.browser.get(missing.headers["location"])).status_code == 404
+                assert (await one.browser.post("/do/message", data=form | {"topic": "a b"})).status_code == 502
+
+    run(work)
+
+
+@pytest.mark.spec("CON-06")
+def test_offsets_are_reset_after_a_preview_that_changes_nothing(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+            async with client.producer("p") as out:
+                await out.send_many("orders", [b"x"] * 10)
+            async with client.consumer("billing", start="first") as inbox:
+                await inbox.subscribe("orders")
+                for _ in range(10):
+                    await (await inbox.recv(30)).ack()
+            async with console(name_server(server)) as one:
+                await one.log_in()
+                await one.services.state.refresh()
+                csrf = await one.csrf()
+
+                async def lag() -> int:
+                    await one.services.state.refresh()
+                    view = await one.services.state.view()
+                    return int(view.survey.groups["DefaultCluster", "billing"].topics["orders"].lag)
+
+                page = (await one.browser.get("/groups/DefaultCluster/billing/reset?topic=orders&time=start")).text
+                assert '<td class="n">10</td><td class="n">10</td><td class="n">0</td><td class="n">10</td>' in page
+                assert await lag() == 0
+                form = {
+                    "csrf": csrf,
+                    "cluster": "DefaultCluster",
+                    "group": "billing",
+                    "topic": "orders",
+                    "time": "start",
+                }
+                assert (await one.browser.post("/do/group/reset", data=form)).status_code == 303
+                assert await lag() == 10
+                await one.browser.post("/do/group/reset", data=form | {"time": "end"})
+                assert await lag() == 0
+                assert (await one.browser.post("/do/group/reset", data=form | {"time": "noon"})).status_code == 502
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "text"),
+    [
+        (b'{"b":[1]}', "json", '{\n  "b": [\n    1\n  ]\n}'),
+        (b"{not json", "text", "{not json"),
+        (b"zeile\nzwei\x1b[31m", "text", "zeile\nzwei\\x1b[31m"),
+        (b"\xff\x00\x01", "hex", "ff 00 01"),
+        (b"[" * 5000, "text", "[" * 5000),
+    ],
+)
+def test_body_is_shown_by_its_type(data: bytes, form: str, text: str) -> None:
+    shown = body_of(data)
+    assert (shown.form, shown.text, shown.size, shown.cut) == (form, text, len(data), False)
+
+
+def test_long_body_is_cut_between_characters() -> None:
+    shown = body_of(b"x" + "é".encode() * TEXT_MAX)
+    assert shown.cut and shown.form == "text" and shown.text.endswith("é")
+
+
+def test_moments() -> None:
+    assert (moment("end"), moment("start"), moment("1970-01-01T00:01")) == (-1, 0, 60_000)
+    assert moment("1970-01-01T01:00+01:00") == 0
+    with pytest.raises(ConfigError, match="'noon' must be end, start"):
+        moment("noon")
