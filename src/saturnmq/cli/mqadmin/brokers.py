@@ -280,6 +280,9 @@ async def cluster_list(call: Call) -> None:
     done = 0
     while True:
         states = await call.admin.brokers.states()
+        if not call.out.as_json:
+            place = {name: at for at, name in enumerate(text_order(one.cluster for one in states))}
+            states.sort(key=lambda one: place[one.cluster])
         if "m" in options:
             call.out.table(_MORE_LAYOUT, _MORE_COLUMNS, map(_totals, states))
         else:

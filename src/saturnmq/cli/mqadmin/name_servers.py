@@ -65,8 +65,9 @@ async def delete_kv_config(call: Call) -> None:
 async def wipe_write_perm(call: Call) -> None:
     """Take the write permission of a broker in the routes of every NameServer."""
     broker = call.options.text("b")
-    _print_counts(call, "wipe", broker, await call.admin.name_servers.wipe_write_permission(broker))
-    if not call.out.dry_run:
+    found = await call.admin.name_servers.wipe_write_permission(broker)
+    _print_counts(call, "wipe", broker, found)
+    if not call.out.dry_run and any(isinstance(count, int) for count in found.values()):
         warn(WIPE_IS_VOLATILE.format(broker=broker))
 
 
