@@ -16,6 +16,7 @@ from saturnmq.broker.services.statistics import EDGES_MS, NAMES, PutTimes, Stats
 from saturnmq.protocol.bodies import BrokerStatsData, ConsumeStats, ProducerConnection, ProducerTableInfo
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import BatchItem
+from saturnmq.protocol.offsets import QueueOffset
 
 CLUSTER = "DefaultCluster"
 
@@ -188,6 +189,25 @@ def test_distance_from_the_end_counts_from_the_last_pulled_message() -> None:
                 assert (await w.pull(group="g", offset=offset, maxMsgNums=1)).code == ResponseCode.SUCCESS
                 assert w.broker.stats.fall_size == {"0@T@g": bytes_behind}
             assert w.broker.stats.fall_ms["0@T@g"] >= 700
+
+    run(work)
+
+
+@pytest.mark.spec("MON-01")
+def test_distance_from_the_end_counts_for_pulls_that_match_nothing() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(3):
+                await w.send(body=b"a" * 100, properties={"TAGS": "other"})
+            end = w.broker.store.max_physical_offset
+            await w.heartbeat("g", "T")
+            pulled = await w.pull(group="g", subscription="wanted")
+            assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            looked_at = w.broker.store.physical_offset("T", 0, QueueOffset(int(pulled.ext["nextBeginOffset"]) - 1))
+            assert w.broker.stats.fall_size == {"0@T@g": end - looked_at} and w.broker.stats.fall_ms == {}
+            for _ in range(3):
+                assert (await w.pull(group="g", offset=3)).code == ResponseCode.PULL_NOT_FOUND
+            assert w.broker.stats.fall_size == {"0@T@g": end - looked_at}, "nothing was read"
 
     run(work)
 

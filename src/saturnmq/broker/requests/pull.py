@@ -123,6 +123,8 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         _count(ctx, topic, group, queue_id, result, perf_counter_ns() - began_ns)
     else:
         ctx.stats.get_miss += 1
+        if result.status is GetStatus.NO_MATCHED_MESSAGE:
+            _note_fall(ctx, topic, group, queue_id, result)
     return _answer(request, result, code, _next_broker(ctx, group, result) if ctx.settings.slave_read_enable else 0)
 
 
@@ -166,6 +168,13 @@ def _count(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetR
     behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
     ctx.stats.got(topic, group, result.count, result.total_bytes)
     ctx.stats.pulled(topic, group, queue_id, ns, behind_bytes, behind_ms)
+
+
+def _note_fall(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetResult) -> None:
+    """Record how far the last message that a filter looked at is behind the log's end."""
+    place = ctx.store.physical_offset(topic, queue_id, QueueOffset(result.next_offset - 1))
+    if place >= 0:
+        ctx.stats.looked_at(topic, group, queue_id, ctx.store.max_physical_offset - place)
 
 
 def _answer(request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:

@@ -225,6 +225,11 @@ class Stats:
         if self._falls:
             self.fall_size[key] = behind_bytes
 
+    def looked_at(self, topic: str, group: str, queue_id: int, behind_bytes: int) -> None:
+        """Record a pull whose filter matched no message: how far the last one it looked at is behind the log's end."""
+        if self._falls:
+            self.fall_size[f"{queue_id}@{topic}@{group}"] = behind_bytes
+
     def sent_back(self, topic: str, group: str) -> None:
         """Count one message that a group sent back."""
         item = self.sets["SNDBCK_PUT_NUMS"].item(f"{topic}@{group}")
