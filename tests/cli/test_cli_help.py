@@ -123,3 +123,12 @@ def test_common_options_work_before_and_after_each_word(command: str, flag: str)
 def test_commands_page_is_current() -> None:
     page = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
     assert page == command_page.page(), "python tools/command_page.py writes docs/commands.md"
+
+
+@pytest.mark.spec("CLI-01")
+@pytest.mark.parametrize("module", ["send", "tail", "doctor", "top", "completion"])
+def test_everyday_commands_start_without_what_they_do_not_need(module: str) -> None:
+    code = f"import sys, saturnmq.cli.run, saturnmq.cli.everyday.{module}\nprint(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    slow = {"saturnmq.broker", "saturnmq.namesrv", "saturnmq.store", "rich", "uvloop", "pyspark", "urllib.request"}
+    assert set(done.stdout.split()) & slow == set()

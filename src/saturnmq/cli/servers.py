@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from saturnmq.cli.advertised import warn_of_address
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
 from saturnmq.cli.production import require_production
 from saturnmq.cli.reload import Reload
@@ -178,6 +179,7 @@ def run_broker(args: argparse.Namespace) -> int:
                 write(boot_line(broker, name_servers))
             facts = broker_facts(broker, configured.part("store")) | {"namesrv": name_servers or "none"}
             ready("broker", facts, args)
+            await warn_of_address(broker.address, broker.advertised_address)
             await wait_for_stop_or_failure(stop, broker)
         finally:
             await broker.stop()
@@ -236,6 +238,7 @@ def run_standalone(args: argparse.Namespace) -> int:
                 facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
                 facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
                 ready("standalone", facts, args)
+                await warn_of_address(broker.address, broker.advertised_address)
                 await wait_for_stop_or_failure(stop, broker)
             finally:
                 await broker.stop()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from saturnmq.cli.advertised import KEY, VARIABLE
 from saturnmq.cli.output import EXIT_DONE, emit, warn, write
 from saturnmq.config.environment import read_environment, variable_of
 from saturnmq.config.settings import Loaded, keys_of, load, parse_properties, to_properties, without_effect
@@ -44,6 +45,8 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     if args.config:
         sources.append((str(args.config), read_properties(args.config)))
     given, strangers = read_environment({name for cls in classes.values() for name in keys_of(cls)}, os.environ)
+    if "broker" in classes and (host := os.environ.get(VARIABLE)):
+        sources.append((f"environment {VARIABLE}", {KEY: host}))
     sources += [(f"environment {each.variable}", {each.name: each.text}) for each in given]
     sources.append(("option", given_options(args)))
     pairs = dict(parse_pair(text) for text in args.set)

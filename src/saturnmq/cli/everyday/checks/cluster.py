@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import re
 import ssl
 import time
@@ -17,18 +16,17 @@ from typing import Final, NamedTuple
 
 from saturnmq.admin.admin import Admin
 from saturnmq.admin.connection import ask_each
+from saturnmq.cli.advertised import connects, in_container_network, is_loopback
 from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.everyday.checks.host import disk_finding
-from saturnmq.protocol.addresses import host_of, is_local, port_of
+from saturnmq.protocol.addresses import host_of, port_of
 from saturnmq.protocol.bodies import ClusterInfo, KVTable
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 
 SKEW_MS_MAX: Final = 5000
 VIP_PORT_DISTANCE: Final = 2
-# The bridges that Docker and Podman make by default: addresses that only containers of one machine reach.
-CONTAINER_NETWORKS: Final = tuple(map(ipaddress.ip_network, ("172.17.0.0/16", "10.88.0.0/16")))
 SET_ADDRESS: Final = "set brokerIP1 there to a name or address that all clients reach, and restart the broker"
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 
@@ -128,7 +126,7 @@ def broker_findings(subject: str, address: str, state: Runtime | SaturnError, *,
 def address_finding(subject: str, address: str, error: SaturnError | None, *, local: bool) -> Finding:
     """Whether the address that routes name can be used, here and by others."""
     host = host_of(address)
-    container = _in_container_network(host)
+    container = in_container_network(host)
     if error is not None:
         where = ", an address inside a container network" if container else ""
         return problem("advertised address", subject, f"not usable from here{where}: {error.message}", SET_ADDRESS)
@@ -146,15 +144,7 @@ def address_finding(subject: str, address: str, error: SaturnError | None, *, lo
 
 
 def _is_loopback(address: str) -> bool:
-    host = host_of(address).strip("[]")
-    return host == "localhost" or is_local(host)
-
-
-def _in_container_network(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        ip = ipaddress.ip_address(host.strip("[]"))
-        return any(ip in network for network in CONTAINER_NETWORKS)
-    return host.endswith((".docker.internal", ".containers.internal"))
+    return is_loopback(host_of(address))
 
 
 def clock_skew_ms(state: Runtime) -> int | None:
@@ -180,16 +170,8 @@ def fast_port(subject: str, *, open_: bool, reached: bool) -> Iterator[Finding]:
 
 
 async def _fast_port(address: str, seconds: float) -> bool:
-    host, port = host_of(address), port_of(address)
-    if port <= VIP_PORT_DISTANCE:
-        return False
-    try:
-        async with asyncio.timeout(seconds):
-            _, writer = await asyncio.open_connection(host.strip("[]"), port - VIP_PORT_DISTANCE)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
+    port = port_of(address) - VIP_PORT_DISTANCE
+    return port > 0 and await connects(host_of(address), port, seconds)
 
 
 def equal_versions(states: dict[str, Runtime]) -> Iterator[Finding]:
