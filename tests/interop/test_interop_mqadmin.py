@@ -51,6 +51,10 @@ READING: dict[str, tuple[list[str], bool]] = {
     "queryMsgByOffset": (["queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "1", "-o", "2"], False),
     "queryMsgTraceById": (["queryMsgTraceById", "-i", "{traced_id}"], True),
     "printMsg": (["printMsg", "-t", TOPIC], True),
+    "queryCq": (["queryCq", "-t", TOPIC, "-q", "1", "-i", "3", "-c", "2", "-g", GROUP], False),
+    "queryCq of an unknown queue": (["queryCq", "-t", TOPIC, "-q", "77", "-i", "0"], False),
+    "brokerConsumeStats": (["brokerConsumeStats", "-b", "{broker}"], True),
+    "getConsumerConfig": (["getConsumerConfig", "-g", GROUP], False),
     "topicRoute of an unknown topic": (["topicRoute", "-t", "Nowhere"], False),
     "topicStatus of an unknown topic": (["topicStatus", "-t", "Nowhere"], False),
 }
@@ -64,6 +68,9 @@ WRITING: dict[str, list[str]] = {
     "updateOrderConf": ["updateOrderConf", "-t", TOPIC, "-m", "put", "-v", "broker-a:4"],
     "wipeWritePerm": ["wipeWritePerm", "-b", "broker-a"],
     "addWritePerm": ["addWritePerm", "-b", "broker-a"],
+    "cleanExpiredCQ": ["cleanExpiredCQ", "-b", "{broker}"],
+    "cleanUnusedTopic": ["cleanUnusedTopic", "-b", "{broker}"],
+    "deleteSubGroup": ["deleteSubGroup", "-b", "{broker}", "-g", "by-cluster", "-r", "true"],
     "deleteTopic": ["deleteTopic", "-c", "DefaultCluster", "-t", "ToDelete"],
 }
 
