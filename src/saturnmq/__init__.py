@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from saturnmq.client.message import Ack as Ack
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
+    from saturnmq.client.metrics import ClientMetrics as ClientMetrics
     from saturnmq.client.producer.producer import Producer as Producer
     from saturnmq.client.producer.transactions import Transaction as Transaction
     from saturnmq.client.puller.puller import Puller as Puller
@@ -116,6 +117,7 @@ _HOME: Final = {
     ),
     "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "EndContext", "SendContext", "SendHook"),
     "saturnmq.client.consumer.listener": ("Retry",),
+    "saturnmq.client.metrics": ("ClientMetrics",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing"),
     "saturnmq.client.receipt": ("Receipt", "SendStatus", "TransactionState"),
     "saturnmq.client.tracing": ("TraceStats",),
