@@ -41,7 +41,7 @@ def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.spec("SEC-02")
+@pytest.mark.spec("SEC-02", "PRC-08")
 @pytest.mark.parametrize("code", [RequestCode.REGISTER_FILTER_SERVER, RequestCode.REGISTER_MESSAGE_FILTER_CLASS])
 def test_there_are_no_filter_servers(code: int) -> None:
     async def work() -> None:

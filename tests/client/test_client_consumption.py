@@ -298,7 +298,7 @@ def test_broadcast_consumer_reloads_its_offset_file_by_client_id(run: Run, clust
     run(work)
 
 
-@pytest.mark.spec("CA-03")
+@pytest.mark.spec("CA-03", "PRC-06")
 def test_members_with_different_subscriptions_are_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def warned(word: str) -> list[str]:
         return [r.getMessage() for r in caplog.records if "differ" in r.message and word in r.getMessage()]
