@@ -220,6 +220,26 @@ def test_broker_consume_stats_cover_all_groups() -> None:
 
 
 @pytest.mark.spec("RT-05")
+def test_broker_consume_stats_of_ordered_topics_only() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for topic in ("T", "Ordered"):
+                assert (await w.send(topic, d=1)).code == 0
+                w.broker.offsets.set(topic, "G", 0, 0)
+            w.broker.groups.find("G")
+            w.broker.topics.table["Ordered"].order = True
+            for ordered, topics, lag in ((False, {"T", "Ordered"}, 2), (True, {"Ordered"}, 1)):
+                answer = await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=ordered)
+                found = ConsumeStatsList.decode(answer.body)
+                groups = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
+                assert groups.keys() == w.broker.groups.table.keys(), "groups without offsets too"
+                assert {queue.topic for stats in groups["G"] for queue in stats.offset_table} == topics
+                assert found.total_diff == lag
+
+    run(work)
+
+
+@pytest.mark.spec("RT-05")
 def test_broker_consume_stats_list_every_write_queue() -> None:
     """They listed the read queues, so that a topic whose read queues were reduced showed too small a lag."""
 
