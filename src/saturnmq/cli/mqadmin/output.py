@@ -144,7 +144,7 @@ class Output:
             keys = [key for _, key in columns]
             self._rows.extend(_json_row(dict(zip(keys, row, strict=True))) for row in rows)
         elif sys.stdout.isatty():
-            self._rich(columns, rows)
+            _on_terminal([heading.lstrip("#") for heading, _ in columns], rows)
         else:
             write(((head or layout) % tuple(heading for heading, _ in columns)).rstrip("\n"))
             for row in rows:
@@ -159,14 +159,23 @@ class Output:
             write("")
             self._open = False
 
-    def _rich(self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> None:
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(*(heading.lstrip("#") for heading, _ in columns), box=None)
-        for row in rows:
-            table.add_row(*(Text(escaped(str(cell))) for cell in row))
-        show(table)
+def _on_terminal(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table with columns as narrow as their cells; on a terminal that is narrower still its lines wrap, and no cell is cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[escaped(str(cell)).strip() for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    if sum(widths) + 2 * len(widths) > Console(file=sys.stdout).width:
+        for row in (list(headings), *cells):
+            write("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    table = Table(*headings, box=None)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    show(table)
 
 
 def _json_row(fields: dict[str, Any]) -> dict[str, Any]:
