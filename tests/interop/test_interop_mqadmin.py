@@ -154,6 +154,25 @@ def test_broker_is_drained_with_update_broker_config(both: Both) -> None:
         assert '"perm":6' in printed
 
 
+# Values that name a machine, a folder or a port, and those in which the two brokers of these tests are configured differently.
+OWN_VALUES = {
+    "brokerIP1", "brokerIP2", "haListenPort", "listenPort", "namesrvAddr", "rocketmqHome", "storePathCommitLog",
+    "storePathRootDir", "diskMaxUsedSpaceRatio", "enablePropertyFilter", "mappedFileSizeConsumeQueueExt", *apache.SMALL_STORE,
+}  # fmt: skip
+
+
+@pytest.mark.spec("CFG-06", "CFG-08")
+def test_broker_config_has_every_key_of_apache_with_its_value(both: Both) -> None:
+    theirs, ours = (
+        dict(re.findall(r"^(\S+) += +(.*?)$", printed, re.MULTILINE))
+        for printed in both(["getBrokerConfig", "-b", "{broker}"])
+    )
+    assert len(theirs) > 150
+    assert set(theirs) - set(ours) == set()
+    differing = {name: (value, ours[name]) for name, value in theirs.items() if value != ours[name]}
+    assert {name: values for name, values in differing.items() if name not in OWN_VALUES} == {}
+
+
 def test_sent_message_is_found_by_key_with_its_position(both: Both) -> None:
     both(["sendMessage", "-t", TOPIC, "-p", "hello", "-k", "needle", "-b", "broker-a", "-i", "3"])
     theirs, ours = both(["queryMsgByKey", "-t", TOPIC, "-k", "needle"])

@@ -19,7 +19,7 @@ from typing import Final
 
 from saturnmq.acl.plain import RELOAD_SECONDS
 from saturnmq.broker.access_control import AccessControl
-from saturnmq.broker.configuration import derived_values, runtime_configuration
+from saturnmq.broker.configuration import runtime_configuration, shown_values
 from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.forwarding import Forwarding
@@ -68,7 +68,7 @@ from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
-from saturnmq.config.settings import format_properties, to_properties
+from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
@@ -575,10 +575,9 @@ class Broker:
         return format_properties(self._shown())
 
     def _shown(self) -> dict[str, str]:
-        parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
-        parts |= to_properties(self._ha)
-        parts |= derived_values(self._store_settings, self._bound[1] or self.settings.listen_port, self._tls)
-        parts |= to_properties(self._raft or RaftSettings())
+        others = self._net, self._ha, self._raft or RaftSettings()
+        port = self._bound[1] or self.settings.listen_port
+        parts = shown_values(self.settings, self._store_settings, others, port, self._tls)
         if self.dledger is not None:
             role = "SYNC_MASTER" if self.dledger.broker_id == 0 else "SLAVE"
             parts |= {"brokerId": str(self.dledger.broker_id), "brokerRole": role}

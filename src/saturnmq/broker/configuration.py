@@ -5,7 +5,7 @@ Requirements: SEC-07, NS-35, OPS-03, ADM-13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,8 @@ from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.runtime import RuntimeSettings
+from saturnmq.config.settings import to_properties
+from saturnmq.filter.bloom import BloomFilter
 from saturnmq.net.tls import TlsSettings
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.server_admin import Configuration, set_log_level
@@ -29,11 +31,24 @@ def black_list(settings: BrokerSettings) -> dict[str, str]:
     return dict.fromkeys(names, switch) | dict.fromkeys(_NEVER, never)
 
 
-def derived_values(store: StoreSettings, port: int, tls: TlsSettings | None) -> dict[str, str]:
-    """Values of keys that follow from others, as GET_BROKER_CONFIG shows them (ADM-28)."""
+def shown_values(
+    settings: BrokerSettings, store: StoreSettings, others: Iterable[object], port: int, tls: TlsSettings | None
+) -> dict[str, str]:
+    """The values of all keys for GET_BROKER_CONFIG (ADM-28); for keys that follow from others, the value in use.
+
+    others: further settings. port: the main port.
+    """
+    values: dict[str, str] = {}
+    for part in (settings, store, *others):
+        values |= to_properties(part)
+    values |= {name: str(size) for name, size in store.sizes.items()}
     uses_tls = tls is not None and tls.enable
-    sizes = {name: str(size) for name, size in store.sizes.items()}
-    return sizes | {"haListenPort": str(port + 1), "useTLS": "true" if uses_tls else "false"}
+    bits = BloomFilter(settings.bloom_error_percent, settings.bloom_consumers).bits
+    return values | {
+        "haListenPort": str(port + 1),
+        "useTLS": "true" if uses_tls else "false",
+        "bitMapLengthConsumeQueueExt": str(bits),
+    }
 
 
 def runtime_configuration(
