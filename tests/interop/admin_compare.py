@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from javatools import java_command, java_environment
 from processes import ServerProcess
@@ -47,8 +48,8 @@ class Line:
 
     writes: it changes something, so it runs after all that only read. before: command lines of ours that run first, for each side.
     rows_sorted: the order of lines is that of a Java hash table. masks: of both outputs, pattern and replacement.
-    code: exit code of ours. kinds: kinds of clusters that it runs against, all if empty. files: files below {folder} that are
-    compared, too.
+    code: exit code of ours. kinds: kinds of clusters that it runs against; all without access control if empty. files: JSON files
+    below {folder} that are compared, too.
     """
 
     words: str
@@ -149,7 +150,9 @@ def run_ours(words: Sequence[str]) -> Printed:
 class Comparison:
     """Runs command lines against one cluster, by Java and by us. words: values of placeholders; folder: for files."""
 
-    def __init__(self, java: JavaAdmin, words: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, java: JavaAdmin, words: Mapping[str, str], folder: Path, ours: Sequence[str] = ()) -> None:
+        """ours: options of every command of ours."""
+        self._ours = ours
         self._java = java
         self._words = words
         self._folder = folder
@@ -165,10 +168,10 @@ class Comparison:
         for line in lines:
             for side in (JAVA_SIDE, OUR_SIDE):
                 for words in line.before:
-                    done = run_ours(self._filled(words, side, line))
+                    done = run_ours([*self._filled(words, side, line), *self._ours])
                     assert done.code == 0, (line.id, words, done)
         theirs = self._java.run_all([self._filled(line.words, JAVA_SIDE, line) for line in lines])
-        ours = [run_ours(self._filled(line.words, OUR_SIDE, line)) for line in lines]
+        ours = [run_ours([*self._filled(line.words, OUR_SIDE, line), *self._ours]) for line in lines]
         return {
             line.id: (self._with_files(java, line, JAVA_SIDE), self._with_files(our, line, OUR_SIDE))
             for line, java, our in zip(lines, theirs, ours, strict=True)
@@ -185,8 +188,19 @@ class Comparison:
 
     def _with_files(self, printed: Printed, line: Line, side: str) -> Printed:
         paths = [self._of_line(line, side) / name for name in line.files]
-        texts = tuple(path.read_text() if path.exists() else f"no file {path.name}" for path in paths)
+        texts = tuple(_sorted_json(path.read_text()) if path.exists() else f"no file {path.name}" for path in paths)
         return Printed(printed.code, printed.out, printed.err, texts)
+
+
+def _sorted_json(text: str) -> str:
+    """A document whose names are sorted, and the members of its lists: Java's are sets in the order of a hash table."""
+
+    def ordered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: ordered(one) for name, one in value.items()}
+        return sorted(map(ordered, value), key=str) if isinstance(value, list) else value
+
+    return json.dumps(ordered(json.loads(text)), indent=1, sort_keys=True)
 
 
 def masked(text: str, line: Line) -> list[str]:
@@ -207,4 +221,4 @@ def expected(printed: Printed, line: Line) -> list[str]:
 
 def of_kind(lines: Sequence[Line], kind: str) -> list[Line]:
     """The lines that run against a kind of cluster."""
-    return [line for line in lines if not line.kinds or kind in line.kinds]
+    return [line for line in lines if kind in line.kinds or not (line.kinds or kind.startswith("acl"))]

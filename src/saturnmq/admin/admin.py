@@ -14,6 +14,7 @@ from saturnmq.admin.brokers import Brokers
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import TIMEOUT_MS, AdminConnection
 from saturnmq.admin.credentials import AdminAccess
+from saturnmq.admin.export import Export
 from saturnmq.admin.groups import Groups
 from saturnmq.admin.messages import Messages
 from saturnmq.admin.name_servers import NameServers
@@ -56,6 +57,7 @@ class Admin:
         self.clients = Clients(self.connection)
         self.statistics = Statistics(self.connection)
         self.accounts = Accounts(self.connection)
+        self.export = Export(self.connection)
 
     async def __aenter__(self) -> Self:
         return self

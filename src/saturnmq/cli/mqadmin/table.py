@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.cli.mqadmin import rows_brokers, rows_groups, rows_messages, rows_name_servers, rows_offsets, rows_topics
+from saturnmq.cli.mqadmin import (
+    rows_accounts,
+    rows_brokers,
+    rows_export,
+    rows_groups,
+    rows_messages,
+    rows_name_servers,
+    rows_offsets,
+    rows_topics,
+)
 from saturnmq.cli.mqadmin.call import AdminCommand
 
 _ORDER: Final = (
@@ -23,6 +32,8 @@ _ORDER: Final = (
     "updateGlobalWhiteAddr", "getAclConfig", "exportMetadata", "exportConfigs", "exportMetrics",
 )  # fmt: skip
 _ROWS: Final = (
+    *rows_accounts.ROWS,
+    *rows_export.ROWS,
     *rows_brokers.ROWS,
     *rows_groups.ROWS,
     *rows_messages.ROWS,

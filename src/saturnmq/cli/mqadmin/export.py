@@ -1,0 +1,57 @@
+"""Commands that export what a cluster consists of to files.
+
+Requirements: C-55..C-57.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.java_forms import indented
+from saturnmq.cli.mqadmin.java_text import version_name
+from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.protocol.errors import ConfigError
+
+FOLDER: Final = "/tmp/rocketmq/export"  # noqa: S108 - the default of Apache's tools
+
+
+async def metadata(call: Call) -> None:
+    """Export topics and groups of a cluster or of one broker."""
+    options, export = call.options, call.admin.export
+    special = "s" in options
+    if "b" in options:
+        address = options.text("b")
+        if "t" in options:
+            _write(call, "topic", await export.topics(address, special=special))
+        elif "g" in options:
+            _write(call, "subscriptionGroup", await export.groups(address))
+        else:
+            raise ConfigError("-b needs -t for topics or -g for subscription groups")
+    elif "c" in options:
+        topics, groups = "g" not in options or "t" in options, "t" not in options
+        name = "metadata" if topics and groups else "topic" if topics else "subscriptionGroup"
+        document = await export.metadata(options.text("c"), topics=topics, groups=groups, special=special)
+        _write(call, name, document, end="\n")
+    else:
+        raise WrongOptions("Missing required option: -b | -c")
+
+
+async def configs(call: Call) -> None:
+    """Export settings of the masters of a cluster."""
+    _write(call, "configs", await call.admin.export.settings(call.options.text("c")))
+
+
+async def metrics(call: Call) -> None:
+    """Export load, size and clients of the masters of a cluster."""
+    _write(call, "metrics", await call.admin.export.metrics(call.options.text("c"), version_name))
+
+
+def _write(call: Call, name: str, document: dict[str, Any], end: str = "") -> None:
+    folder = call.options.text("f", FOLDER)
+    path = Path(folder) / f"{name}.json"
+    if not call.out.dry_run:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(indented(document), encoding="utf-8")
+    call.out.done(f"export {folder}/{name}.json success", end=end, path=str(path))
