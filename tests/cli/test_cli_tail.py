@@ -144,7 +144,7 @@ def test_tail_prints_hostile_bodies_as_one_harmless_line(cluster: Cluster) -> No
 @pytest.mark.spec("CLI-04")
 def test_tail_of_a_missing_topic_names_the_creating_command(cluster: Cluster) -> None:
     done = cluster.run("tail", "missing", code=1)
-    assert "missing" in done.stderr and "updateTopic" in done.stderr
+    assert "missing" in done.stderr and "updateTopic" in done.stderr and "0 messages" not in done.stderr
 
 
 def test_peek_shows_what_a_group_has_not_consumed_and_changes_nothing(cluster: Cluster) -> None:
@@ -173,3 +173,18 @@ def test_retry_and_dead_letter_topics_can_be_tailed(cluster: Cluster) -> None:
 def test_consume_demands_ack_or_peek(cluster: Cluster) -> None:
     done = cluster.run("consume", "shared", "--group", "billing", code=2)
     assert "give --ack, which joins the group" in done.stderr and "--peek" in done.stderr
+
+
+@pytest.mark.realtime
+def test_tail_goes_on_after_a_restart_of_the_broker(cluster: Cluster, start: Any) -> None:
+    cluster.run("send", "survivor", "before")
+    running = start("tail", "survivor", "--from", "first")
+    assert running.line() == "before"
+    server, thread = cluster.server.inner, cluster.server.thread
+    thread.call(server.kill_broker(), SECONDS_MAX)
+    assert running.process.stderr.readline().startswith("saturnmq: warning: ")
+    thread.call(server.start_broker(), SECONDS_MAX)
+    cluster.run("send", "survivor", "after")
+    assert running.line() == "after"
+    code, _, err = running.interrupt()
+    assert code == 130 and err.endswith("saturnmq: 2 messages\n")

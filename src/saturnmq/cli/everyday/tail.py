@@ -22,7 +22,7 @@ from saturnmq.client.client import Client
 from saturnmq.client.filters import Filter, sql, tag
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_duration_ms
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 
 Messages = AsyncGenerator[list[Message[bytes]], None]
 
@@ -147,15 +147,16 @@ def _idle_seconds(args: argparse.Namespace) -> float | None:
 def _counted(main: Callable[[], Coroutine[Any, Any, int]], printer: Printer, args: argparse.Namespace) -> int:
     """Run a command; at its end, also by Ctrl-C, report how many messages it printed."""
     try:
-        return run(main, args)
-    except BrokenPipeError:
-        args.quiet = True  # `| head` has ended: nothing is to be said
+        code = run(main, args)
+    except (KeyboardInterrupt, SaturnError) as error:
+        if printer.count or isinstance(error, KeyboardInterrupt):
+            _report_count(printer.count, args)
         raise
-    finally:
-        report_count(printer.count, args)
+    _report_count(printer.count, args)
+    return code
 
 
-def report_count(count: int, args: argparse.Namespace) -> None:
+def _report_count(count: int, args: argparse.Namespace) -> None:
     """The number of messages: the last JSON document, or a line on stderr; nothing with --quiet."""
     if args.quiet:
         return
