@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -120,5 +120,21 @@ def test_login_returns_only_to_paths_of_this_host(console: Open) -> None:
                 answer = await one.browser.post("/language", data={"language": "zh", "back": back})
                 assert answer.headers["location"] == location
             assert "登录" in (await one.browser.get("/login")).text
+
+    run(work)
+
+
+def test_body_without_a_length_is_bounded_and_hosts_may_be_ipv6(console: Open) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            headers = {"content-type": "application/x-www-form-urlencoded"}
+            answer = await one.browser.post("/login", content=parts(), headers=headers)
+            assert answer.status_code == 413
+            assert (await one.browser.get("/login", headers={"host": "[::1]:8080"})).status_code == 200
+            assert (await one.browser.post("/login", content=b"a=1&" * 50, headers=headers)).status_code == 400
 
     run(work)

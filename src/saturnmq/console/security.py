@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -65,7 +66,7 @@ class Guarded:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > self._body_bytes_max:
-                return {"type": "http.disconnect"}
+                raise HTTPException(413, f"refused: more than {self._body_bytes_max} bytes")
             return message
 
         await self._app(scope, bounded_receive, guarded_send)
