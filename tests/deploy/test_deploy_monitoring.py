@@ -94,6 +94,7 @@ def test_every_rule_is_complete() -> None:
         assert rule["annotations"]["summary"]
 
 
+@pytest.mark.spec("INT-14")
 def test_the_board_has_no_deprecated_panels_and_whole_queries() -> None:
     board = json.loads(BOARD.read_text())
     assert board["schemaVersion"] >= 36
@@ -109,6 +110,7 @@ def test_the_board_has_no_deprecated_panels_and_whole_queries() -> None:
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.spec("INT-14")
 def test_every_query_selects_rows_that_a_scrape_has() -> None:
     """Each metric of a query is scraped, with the labels that the query uses."""
     samples = scraped()

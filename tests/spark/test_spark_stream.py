@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -376,6 +377,8 @@ def test_lag_gauge_omits_unknown_age() -> None:
         assert tracker.flush()
         assert 'lag_messages{query="query-1",topic="tracked"} 70' in tracker.gauges()
         assert "saturnmq_spark_lag_seconds{" not in tracker.gauges()
+        host, port = tracker.serve_metrics(0)
+        assert urllib.request.urlopen(f"http://{host}:{port}/metrics").read().decode() == tracker.gauges()
         (lag,) = tracker.lags.values()
         lag.latest[('a"} 1\n\\', "b", 0)] = 5  # no name may forge a line
         assert 'saturnmq_spark_lag_messages{query="query-1",topic="a\\"} 1\\n\\\\"} 5' in tracker.gauges().splitlines()

@@ -130,8 +130,9 @@ class Registry:
                     del rows[left:]
                 left -= len(rows)
                 yield joined(rows)
-        line = template(OMITTED, (), {}) % omitted
-        yield (head(OMITTED, GAUGE, "Rows that did not fit into this answer.") + line).encode()
+        if omitted:
+            line = template(OMITTED, (), {}) % omitted
+            yield (head(OMITTED, GAUGE, "Rows that did not fit into this answer.") + line).encode()
 
     def text(self) -> str:
         """The whole text of one scrape, for a registry with few rows."""

@@ -28,6 +28,9 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from saturnmq.client.sync.loop_thread import LoopThread
+from saturnmq.metrics import GAUGE, Registry, Row
+from saturnmq.net.metrics_port import MetricsPort
 from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, HeartbeatData, MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -38,7 +41,6 @@ from saturnmq.spark.ranges import Key, from_offset
 
 logger = logging.getLogger(__name__)
 
-_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  # text of a Prometheus label
 
 COMMIT_INTERVAL_MS: Final = 5000
 AGE_INTERVAL_MS: Final = 5000
@@ -223,6 +225,8 @@ class Tracker(StreamingQueryListener):
         self._looked_ms: dict[str, float] = {}  # when the ages of a query's lag were last queried
         self._ended: set[str] = set()
         self._change = threading.Condition()
+        self._http = LoopThread("saturnmq-metrics")
+        self._port = MetricsPort(lambda: iter([self.gauges().encode()]))
         _running.add(self)
 
     # Spark's callbacks; they only enqueue
@@ -317,20 +321,31 @@ class Tracker(StreamingQueryListener):
         now_ms: Unix ms, default now. A topic of unknown age has only the message count; a query that has ended is omitted.
         """
         now = time.time() * 1000 if now_ms is None else now_ms
-        messages = ["# HELP saturnmq_spark_lag_messages Messages that a stream has not read yet.",
-                    "# TYPE saturnmq_spark_lag_messages gauge"]  # fmt: skip
-        seconds = ["# HELP saturnmq_spark_lag_seconds Age of the oldest message that a stream has not read yet.",
-                   "# TYPE saturnmq_spark_lag_seconds gauge"]  # fmt: skip
+        messages: list[Row] = []
+        seconds: list[Row] = []
         for lag in [lag for lag in list(self.lags.values()) if lag.query not in self._ended]:
             for topic, behind in sorted(lag.by_topic.items()):
-                labels = f'{{query="{lag.query.translate(_ESCAPED)}",topic="{topic.translate(_ESCAPED)}"}}'
-                messages.append(f"saturnmq_spark_lag_messages{labels} {behind}")
+                labels = (lag.query, topic)
+                messages.append((labels, behind))
                 if not behind:
-                    seconds.append(f"saturnmq_spark_lag_seconds{labels} 0")
+                    seconds.append((labels, 0))
                 elif topic in lag.oldest_ms:
-                    age = max(0.0, now - lag.oldest_ms[topic]) / 1000
-                    seconds.append(f"saturnmq_spark_lag_seconds{labels} {age:.3f}")
-        return "\n".join([*messages, *seconds, ""])
+                    seconds.append((labels, round(max(0.0, now - lag.oldest_ms[topic]) / 1000, 3)))
+        registry, names = Registry(), ("query", "topic")
+        text = "Messages that a stream has not read yet."
+        registry.family(GAUGE, "saturnmq_spark_lag_messages", text, names, lambda: messages)
+        text = "Age of the oldest message that a stream has not read yet."
+        registry.family(GAUGE, "saturnmq_spark_lag_seconds", text, names, lambda: seconds)
+        return registry.text()
+
+    def serve_metrics(self, port: int, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Answer GET /metrics with `gauges` until `stop`; returns host and port, 0 takes a free one. Raises StartError.
+
+        Example:
+            tracker.serve_metrics(5561)  # http://127.0.0.1:5561/metrics on the driver
+        """
+        self._http.start()
+        return self._http.run(self._port.start(host, port, chosen_by="argument port of serve_metrics"))
 
     def _write(self, lag: Lag) -> None:
         """Write one Parquet file of rows, without a Spark job (STR-14)."""
@@ -346,7 +361,10 @@ class Tracker(StreamingQueryListener):
         return done.wait(timeout_s)
 
     def stop(self) -> None:
-        """Commit pending offsets and end the thread."""
+        """Commit pending offsets, end the thread, and close the port of the metrics."""
+        if self._http.running is not None:
+            self._http.run(self._port.stop())
+            self._http.stop()
         self.flush()
         self._events.put(None)
         self._thread.join(STOP_SECONDS)
