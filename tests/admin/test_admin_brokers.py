@@ -42,7 +42,7 @@ def test_a_cluster_has_masters_or_all_brokers() -> None:
             assert await c.admin.connection.masters("DefaultCluster") == {"broker-a": address}
             assert await c.admin.connection.masters_and_slaves("DefaultCluster") == [address, DEAD, "127.0.0.1:2"]
             groups = await c.admin.brokers.groups("DefaultCluster")
-            assert groups == [(address, [DEAD]), ("null", ["127.0.0.1:2"])]
+            assert groups == {"broker-a": {0: address, 1: DEAD}, "broker-b": {1: "127.0.0.1:2"}}
             assert await c.admin.brokers.addresses() == [address, DEAD, "127.0.0.1:2"]
 
     run(work)

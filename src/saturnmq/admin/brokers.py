@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from saturnmq.admin.connection import MASTER_ID, AdminConnection, ask_each, failed
+from saturnmq.admin.connection import AdminConnection, ask_each, failed
 from saturnmq.config.settings import parse_properties, property_line
 from saturnmq.protocol.bodies import BrokerData, ConsumeStatsList, KVTable, QueryConsumeQueueResponse
 from saturnmq.protocol.codes import RequestCode
@@ -88,15 +88,10 @@ class Brokers:
 
         return failed(await ask_each(addresses, change, seconds=self._connection.timeout_ms / 1000))
 
-    async def groups(self, cluster: str) -> list[tuple[str, list[str]]]:
-        """The brokers of a cluster, by name: address of the master (or "null") and those of its slaves. Raises UnknownCluster."""
-        return [
-            (
-                one.broker_addrs.get(MASTER_ID, "null"),
-                [address for number, address in sorted(one.broker_addrs.items()) if number != MASTER_ID],
-            )
-            for one in await self._connection.brokers(cluster)
-        ]
+    async def groups(self, cluster: str) -> dict[str, dict[int, str]]:
+        """The brokers of a cluster by name: addresses by id, 0 is the master. Raises UnknownCluster."""
+        found = await self._connection.brokers(cluster)
+        return {one.broker_name: dict(sorted(one.broker_addrs.items())) for one in found}
 
     async def name_of(self, address: str) -> str:
         """Name of the broker with this address. Raises ConfigError if the NameServer knows none."""

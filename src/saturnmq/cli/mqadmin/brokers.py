@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.admin.connection import read_address
+from saturnmq.admin.connection import MASTER_ID, read_address
 from saturnmq.cli.mqadmin.call import Call
-from saturnmq.cli.mqadmin.java_forms import fixed, indented, text_order
+from saturnmq.cli.mqadmin.java_forms import address_order, fixed, indented, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Shown, Time
 from saturnmq.cli.output import EXIT_FAILED, warn
@@ -83,7 +83,8 @@ async def update_broker_config(call: Call) -> None:
     if "b" in options:
         addresses = [options.text("b")]
     else:
-        addresses = text_order((await call.admin.connection.masters(options.text("c"))).values())
+        masters = await call.admin.connection.masters(options.text("c"))
+        addresses = address_order({name: [address] for name, address in masters.items()})
     failures = await brokers.update_configuration(addresses, key, value)
     for address in addresses:
         if address in failures:
@@ -99,9 +100,15 @@ async def get_broker_config(call: Call) -> None:
         address = options.text("b")
         _print_configuration(call, f"============{address}============", address, await brokers.configuration(address))
         return
-    for master, slaves in await brokers.groups(options.text("c")) if "c" in options else ():
-        heads = {master: f"============Master: {master}============"}
-        heads |= {slave: f"============My Master: {master}=====Slave: {slave}============" for slave in slaves}
+    groups = await brokers.groups(options.text("c")) if "c" in options else {}
+    masters = {one[MASTER_ID]: one for one in groups.values() if MASTER_ID in one}
+    order = address_order({name: [one[MASTER_ID]] for name, one in groups.items() if MASTER_ID in one})
+    for group in (*map(masters.__getitem__, order), *(one for one in groups.values() if MASTER_ID not in one)):
+        master = group.get(MASTER_ID, "null")
+        heads = {master: f"============Master: {master}============"} if MASTER_ID in group else {}
+        for number, slave in group.items():
+            if number != MASTER_ID:
+                heads[slave] = f"============My Master: {master}=====Slave: {slave}============"
         for address, head in heads.items():
             try:
                 _print_configuration(call, head, address, await brokers.configuration(address))
@@ -130,7 +137,8 @@ async def broker_status(call: Call) -> None:
     elif "c" in options:
         from saturnmq.admin.connection import ask_each
 
-        addresses = text_order(await brokers.addresses(options.text("c")))
+        groups = await brokers.groups(options.text("c"))
+        addresses = address_order({name: one.values() for name, one in groups.items()})
         for address, found in (await ask_each(addresses, brokers.runtime)).items():
             if isinstance(found, SaturnError):
                 call.out.problem(f"{address}: {found.message}")

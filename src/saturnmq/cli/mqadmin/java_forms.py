@@ -7,7 +7,7 @@ Requirements: ADM-04, ADM-05.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from math import isnan
 from typing import Any, Final, TypeVar
@@ -39,6 +39,11 @@ def hash_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
 def text_order(texts: Iterable[str]) -> list[str]:
     """`hash_order` of strings."""
     return hash_order(texts, java_hash)
+
+
+def address_order(addresses: Mapping[str, Iterable[str]]) -> list[str]:
+    """The addresses of brokers, by broker name, in `hash_order`: added broker by broker, in the order of the set of names."""
+    return text_order(address for name in text_order(addresses) for address in addresses[name])
 
 
 def queue_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from saturnmq.admin.topics import entries_by_broker, kept, master_of
 from saturnmq.cli.mqadmin.call import Call
-from saturnmq.cli.mqadmin.java_forms import compact, indented, queue_order, text_order
+from saturnmq.cli.mqadmin.java_forms import address_order, compact, indented, queue_order, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Shown, Time
 from saturnmq.cli.output import EXIT_FAILED
@@ -69,7 +69,7 @@ async def update_topic(call: Call) -> None:
 async def _update_in_cluster(call: Call, cluster: str, config: TopicConfig) -> None:
     topics = call.admin.topics
     masters = await call.admin.connection.masters(cluster)
-    for address in text_order(masters.values()):
+    for address in address_order({name: [address] for name, address in masters.items()}):
         try:
             done = await _with_kept(call, address, config)
             await topics.update(address, done)
@@ -116,7 +116,7 @@ async def update_topic_perm(call: Call) -> int | None:
     entries = entries_by_broker(route)
     masters = await call.admin.connection.masters(options.text("c"))
     names = {address: name for name, address in masters.items()}
-    for address in text_order(names):
+    for address in address_order({name: [address] for name, address in masters.items()}):
         old = entries.get(names[address])
         if old is None:  # mqadmin creates the topic there, with the queues of the first entry
             old = route.queue_datas[0]
@@ -263,14 +263,13 @@ async def topic_list(call: Call) -> None:
         return
     columns = (("#Cluster Name", "cluster"), ("#Topic", "topic"), ("#Consumer Group", "group"))
     uses = {one.topic: one for one in await call.admin.topics.uses()}
-    names = order(await call.admin.topics.names())
     rows = (
         (
             Shown("null" if use.cluster is None else use.cluster[:20], use.cluster),
             Shown(name[:64], name),
             Shown(group[:64], group or None),
         )
-        for name, use in ((name, uses[name]) for name in names if name in uses)
+        for name, use in ((name, uses[name]) for name in order(list(uses)))
         for group in use.groups or ("",)
     )
     call.out.table("%-20s  %-64s  %-64s", columns, rows, head="%-20s  %-48s  %-48s")
