@@ -24,6 +24,7 @@ class ScriptedConnection(AdminConnection):
         self.script = script
         self.topics = list(topics)
         self.asked: list[tuple[str, int]] = []
+        self.languages: list[Language] = []
 
     async def read(
         self,
@@ -38,6 +39,7 @@ class ScriptedConnection(AdminConnection):
         language: Language = Language.PYTHON,
     ) -> Command:
         self.asked.append((address, int(code)))
+        self.languages.append(language)
         ext = {} if header is None else header.to_ext()
         found = self.script[code](address, ext)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from admincli import AdminCli
@@ -185,3 +186,31 @@ def test_stats_all(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
     assert lonely == layout % ("TBW102", "", 0, "0.00", "", 0, "NO_CONSUMER")
     assert {row.split()[0] for row in admin_cli.text("statsAll", "-t", "shown").splitlines()[1:]} == {"shown"}
     assert "TBW102" not in admin_cli.text("statsAll", "-a")
+
+
+@pytest.mark.spec("C-38")
+def test_consumer_status(
+    admin_cli: AdminCli, client: saturnmq.sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in ((), ("-b", "{broker}"), ("-s",)):
+        lines = admin_cli.text("consumerStatus", "-g", "reader", *words).splitlines()
+        layout = "%-10s %-40s %-20s %s"
+        assert lines[0] == layout % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile")
+        number, client_id, version, path = lines[1].split()
+        assert (number, client_id, version) == ("1", client.client_id, "V4_9_7")
+        assert re.fullmatch(rf"\d{{13}}/{re.escape(client_id)}", path)
+        assert lines[2:] == ["", "", "Same subscription in the same group of consumer", "", "Rebalance OK"]
+        text = (tmp_path / path).read_text()
+        assert ("#Consumer jstack#" in text) == (words == ("-s",))
+
+
+@pytest.mark.spec("C-38")
+def test_consumer_status_of_one_client_prints_its_state(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
+    lines = admin_cli.text("consumerStatus", "-g", "reader", "-i", client.client_id).splitlines()
+    heads = [line for line in lines if re.fullmatch("#Consumer [A-Z].*#", line)]
+    names = ("Properties", "Subscription", "Offset", "MQ Detail", "RT&TPS")
+    assert heads == [f"#Consumer {name}#" for name in names]
+    assert f"001 Topic: {'%RETRY%reader':<40} ClassFilter: {'false':<8} SubExpression: *" in lines
+    (row,) = admin_cli.json("consumerStatus", "-g", "reader")["rows"]
+    assert row["client_id"] == client.client_id and {queue["topic"] for queue in row["queues"]} >= {"shown"}
