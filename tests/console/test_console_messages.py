@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,10 @@ def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
                 }
                 answer = await one.browser.post("/do/message", data=form)
                 assert answer.status_code == 303
-                shown = (await one.browser.get(answer.headers["location"])).text
+                location = answer.headers["location"]
+                later = re.sub(r"offset=\d+", "offset=99", location)
+                assert later != location and (await one.browser.get(later)).status_code == 404
+                shown = (await one.browser.get(location)).text
                 assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, json" in shown and "k-1" in shown
                 async with asyncio.timeout(30):
                     found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
@@ -49,6 +53,10 @@ def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
                         await asyncio.sleep(POLL_SECONDS)  # poll
                         found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
                 assert re.search(r"<td>paid</td><td>k-1</td>", found), found
+                path = re.search(r'href="(/messages/orders/[^"]+)"', found)
+                assert path is not None
+                opened = html.unescape(path[1])
+                assert "&#34;&lt;b&gt;&#34;" in (await one.browser.get(opened)).text
                 assert "No message was found." in (await one.browser.get("/messages?topic=orders&key=other")).text
                 missing = await one.browser.get("/messages?topic=orders&id=" + "0" * 32)
                 assert missing.headers["location"] == "/messages/orders/" + "0" * 32

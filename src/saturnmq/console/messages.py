@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,8 +17,9 @@ from saturnmq.admin.messages import TraceView, Track
 from saturnmq.client.message import Message
 from saturnmq.console.context import Page
 from saturnmq.escaping import escaped
+from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import TRACE_TOPIC, ResponseCode
-from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
+from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.names import topic_problem
 
 TEXT_MAX: Final = 64 * 1024  # characters of a body that a page shows
@@ -76,16 +77,22 @@ async def search(request: Request, page: Page) -> Response:
     view = await page.services.state.view()
     names = sorted({one.name for one in view.survey.topics.values()})[:1000] if view is not None else []
     return page.render(
-        "messages.html", topic=topic, key=key, message_id=message_id, found=found, asked=bool(key), names=names
+        "messages.html",
+        topic=topic,
+        key=key,
+        message_id=message_id,
+        found=found,
+        asked=bool(key),
+        names=names,
+        link=link,
     )
 
 
 async def show(request: Request, page: Page) -> Response:
     """One message: where it is stored, its properties, its body, who consumed it, its trace."""
     topic, message_id = request.path_params["topic"], request.path_params["id"]
-    messages = page.services.admin.messages
     try:
-        message = await messages.view(topic, message_id)
+        message = await _message(page, topic, message_id)
     except ResponseError as error:
         if error.code not in (ResponseCode.NO_MESSAGE, ResponseCode.QUERY_NOT_FOUND):
             raise
@@ -101,6 +108,30 @@ async def show(request: Request, page: Page) -> Response:
         problem=problem,
         trace=await _trace(page, message),
     )
+
+
+async def _message(page: Page, topic: str, message_id: str) -> Message[bytes]:
+    """The message at the queue offset of the query, else that of the id. Raises NoMessage.
+
+    Links have the queue offset: an offset id holds the address that the broker had then, and copies of a retry share a unique id.
+    """
+    query, messages = page.request.query_params, page.services.admin.messages
+    queue, offset = query.get("queue", ""), query.get("offset", "")
+    if not (queue.isdecimal() and offset.isdecimal() and len(queue) < 7 and len(offset) < 19):
+        return await messages.view(topic, message_id)
+    found = await messages.by_queue_offset(MessageQueue(topic, query.get("broker", ""), int(queue)), int(offset))
+    if found is None:
+        raise response_error(ResponseCode.NO_MESSAGE, f"queue {queue} has no message at {offset}")
+    return found
+
+
+def link(topic: str, message_id: str, queue: MessageQueue, offset: int) -> str:
+    """The path of a message's page; without the queue offset if the broker's name is not known."""
+    path = f"/messages/{quote(topic, safe='')}/{quote(message_id, safe='')}"
+    if not queue.broker_name:
+        return path
+    where = urlencode({"broker": queue.broker_name, "queue": queue.queue_id, "offset": offset})
+    return f"{path}?{where}"
 
 
 async def _tracks(page: Page, message: Message[Any]) -> tuple[list[Track], str]:
@@ -130,4 +161,4 @@ async def send(request: Request, page: Page) -> Response:
     receipt = await page.services.admin.messages.send(topic, body, tag=tag, keys=keys)
     if receipt is None:
         return RedirectResponse("/messages", 303)
-    return RedirectResponse(f"/messages/{quote(topic, safe='')}/{quote(receipt.offset_message_id, safe='')}", 303)
+    return RedirectResponse(link(topic, receipt.message_id, receipt.queue, receipt.offset), 303)
