@@ -38,7 +38,7 @@ LINES = (
     Line("cleanExpiredCQ", writes=True),
     Line("cleanUnusedTopic -c OtherCluster", writes=True),
     Line("updateNamesrvConfig -k topicsMax -v 100000 -n {ns};{ns_alias}", writes=True),
-    Line("wipeWritePerm -b broker-c -n {ns};{ns_alias}", writes=True, rows_sorted=True, masks=((r"OK, \d+", "OK"),)),
+    Line("wipeWritePerm -b broker-c", writes=True, masks=((r"OK, \d+", "OK"),)),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
 from math import nan
@@ -98,7 +98,7 @@ async def get_broker_config(call: Call) -> None:
     options, brokers = call.options, call.admin.brokers
     if "b" in options:
         address = options.text("b")
-        _print_configuration(call, f"============{address}============", address, await brokers.configuration(address))
+        await _print_configuration(call, f"============{address}============", address)
         return
     groups = await brokers.groups(options.text("c")) if "c" in options else {}
     masters = {one[MASTER_ID]: one for one in groups.values() if MASTER_ID in one}
@@ -111,15 +111,14 @@ async def get_broker_config(call: Call) -> None:
                 heads[slave] = f"============My Master: {master}=====Slave: {slave}============"
         for address, head in heads.items():
             try:
-                _print_configuration(call, head, address, await brokers.configuration(address))
+                await _print_configuration(call, head, address)
             except SaturnError as error:
-                call.out.line(head)
                 call.out.problem(f"{address}: {error.message}")
 
 
-def _print_configuration(call: Call, head: str, address: str, found: Mapping[str, str]) -> None:
+async def _print_configuration(call: Call, head: str, address: str) -> None:
     call.out.line(head)
-    for key, value in sorted(found.items()):
+    for key, value in sorted((await call.admin.brokers.configuration(address)).items()):
         call.out.line(f"{key:<50}=  {value}", broker=address, key=key, value=value)
     call.out.line()
 
