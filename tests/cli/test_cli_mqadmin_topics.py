@@ -109,6 +109,15 @@ def test_delete_topic_removes_it_from_brokers_and_name_servers(admin_cli: AdminC
         assert admin_cli.run("deleteTopic", *words)[0] == 1
 
 
+def test_delete_topic_from_a_broker_only(admin_cli: AdminCli) -> None:
+    admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-one")
+    words = ("deleteTopic", "-c", "DefaultCluster", "-t", "t-one", "--broker")
+    code, out, err = admin_cli.run(*words, "127.0.0.1:1")
+    assert (code, out) == (1, "") and f"must be one of: {admin_cli.server.broker_address}" in err
+    assert admin_cli.text(*words, "{broker}") == "delete topic [t-one] from broker [{broker}] success.\n"
+    assert admin_cli.run("updateTopicPerm", "-b", "{broker}", "-t", "t-one", "-p", "4")[0] == 1
+
+
 @pytest.mark.spec("C-03")
 def test_update_topic_perm_on_a_broker(admin_cli: AdminCli) -> None:
     admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-perm", "-r", "2", "-w", "3")

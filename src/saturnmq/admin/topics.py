@@ -29,7 +29,7 @@ from saturnmq.protocol.bodies import (
     TopicStatsTable,
 )
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, ORDER_TOPIC_NAMESPACE, Perm, RequestCode, ResponseCode
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.headers import messaging as h
 
 GROUP_TOPIC_PREFIXES: Final = ("%RETRY%", "%DLQ%")
@@ -180,9 +180,17 @@ class Topics:
         await self.update(address, config)
         return config
 
-    async def delete_from_brokers(self, topic: str, cluster: str) -> None:
-        """Delete a topic on all masters of a cluster (215). Raises UnknownCluster, and the first error of a master."""
-        for address in (await self._connection.masters(cluster)).values():
+    async def delete_from_brokers(self, topic: str, cluster: str, only: str = "") -> None:
+        """Delete a topic on all masters of a cluster (215), or on the one whose address is `only`.
+
+        The NameServers of SaturnMQ drop the entry of a broker with its next registration, which follows at once.
+        Raises UnknownCluster, ConfigError for an address that is no master of the cluster, and the first error of a master.
+        """
+        masters = list((await self._connection.masters(cluster)).values())
+        if only and only not in masters:
+            known = ", ".join(masters)
+            raise ConfigError(f"broker {only:.200} is no master of cluster {cluster}, must be one of: {known}")
+        for address in [only] if only else masters:
             await self._connection.change(
                 address, RequestCode.DELETE_TOPIC_IN_BROKER, h.DeleteTopicInBroker(topic=topic)
             )

@@ -37,7 +37,11 @@ ROWS: Final = (
         "Delete topic from broker and NameServer.",
         "saturnmq admin deleteTopic -n 127.0.0.1:9876 -c DefaultCluster -t orders",
         "topics:delete_topic",
-        (TOPIC, Opt("c", "clusterName", "delete topic from which cluster", required=True)),
+        (
+            TOPIC,
+            Opt("c", "clusterName", "delete topic from which cluster", required=True),
+            Opt("", "broker", "delete it from this broker of the cluster only", ours=True),
+        ),
         changes=True,
     ),
     AdminCommand(

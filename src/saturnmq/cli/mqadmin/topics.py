@@ -96,8 +96,12 @@ async def _with_kept(call: Call, address: str, config: TopicConfig) -> TopicConf
 
 
 async def delete_topic(call: Call) -> None:
-    """Delete a topic from the masters of a cluster, then from the NameServers."""
-    topic, cluster = call.options.text("t"), call.options.text("c")
+    """Delete a topic from the masters of a cluster, then from the NameServers; with --broker, from that master only."""
+    topic, cluster, only = (call.options.text(key) for key in ("t", "c", "broker"))
+    if only:
+        await call.admin.topics.delete_from_brokers(topic, cluster, only)
+        call.out.done(f"delete topic [{topic}] from broker [{only}] success.", topic=topic, broker=only)
+        return
     await call.admin.topics.delete_from_brokers(topic, cluster)
     call.out.done(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
     await call.admin.topics.delete_from_name_servers(topic, cluster)

@@ -1,0 +1,123 @@
+"""Every runbook of docs/runbooks.md, step by step, on two brokers with a live producer and consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runbooks import Cli, Live, Runbook, Servers
+
+TOPIC, GROUP = "orders", "billing"
+Row = dict[str, Any]
+Start = Callable[..., Live]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """A NameServer, broker-a and broker-b."""
+    with Servers(tmp_path) as servers:
+        servers.start("broker-a")
+        servers.start("broker-b")
+        yield servers
+
+
+@pytest.fixture
+def book(servers: Servers, cli: Cli) -> Callable[[str], Runbook]:
+    """A runbook of the page by the ID of its row, with the addresses of the servers."""
+
+    def find(row: str) -> Runbook:
+        addresses = [servers.brokers[name].address for name in ("broker-a", "broker-b")]
+        values = dict(zip(("10.0.0.11:10911", "10.0.0.12:10911"), addresses, strict=True))
+        return Runbook(row, cli, values | {"10.0.0.1:9876": servers.name_servers})
+
+    return find
+
+
+@pytest.fixture
+def admin(servers: Servers, cli: Cli) -> Callable[..., str]:
+    """Runs an admin command that has to succeed; `a` and `b` stand for the addresses of the brokers."""
+
+    def run(line: str) -> str:
+        words = [servers.brokers[f"broker-{word}"].address if word in ("a", "b") else word for word in line.split()]
+        done = cli("admin", *words, env={"NAMESRV_ADDR": servers.name_servers})
+        assert done.returncode == 0, done
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def live(servers: Servers) -> Iterator[Start]:
+    """Starts a producer and a consumer; they are closed at the end."""
+    started: list[Live] = []
+
+    def start() -> Live:
+        started.append(Live(servers.url, TOPIC, GROUP))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def of(rows: list[Row], broker: str, topic: str = TOPIC) -> list[Row]:
+    """The rows of a topic on a broker."""
+    return [row for row in rows if row["topic"] == topic and row["broker_name"] == broker]
+
+
+def permissions(text: str) -> dict[str, str]:
+    """Permission by broker name, as `topicRoute -l` prints it."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("DefaultCluster")]
+    return {cells[1]: cells[-1] for cells in lines}
+
+
+@pytest.mark.spec("OPS-10")
+def test_a_topic_is_retired(
+    book: Callable[[str], Runbook], admin: Callable[..., str], live: Start, servers: Servers
+) -> None:
+    admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
+    clients = live()
+    clients.grows("broker-a")
+    runbook = book("OPS-10")
+    runbook.run("saturnmq admin updateTopicPerm")
+    clients.refused()
+    assert GROUP in runbook.run("saturnmq admin statsAll")
+    runbook.repeat("saturnmq admin consumerProgress", lambda rows: not sum(row["diff"] for row in rows))
+    ends = runbook.rows("saturnmq admin topicStatus")
+    assert sum(row["max_offset"] for row in ends) == len(clients.sent)
+    clients.stop()
+    assert runbook.run("saturnmq admin deleteTopic").count("success") == 2
+    runbook.run("saturnmq admin cleanUnusedTopic")
+    runbook.run("saturnmq admin topicRoute", code=1)
+    runbook.finish()
+    for broker in ("broker-a", "broker-b"):
+        assert not (servers.store(broker) / "consumequeue" / TOPIC).exists()
+
+
+@pytest.mark.spec("OPS-11")
+def test_a_topic_is_moved(book: Callable[[str], Runbook], admin: Callable[..., str], live: Start) -> None:
+    admin(f"updateTopic -b a -t {TOPIC} -r 4 -w 4")
+    clients = live()
+    clients.grows("broker-a")
+    runbook = book("OPS-11")
+    runbook.run("saturnmq admin updateTopic ")
+    assert set(permissions(runbook.run("saturnmq admin topicRoute"))) == {"broker-a", "broker-b"}
+    clients.grows("broker-b")
+    runbook.run("saturnmq admin updateTopicPerm")
+    clients.spared("broker-a", "broker-b")
+
+    def drained(rows: list[Row]) -> bool:
+        found = of(rows, "broker-a")
+        return len(found) == 4 and not any(row["diff"] for row in found)
+
+    runbook.repeat("saturnmq admin consumerProgress", drained)
+    ends = runbook.rows("saturnmq admin topicStatus")
+    assert sum(row["max_offset"] for row in ends if row["broker_name"] == "broker-a") == clients.sent_to("broker-a")
+    assert runbook.run("saturnmq admin deleteTopic").count("success") == 1
+    runbook.until("saturnmq admin topicRoute", lambda text: set(permissions(text)) == {"broker-b"})
+    runbook.finish()
+    clients.grows("broker-b")
+    clients.stop()
+    assert not clients.errors
