@@ -15,7 +15,7 @@ import ast
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -344,11 +344,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Writer:
-    """Collects the code of the file and the names that it uses."""
+    """Collects the code of the file and the names that it uses. left_out: as LEFT_OUT; package: path of the async classes."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[Kind] = KINDS,
+        left_out: Mapping[str, Mapping[str, str]] = LEFT_OUT,
+        package: str = "client",
+    ) -> None:
         self.imports: dict[str, str] = {}
-        self.own = {kind.name for kind in KINDS}
+        self.own = {kind.name for kind in kinds}
+        self._left_out = left_out
+        self._package = SOURCE / "saturnmq" / package
 
     def annotation(self, node: ast.expr | None, module: Module) -> str:
         """The text of an annotation or default; a class of this file stands for itself, Message for the async one."""
@@ -446,12 +453,12 @@ class Writer:
             yield from (f'        """{text}"""', f"        return self._inner.{name}")
         written: set[str] = set()
         for path, class_name in ((kind.path, kind.name), *kind.bases):
-            module = Module(SOURCE / "saturnmq" / "client" / path)
+            module = Module(self._package / path)
             names = set()
             for node in module.classes[class_name].body:
                 if not isinstance(node, Function) or node.name.startswith("_") or node.name in written:
                     continue
-                if node.name not in LEFT_OUT.get(kind.name, {}):
+                if node.name not in self._left_out.get(kind.name, {}):
                     names.add(node.name)
                     after_overload = bool(written | names) and node.name == getattr(self, "_last", None)
                     if not after_overload:
@@ -492,19 +499,28 @@ def broken(line: str) -> list[str]:
     return [*head, indent[:-4] + line[end - 1 :]]
 
 
-def generate() -> str:
+def generate(
+    writer: Writer | None = None,
+    kinds: Sequence[Kind] = KINDS,
+    imports_of: Mapping[str, str] = IMPORTS,
+    header: str = HEADER,
+) -> str:
     """The text of the file."""
-    writer = Writer()
-    classes = ["\n".join(writer.kind(kind)) for kind in KINDS]
+    writer = writer or Writer()
+    classes = ["\n".join(writer.kind(kind)) for kind in kinds]
     code = "\n\n\n".join(classes)
-    needed = {**writer.imports, **IMPORTS}
-    used = {name: text for name, text in needed.items() if re.search(rf"\b{name}\b", code + "TypeVar")}
-    used |= {"Any": "from typing import Any", "Self": "from typing import Self"}
+    needed = {**writer.imports, **imports_of}
+    generic = any(kind.generic for kind in kinds)
+    used = {name: text for name, text in needed.items() if re.search(rf"\b{name}\b", code + "TypeVar" * generic)}
+    for name in ("Any", "Self"):
+        if re.search(rf"\b{name}\b", code):
+            used[name] = f"from typing import {name}"
     names = ", ".join(f'"{name}"' for name in sorted(writer.own))
     imports = "\n\n".join(sorted_imports(set(used.values())))
     return (
-        f"{HEADER}\nfrom __future__ import annotations\n\n{imports}\n\n__all__ = [{names}]\n\n"
-        f'T = TypeVar("T")\n\n\n{code}\n'
+        f"{header}\nfrom __future__ import annotations\n\n{imports}\n\n__all__ = [{names}]\n\n"
+        + 'T = TypeVar("T")\n\n' * generic
+        + f"\n{code}\n"
     )
 
 
@@ -534,11 +550,14 @@ def order(name: str) -> tuple[int, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write the blocking client from the async classes.")
     parser.add_argument("--check", action="store_true", help="only compare; exit status 1 if the file is not current")
-    check = parser.parse_args().check
-    text = generate()
+    return write(TARGET, generate(), check=parser.parse_args().check)
+
+
+def write(target: Path, text: str, *, check: bool) -> int:
+    """Write the file, or only compare; returns the exit status."""
     if check:
-        return int(TARGET.read_text(encoding="utf-8") != text)
-    TARGET.write_text(text, encoding="utf-8")
+        return int(target.read_text(encoding="utf-8") != text)
+    target.write_text(text, encoding="utf-8")
     return 0
 
 
