@@ -37,7 +37,7 @@ LINES = (
     Line("updateBrokerConfig -c DefaultCluster -k fileReservedTime -v 70", writes=True),
     Line("cleanExpiredCQ", writes=True),
     Line("cleanUnusedTopic -c OtherCluster", writes=True),
-    Line("updateNamesrvConfig -k topicsMax -v 100000 -n {ns};{ns_alias}", writes=True),
+    Line("updateNamesrvConfig -k topicsMax -v 100000", writes=True),
     Line("wipeWritePerm -b broker-c", writes=True, masks=((r"OK, \d+", "OK"),)),
 )  # fmt: skip
 
@@ -68,7 +68,7 @@ def results(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         slave = f"127.0.0.1:{at}"
         until_listed(slave, servers)
         java = stack.enter_context(JavaAdmin(home))
-        words = {"ns": servers, "ns_alias": f"localhost:{port}", "slave": slave}
+        words = {"ns": servers, "slave": slave}
         yield Comparison(java, words, folder / "files").run_all(LINES)
 
 
