@@ -43,6 +43,9 @@ class Login:
         self._waiting += 1
         try:
             async with self._permits:
+                wait = sessions.wait_seconds(*keys)  # attempts before this one may have failed meanwhile
+                if wait:
+                    return page.render("login.html", 429, message=page.text("locked", seconds=wait))
                 token = await sessions.attempt(name, password, *keys)
         finally:
             self._waiting -= 1

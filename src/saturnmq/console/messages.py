@@ -23,6 +23,7 @@ from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError, re
 from saturnmq.protocol.names import topic_problem
 
 TEXT_MAX: Final = 64 * 1024  # characters of a body that a page shows
+INDENTED_MAX: Final = 4 * TEXT_MAX
 SENT_BYTES_MAX: Final = 256 * 1024
 _HEX_BYTES: Final = 32
 
@@ -50,11 +51,21 @@ def body_of(data: bytes) -> Body:
         text = part[: error.start].decode()
     if not cut and text.lstrip()[:1] in ("{", "["):
         try:
-            shown = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-            return Body("json", _lines(shown), len(data), cut)
+            return Body("json", _lines(_indented(text)), len(data), cut)
         except (ValueError, RecursionError):
             pass
     return Body("text", _lines(text), len(data), cut)
+
+
+def _indented(text: str) -> str:
+    """JSON with indentation. Raises ValueError if it is much longer so: deep nesting makes a page of many MB."""
+    parts, size = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+        size += len(part)
+        if size > INDENTED_MAX:
+            raise ValueError("too long")
+        parts.append(part)
+    return "".join(parts)
 
 
 def _lines(text: str) -> str:

@@ -218,8 +218,11 @@ def _last_lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(file.tell() - AUDIT_BYTES_MAX, 0))
-            text = file.read().decode(errors="replace")
+            begin = max(file.tell() - AUDIT_BYTES_MAX, 0)
+            file.seek(begin)
+            if begin:
+                file.readline()  # the rest of a line, which may look like one
+            text = file.read(AUDIT_BYTES_MAX).decode(errors="replace")
     except FileNotFoundError:
         return []
     return text.splitlines()[-200:]

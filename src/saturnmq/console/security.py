@@ -14,6 +14,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES_MAX: Final = 1024 * 1024
+LOGIN_BYTES_MAX: Final = 16 * 1024  # before a login, where parsing costs any client nothing
+BEFORE_LOGIN: Final = ("/login", "/language")
+FORM: Final = (
+    "application/x-www-form-urlencoded"  # multipart lets the sender choose codecs, one of them of quadratic cost
+)
 STATIC: Final = "/static/"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -53,11 +58,15 @@ class Guarded:
         if scope["method"] not in ("GET", "HEAD") and not same_origin(headers):
             await PlainTextResponse("refused: sent by another site", 403)(scope, receive, guarded_send)
             return
-        if (
-            int(headers.get("content-length", "0") if headers.get("content-length", "0").isdecimal() else 0)
-            > self._body_bytes_max
-        ):
-            await self._too_large(scope, receive, guarded_send)
+        bytes_max = (
+            min(self._body_bytes_max, LOGIN_BYTES_MAX) if scope["path"] in BEFORE_LOGIN else self._body_bytes_max
+        )
+        length = headers.get("content-length", "0")
+        if len(length) > 18 or int(length if length.isdecimal() else 0) > bytes_max:
+            await PlainTextResponse(f"refused: more than {bytes_max} bytes", 413)(scope, receive, guarded_send)
+            return
+        if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+            await PlainTextResponse(f"refused: a form must be {FORM}", 415)(scope, receive, guarded_send)
             return
         taken = 0
 
@@ -65,14 +74,11 @@ class Guarded:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._body_bytes_max:
-                raise HTTPException(413, f"refused: more than {self._body_bytes_max} bytes")
+            if taken > bytes_max:
+                raise HTTPException(413, f"refused: more than {bytes_max} bytes")
             return message
 
         await self._app(scope, bounded_receive, guarded_send)
-
-    async def _too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse(f"refused: more than {self._body_bytes_max} bytes", 413)(scope, receive, send)
 
 
 def same_origin(headers: Headers) -> bool:
@@ -80,4 +86,7 @@ def same_origin(headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
-    return urlsplit(origin).netloc == headers.get("host", "")
+    try:
+        return urlsplit(origin).netloc == headers.get("host", "")
+    except ValueError:  # such as http://[
+        return False

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.tasks import cancel
@@ -22,6 +23,7 @@ CONNECTIONS_MAX: Final = 200
 HEADER_BYTES_MAX: Final = 16_384
 _KEEP_SECONDS: Final = 20
 _STOP_SECONDS: Final = 5
+REQUEST_SECONDS: Final = 30.0  # for a whole request; a response has as long again
 
 
 class _Uvicorn(uvicorn.Server):
@@ -40,11 +42,58 @@ class _Uvicorn(uvicorn.Server):
         self.up.set()
 
 
+class _Connection(H11Protocol):
+    """HTTP with a deadline for each request and each response: uvicorn has none until the first request has come.
+
+    Without it, CONNECTIONS_MAX connections that send nothing keep all others out.
+    """
+
+    request_seconds = REQUEST_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+    _answering: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._begin()
+        super().on_response_complete()
+
+    def _begin(self) -> None:
+        self._end()
+        self._deadline = self.loop.call_later(self.request_seconds, self._late)
+
+    def _end(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _late(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if answering and cycle is not self._answering:
+            self._answering = cycle
+            self._begin()
+        else:
+            self.transport.abort()
+
+
 class Server:
-    """One listening address. certificate and key: PEM files, for TLS."""
+    """One listening address. certificate and key: PEM files, for TLS. request_seconds: time for a request to arrive."""
 
     def __init__(
-        self, app: ASGIApp, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        request_seconds: float = REQUEST_SECONDS,
     ) -> None:
         self._where = f"{host}:{port}"
         self._socket = _listen(host, port)
@@ -61,7 +110,7 @@ class Server:
                 timeout_keep_alive=_KEEP_SECONDS,
                 timeout_graceful_shutdown=_STOP_SECONDS,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-                http="h11",
+                http=type("Connection", (_Connection,), {"request_seconds": request_seconds}),
                 ws="none",
             )
         )

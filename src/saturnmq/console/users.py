@@ -162,8 +162,8 @@ class Sessions:
         """
         user = self._users.find(name)
         stored = user.password if user is not None else _NO_PASSWORD
+        self._count(*keys)  # before the check, so that attempts at the same time count for each other
         if not await asyncio.to_thread(check_password, password, stored) or user is None:
-            self._count(*keys)
             return None
         for key in keys:
             self._wrong.pop(key, None)

@@ -1,0 +1,93 @@
+"""Hostile browsers and messages: encodings of forms, many logins at once, connections without requests, audit lines, JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import run
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from saturnmq.console.messages import TEXT_MAX, body_of
+from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
+from saturnmq.console.serving import Server
+from saturnmq.console.users import ATTEMPTS_MAX
+
+Open = Callable[..., Any]
+NOWHERE = "127.0.0.1:1"
+
+
+def test_forms_are_url_encoded_and_short_before_a_login(console: Open) -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="user"\r\n\r\n-bcbcbc\r\n--x--\r\n'
+
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            for kind in ("multipart/form-data; boundary=x; charset=punycode", "text/plain", None):
+                headers = {} if kind is None else {"content-type": kind}
+                answer = await one.browser.post("/login", content=part, headers=headers)
+                assert answer.status_code == 415, kind
+            for path in ("/login", "/language"):
+                assert (await one.browser.post(path, data={"user": "x" * 20_000})).status_code == 413, path
+            assert (await one.browser.post("/do/logout", data={"csrf": "x" * 20_000})).status_code == 303
+            answer = await one.browser.post("/login", data={}, headers={"origin": "http://["})
+            assert answer.status_code == 403
+
+    run(work)
+
+
+def test_logins_at_the_same_time_pass_the_lock_no_more_often(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            answers = await asyncio.gather(*(one.log_in("admin", f"wrong {number}") for number in range(15)))
+            assert sum(answer.status_code == 401 for answer in answers) == ATTEMPTS_MAX
+
+    run(work)
+
+
+@pytest.mark.realtime
+def test_connections_without_a_whole_request_are_closed() -> None:
+    async def answer(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("done")
+
+    app = Starlette(routes=[Route("/", answer)])
+
+    async def work() -> None:
+        server = Server(app, "127.0.0.1", 0, request_seconds=0.2)
+        address = asyncio.get_running_loop().create_future()
+        idle = asyncio.Event()
+        serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
+        host, _, port = (await address).rpartition(":")
+        for begin in (b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(begin)
+            with pytest.raises((EOFError, ConnectionError)):
+                while await reader.readexactly(1):  # until the server closes it
+                    pass
+            writer.close()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        idle.set()
+        await serving
+
+    run(work)
+
+
+def test_part_of_a_line_is_not_shown_as_a_line_of_the_audit_log(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text("x" * AUDIT_BYTES_MAX + " user=admin result=200\nuser=viewer\n")
+    assert _last_lines(path) == ["user=viewer"]
+    path.write_text("user=viewer\n")
+    assert _last_lines(path) == ["user=viewer"]
+
+
+def test_deeply_nested_json_is_shown_as_it_is() -> None:
+    hostile = b"[" * 450 + b"1," * 30_000 + b"1" + b"]" * 450
+    body = body_of(hostile)
+    assert body.form == "text" and len(body.text) <= TEXT_MAX
