@@ -117,12 +117,14 @@ def test_command_on_accounts_prints_the_same_on_apaches_broker(with_apache_accou
     check(with_apache_accounts, line)
 
 
+@pytest.mark.spec("ADM-01")
 def test_help_of_every_command_is_equal(mqadmin: JavaAdmin) -> None:
     names = [command.name for command in COMMANDS if not command.ours]
     for name, theirs in zip(names, mqadmin.run_all([("help", name) for name in names]), strict=True):
         assert run_ours(["help", name]).out == theirs.out, name
 
 
+@pytest.mark.spec("ADM-01")
 def test_list_of_commands_is_that_of_mqadmin_and_ours(mqadmin: JavaAdmin) -> None:
     theirs = mqadmin.run().out.splitlines()
     ours = run_ours([]).out.splitlines()
@@ -131,6 +133,7 @@ def test_list_of_commands_is_that_of_mqadmin_and_ours(mqadmin: JavaAdmin) -> Non
     assert ours[-2:] == theirs[-2:]
 
 
+@pytest.mark.spec("ADM-01")
 def test_missing_option_prints_the_same_help(mqadmin: JavaAdmin) -> None:
     for words in (["topicRoute"], ["updateTopic", "-t", "x"], ["topicList", "-x"], ["nothing"], ["help", "nothing"]):
         theirs, ours = mqadmin.run(*words), run_ours(words)
