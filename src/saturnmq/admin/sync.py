@@ -105,9 +105,13 @@ class Topics:
         """Give a topic on a master another permission and keep the rest of its route entry; returns the new configuration."""
         return _portal.run("Topics.set_permission", lambda: self._inner.set_permission(address, route, topic, perm))
 
-    def delete_from_brokers(self, topic: str, cluster: str) -> None:
-        """Delete a topic on all masters of a cluster (215). Raises UnknownCluster, and the first error of a master."""
-        _portal.run("Topics.delete_from_brokers", lambda: self._inner.delete_from_brokers(topic, cluster))
+    def delete_from_brokers(self, topic: str, cluster: str, only: str = "") -> None:
+        """Delete a topic on all masters of a cluster (215), or on the one whose address is `only`.
+
+        The NameServers of SaturnMQ drop the entry of a broker with its next registration, which follows at once.
+        Raises UnknownCluster, ConfigError for an address that is no master of the cluster, and the first error of a master.
+        """
+        _portal.run("Topics.delete_from_brokers", lambda: self._inner.delete_from_brokers(topic, cluster, only))
 
     def delete_from_name_servers(self, topic: str, cluster: str) -> None:
         """Remove the entries of a cluster's brokers for a topic at all NameServers (216)."""
