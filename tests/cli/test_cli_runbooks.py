@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runbooks import Cli, Live, Runbook, Servers
+from runbooks import SECONDS_MAX, Cli, Live, Runbook, Servers, until
+
+import saturnmq.sync
+from saturnmq.client.errors import ClientError
+from saturnmq.protocol.codes import ResponseCode
 
 TOPIC, GROUP = "orders", "billing"
 Row = dict[str, Any]
@@ -121,3 +127,89 @@ def test_a_topic_is_moved(book: Callable[[str], Runbook], admin: Callable[..., s
     clients.grows("broker-b")
     clients.stop()
     assert not clients.errors
+
+
+def take_out(runbook: Runbook, clients: Live, servers: Servers, broker: str, other: str) -> None:
+    """Follow the runbook for one broker, down to its return."""
+    runbook.run("saturnmq admin updateBrokerConfig")
+    runbook.until("saturnmq admin topicRoute", lambda text: permissions(text) == {broker: "4", other: "6"})
+    clients.spared(broker, other)
+    assert {queue.broker_name for queue in clients.inbox.assigned} == {broker, other}, "no rebalance (OPS-04)"
+    assert len(runbook.rows("saturnmq admin clusterList")) == 2
+    runbook.repeat(
+        "saturnmq admin brokerConsumeStats",
+        lambda rows: of(rows, broker) and not any(row["diff"] for row in of(rows, broker)),
+    )
+    runbook.take("systemctl stop")
+    servers.stop(broker)
+    assert not (servers.store(broker) / "abort").exists(), "stopped in order"
+    runbook.repeat("saturnmq admin clusterList", lambda rows: [row["broker_name"] for row in rows] == [other])
+    clients.grows(other)
+    runbook.take("systemctl start")
+    servers.start(broker)
+    (value,) = re.findall(r"^brokerPermission +=+ +(\d)$", runbook.run("saturnmq admin getBrokerConfig"), re.MULTILINE)
+    assert value == "4", "survived the restart"
+    runbook.run("saturnmq admin updateBrokerConfig")
+    runbook.until("saturnmq admin topicRoute", lambda text: permissions(text) == {broker: "6", other: "6"})
+    clients.grows(broker)
+    runbook.finish()
+
+
+@pytest.mark.spec("OPS-02", "OPS-04", "OPS-06")
+def test_brokers_are_taken_out_in_turn(
+    book: Callable[[str], Runbook], admin: Callable[..., str], live: Start, servers: Servers
+) -> None:
+    admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
+    clients = live()
+    for broker, other in (("broker-b", "broker-a"), ("broker-a", "broker-b")):
+        runbook = book("OPS-02")
+        runbook.values["10.0.0.12:10911"] = servers.brokers[broker].address
+        clients.grows(broker)
+        take_out(runbook, clients, servers, broker, other)
+    clients.stop()
+    assert not clients.errors
+
+
+@pytest.mark.spec("OPS-03")
+def test_a_read_only_broker_refuses_ordered_sends_and_returned_messages(
+    admin: Callable[..., str], servers: Servers
+) -> None:
+    admin("updateTopic -c DefaultCluster -t ordered -r 1 -w 1 -o true")
+    admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 1 -w 1")
+    with saturnmq.sync.Client.from_url(servers.url, timeout=SECONDS_MAX) as client, client.producer("p") as out:
+        queues = {topic: [q for q in out.queues(topic) if q.broker_name == "broker-b"] for topic in ("ordered", TOPIC)}
+        out.send(TOPIC, b"before", queue=queues[TOPIC][0])
+        admin("updateBrokerConfig -b b -k brokerPermission -v 4")
+        with pytest.raises(ClientError) as refused:
+            out.send("ordered", b"x", queue=queues["ordered"][0])
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+        out.send(TOPIC, b"old route", queue=queues[TOPIC][0])
+        with client.consumer(GROUP, start="first") as inbox:
+            inbox.subscribe(TOPIC)
+            first = inbox.recv(timeout=SECONDS_MAX)
+            first.retry(timedelta(seconds=1))
+            seen = [(message.body, message.attempt) for message in (inbox.recv(SECONDS_MAX), inbox.recv(SECONDS_MAX))]
+        assert (first.body, 2) in seen
+
+
+@pytest.mark.spec("OPS-05")
+def test_wiped_write_permission_is_undone_by_a_change(
+    book: Callable[[str], Runbook], admin: Callable[..., str]
+) -> None:
+    admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
+    admin("updateTopic -b b -t another -r 1 -w 1")
+    runbook = book("OPS-05")
+    runbook.run("saturnmq admin wipeWritePerm")
+    assert permissions(runbook.run("saturnmq admin topicRoute")) == {"broker-a": "6", "broker-b": "4"}
+    runbook.run("saturnmq admin addWritePerm")
+    assert permissions(runbook.run("saturnmq admin topicRoute")) == {"broker-a": "6", "broker-b": "6"}
+    runbook.finish()
+    admin("wipeWritePerm -b broker-b")
+    admin("deleteTopic -c DefaultCluster -t another --broker b")
+    last: list[str] = []
+
+    def both_writable() -> bool:
+        last[:] = [admin(f"topicRoute -t {TOPIC} -l")]
+        return permissions(last[0]) == {"broker-a": "6", "broker-b": "6"}
+
+    until(both_writable, lambda: last)
