@@ -148,7 +148,7 @@ def test_file_names_ascend_if_clock_stalls_or_goes_back(tmp_path: Path, step_ms:
     made.close()
 
 
-@pytest.mark.spec("IX-04", "IX-05")
+@pytest.mark.spec("IX-04", "IX-05", "UPG-04")
 @pytest.mark.parametrize("allocate", [True, False])
 def test_put_writes_entry_slot_and_header(tmp_path: Path, allocate: bool) -> None:
     made = index(tmp_path, slots=1, entries=4, allocate=allocate)

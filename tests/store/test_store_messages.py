@@ -327,7 +327,7 @@ def written(store: MessageStore) -> None:
     asyncio.run(store.write_all())
 
 
-@pytest.mark.spec("RC-10", "RC-13", "DUR-13")
+@pytest.mark.spec("RC-10", "RC-13", "DUR-13", "UPG-05")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "harm", ["queues lost", "queue lost", "file lost", "first file lost", "behind", "length", "unit", "list"]
@@ -456,7 +456,7 @@ def test_missing_middle_file_is_reported(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-@pytest.mark.spec("RC-14", "UX-09")
+@pytest.mark.spec("RC-14", "UX-09", "UPG-05")
 def test_second_store_on_same_folder_is_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (tmp_path / "lock").read_bytes() == b"lock"
