@@ -136,6 +136,9 @@ class Registrar:
         if found != self._looked_up:
             log.info("name servers changed addresses=%s before=%s", found, self._looked_up)
             self._looked_up = found
+            for connection in list(self._client.connections):
+                if connection.remote_address not in found:
+                    connection.close("the NameServer was removed from the list of addresses")
             self._full_event.set()
 
     async def _look_up_again(self) -> None:

@@ -57,6 +57,7 @@ FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
 OFFSET_FIRST_MS: Final = 10_000
+REPLACED: Final = "no response, and the route names another broker"
 
 
 class State(Enum):
@@ -278,9 +279,9 @@ class Core:
 
     def _replaced(self, address: str) -> None:
         """Close the connections to an unresponsive broker that no route names any more, so that pending calls fail at once."""
-        self.remote.drop(address)
+        self.remote.drop(address, REPLACED)
         if self.settings.vip_channel:
-            self.remote.drop(vip_address(address))
+            self.remote.drop(vip_address(address), REPLACED)
 
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:

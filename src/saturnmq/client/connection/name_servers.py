@@ -30,9 +30,14 @@ class NameServers:
         return tuple(self._addresses)
 
     def update(self, addresses: Sequence[str]) -> None:
-        """Replace the list and shuffle it; drop the chosen address if it is not in it. An equal or empty list changes nothing."""
+        """Replace the list and shuffle it; close the connections to addresses that are not in it and drop a choice of one.
+
+        An equal or empty list changes nothing.
+        """
         if not addresses or set(addresses) == set(self._addresses):
             return
+        for removed in set(self._addresses).difference(addresses):
+            self._remote.drop(removed, "the NameServer was removed from the list of addresses")
         self._addresses = random.sample(list(addresses), len(addresses))
         if self.chosen not in self._addresses:
             self.chosen = None

@@ -107,11 +107,11 @@ class Remote:
         except net_errors.SendFailed as error:
             raise _failed(connection.remote_address, error) from error
 
-    def drop(self, address: str) -> None:
+    def drop(self, address: str, reason: str) -> None:
         """Close the connections to a peer that was replaced; pending calls to it fail with ConnectFailed."""
         for connection in list(self._client.connections):
             if connection.remote_address == address:
-                connection.close("no response, and the route names another broker")
+                connection.close(reason)
 
     async def close(self) -> None:
         await self._client.close()
