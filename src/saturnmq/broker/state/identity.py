@@ -45,11 +45,13 @@ def own_address(family: socket.AddressFamily) -> str:
 def advertised(host: str) -> tuple[str, str]:
     """The host that clients get for a configured or bound one, and its IP address; a wildcard becomes the machine's own address.
 
+    Of a name with addresses of both families, an IPv4 address is taken, as in Java.
     Raises ConfigError if brokerIP1 cannot be looked up.
     """
     if host in _WILDCARDS:
         host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
     try:
-        return host, str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return host, str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
     except OSError as error:
         raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
