@@ -62,7 +62,7 @@ def test_windows_have_apaches_periods() -> None:
         assert copies[-3] - copies[0] == window.period_ms * (window.copies - 1)
 
 
-@pytest.mark.spec("MON-02", "MON-05")
+@pytest.mark.spec("MON-02", "MON-05", "UPG-12")
 def test_first_snapshot_follows_one_of_zero() -> None:
     ticks = Ticks()
     ticks.item.value += 60

@@ -81,7 +81,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.spec("ACL-07")
+@pytest.mark.spec("ACL-07", "UPG-11")
 @pytest.mark.parametrize(("rule", "matching", "others"), FORMS)
 def test_every_form_matches_what_the_table_says(rule: str, matching: list[str], others: list[str]) -> None:
     parsed = parse_rule(rule)

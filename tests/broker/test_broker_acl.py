@@ -200,7 +200,7 @@ def same_hash(text: str, prefix: str) -> str:
     return prefix + "".join(reversed(digits))
 
 
-@pytest.mark.spec("SEC-12")
+@pytest.mark.spec("SEC-12", "UPG-12")
 def test_a_query_finds_no_message_of_another_topic_with_the_same_hash(tmp_path: Path) -> None:
     key = same_hash("Never#k", "Both#").removeprefix("Both#")
     assert java_hash(f"Both#{key}") == java_hash("Never#k")

@@ -223,7 +223,7 @@ def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) 
     run(work)
 
 
-@pytest.mark.spec("DL-C09")
+@pytest.mark.spec("DL-C09", "UPG-09")
 def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, slave_read_enable=True) as group:

@@ -692,7 +692,7 @@ def test_empty_number_is_rejected_on_repeated_header() -> None:
     run(work)
 
 
-@pytest.mark.spec("SND-10", "NS-08")
+@pytest.mark.spec("SND-10", "NS-08", "UPG-11")
 @pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
 def test_wildcard_bind_advertises_reachable_address(wildcard: str) -> None:
     """An IPv6 listener accepts no IPv4 connections; a host's own name often resolves to 127.0.1.1 or not at all."""

@@ -140,6 +140,7 @@ def test_large_tables_are_encoded_and_saved_in_slices() -> None:
     run(work)
 
 
+@pytest.mark.spec("UPG-10")
 @pytest.mark.parametrize(
     ("code", "topics", "queues"),
     [(Code.DELETE_TOPIC_IN_BROKER, 1, 8000), (Code.CLEAN_UNUSED_TOPIC, 2000, 2)],

@@ -167,6 +167,7 @@ def test_tables_of_another_broker_are_refused(tmp_path: Path, caplog: pytest.Log
     run(work)
 
 
+@pytest.mark.spec("UPG-09")
 def test_a_slave_serves_while_its_master_is_down_and_goes_on_when_it_returns(tmp_path: Path) -> None:
     async def work() -> None:
         async with pair(tmp_path) as both:

@@ -21,7 +21,7 @@ async def units(w: Wire, **ext: object) -> tuple[Command, QueryConsumeQueueRespo
     return answer, QueryConsumeQueueResponse.decode(answer.body or b"{}")
 
 
-@pytest.mark.spec("RT-13")
+@pytest.mark.spec("RT-13", "UPG-12")
 def test_units_have_places_codes_and_verdict_of_the_tags() -> None:
     async def work() -> None:
         async with wire() as w:

@@ -346,7 +346,7 @@ def test_rejected_put_is_answered_by_status(
     run(work)
 
 
-@pytest.mark.spec("SND-13", "SND-16")
+@pytest.mark.spec("SND-13", "SND-16", "UPG-14")
 @pytest.mark.parametrize(
     ("status", "code", "stored"),
     [

@@ -251,7 +251,7 @@ class Idle:
     ready = 0
 
 
-@pytest.mark.spec("MON-10")
+@pytest.mark.spec("MON-10", "UPG-06")
 def test_a_failing_task_stops_no_other(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

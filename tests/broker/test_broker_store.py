@@ -222,7 +222,7 @@ def test_uncreatable_log_file_is_system_error(monkeypatch: pytest.MonkeyPatch) -
     run(work)
 
 
-@pytest.mark.spec("DUR-17")
+@pytest.mark.spec("DUR-17", "UPG-03")
 def test_stop_flushes_log_and_queues(tmp_path: Path) -> None:
     hour = 3_600_000
     never = {

@@ -219,7 +219,7 @@ def test_invalid_end_transaction_is_rejected_like_apache() -> None:
     run(work)
 
 
-@pytest.mark.spec("TX-11", "TX-03")
+@pytest.mark.spec("TX-11", "TX-03", "UPG-08")
 def test_half_message_with_delay_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -328,7 +328,7 @@ def test_check_immunity_time_delays_first_check() -> None:
     run(work)
 
 
-@pytest.mark.spec("TX-08", "ADM-24")
+@pytest.mark.spec("TX-08", "ADM-24", "UPG-08")
 def test_half_message_is_discarded_after_check_max_and_resumable() -> None:
     async def work() -> None:
         clock = Clock()

@@ -14,7 +14,7 @@ def permission(admin_cli: AdminCli) -> int:
     return found
 
 
-@pytest.mark.spec("C-21")
+@pytest.mark.spec("C-21", "UPG-13")
 def test_wipe_write_perm_counts_topics_and_warns(admin_cli: AdminCli) -> None:
     server = admin_cli.server.name_servers
     code, out, err = admin_cli.run("wipeWritePerm", "-b", "broker-a")

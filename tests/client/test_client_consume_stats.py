@@ -18,7 +18,7 @@ class Seconds:
         return self.now
 
 
-@pytest.mark.spec("RT-10")
+@pytest.mark.spec("RT-10", "UPG-12")
 def test_rates_are_those_of_the_last_minute_and_failures_of_the_last_hour() -> None:
     clock = Seconds()
     stats = ConsumeStats(clock)

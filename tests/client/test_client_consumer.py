@@ -236,7 +236,7 @@ def test_retry_and_reject_send_back_with_a_delay_level(run: Run, cluster: Any) -
     run(work)
 
 
-@pytest.mark.spec("RTY-01", "API-21")
+@pytest.mark.spec("RTY-01", "API-21", "UPG-08")
 def test_failed_send_back_sends_a_copy_that_carries_the_reason(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -814,7 +814,7 @@ def test_verdict_given_by_the_handler_itself_overrides_its_result(
     assert [r.getMessage().partition(" ")[0] for r in caplog.records if r.levelname == "WARNING"] == ["handler"]
 
 
-@pytest.mark.spec("API-16", "API-27")
+@pytest.mark.spec("API-16", "API-27", "UPG-14")
 def test_sigterm_drains_handlers_stores_offsets_and_leaves_the_group(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

@@ -63,7 +63,7 @@ def test_consumer_group_name_may_have_255_allowed_characters() -> None:
         assert Client(name_servers="h:1").consumer(group).group == group
 
 
-@pytest.mark.spec("CA-06", "CA-07")
+@pytest.mark.spec("CA-06", "CA-07", "UPG-06")
 def test_listener_concurrency_is_1_to_1000_with_default_20() -> None:
     assert inspect.signature(Client.listener).parameters["concurrency"].default == 20
 

@@ -213,6 +213,7 @@ def test_one_round_survives_every_exception(caplog: pytest.LogCaptureFixture) ->
     assert all("periodic task failed task='routes'" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.spec("UPG-06")
 def test_every_timer_of_the_client_survives_any_exception(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -472,7 +472,7 @@ def test_exhausted_attempts_raise_send_failed_with_details(run: Run, cluster: An
     run(work)
 
 
-@pytest.mark.spec("PR-15", "API-28", "API-25")
+@pytest.mark.spec("PR-15", "API-28", "API-25", "UPG-07")
 def test_send_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -621,7 +621,7 @@ def test_refused_connection_fails_over_or_names_the_broker(run: Run, cluster: An
     run(work)
 
 
-@pytest.mark.spec("PR-17")
+@pytest.mark.spec("PR-17", "UPG-14")
 @pytest.mark.parametrize(
     ("code", "status"),
     [(10, SendStatus.FLUSH_DISK_TIMEOUT), (12, SendStatus.FLUSH_SLAVE_TIMEOUT), (11, SendStatus.SLAVE_NOT_AVAILABLE)],

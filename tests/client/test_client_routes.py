@@ -415,7 +415,7 @@ def test_long_poll_ends_in_time_when_the_broker_answers_late(run: Run, cluster: 
     run(work)
 
 
-@pytest.mark.spec("PL-05", "PR-22")
+@pytest.mark.spec("PL-05", "PR-22", "UPG-09")
 def test_puller_falls_back_to_the_slave_and_follows_a_moved_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:

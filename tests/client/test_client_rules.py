@@ -385,7 +385,7 @@ def test_valid_groups_are_accepted() -> None:
     assert checks.consumer_group_problem("DEFAULT_CONSUMER")
 
 
-@pytest.mark.spec("PR-09")
+@pytest.mark.spec("PR-09", "UPG-11")
 @pytest.mark.parametrize(
     "topic",
     [
@@ -406,7 +406,7 @@ def test_invalid_topic_is_rejected_with_code_13(topic: str) -> None:
     assert caught.value.code == 13
 
 
-@pytest.mark.spec("PR-09")
+@pytest.mark.spec("PR-09", "UPG-11")
 def test_topic_and_body_length_limits() -> None:
     checks.check_topic("a" * 127)
     checks.check_topic("TBW102")

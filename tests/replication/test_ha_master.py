@@ -392,6 +392,7 @@ def test_a_slave_that_lags_too_far_is_not_available(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("UPG-10")
 def test_waits_end_in_time_one_by_one(tmp_path: Path) -> None:
     """A timer per deadline: no wait is extended by a polling step (defect 15 of Apache RocketMQ)."""
 
@@ -414,7 +415,7 @@ def test_waits_end_in_time_one_by_one(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("HA-18")
+@pytest.mark.spec("HA-18", "UPG-10")
 def test_the_acknowledgement_of_any_slave_ends_waits_in_order(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as port:
@@ -438,6 +439,7 @@ def test_the_acknowledgement_of_any_slave_ends_waits_in_order(tmp_path: Path) ->
     run(work)
 
 
+@pytest.mark.spec("UPG-10")
 def test_a_slave_that_left_acknowledges_nothing(tmp_path: Path) -> None:
     """Apache RocketMQ keeps one offset for all slaves (defect 2)."""
 

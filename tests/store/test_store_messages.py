@@ -292,7 +292,7 @@ def test_offset_by_time_picks_nearer_neighbour_and_left_on_tie(tmp_path: Path) -
     closed(store)
 
 
-@pytest.mark.spec("RC-01", "RC-02", "RC-03", "RC-07", "RC-12", "FLU-08")
+@pytest.mark.spec("RC-01", "RC-02", "RC-03", "RC-07", "RC-12", "FLU-08", "UPG-03")
 def test_clean_stop_removes_abort_and_keeps_all_messages(tmp_path: Path) -> None:
     store = opened(tmp_path)
     sent = [b"%d" % n * 50 for n in range(40)]
@@ -537,7 +537,7 @@ def test_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(work())
 
 
-@pytest.mark.spec("FLU-04")
+@pytest.mark.spec("FLU-04", "UPG-14")
 def test_slow_flush_times_out_and_keeps_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
