@@ -79,7 +79,7 @@ def test_top_once_prints_the_cluster(cluster: Cluster) -> None:
 
 @pytest.mark.spec("CLI-04")
 def test_top_of_an_unreachable_cluster_ends_with_four(cluster: Cluster) -> None:
-    cluster.run("top", "--once", "-n", "127.0.0.1:1", code=4)
+    assert "127.0.0.1:1" in cluster.run("top", "--once", "-n", "127.0.0.1:1", code=4).stderr
 
 
 @pytest.mark.spec("CLI-11")

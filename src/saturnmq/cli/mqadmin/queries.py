@@ -5,24 +5,29 @@ Requirements: C-23..C-27.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any, Final
 
-from saturnmq.admin.messages import TraceView
+from saturnmq.admin.messages import TraceView, unique_id_time
 from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.files import write_body
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.java_text import absent, fields_text, queue_text
 from saturnmq.cli.mqadmin.message_text import Bounds, fields_of, lines_of, track_text
 from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.cli.output import EXIT_DONE
 from saturnmq.client.message import Message
 from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, MessageQueue
 from saturnmq.protocol.codes import TRACE_TOPIC
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.ids import parse_offset_message_id
 
+UNIQUE_ID: Final = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})")
 _KEYS: Final = "%-50s %4s %40s\n"
 _TRACE: Final = "%-10s %-20s %-20s %-20s %-10s %-10s\n"
 
@@ -182,3 +187,16 @@ def _print_trace(call: Call, group: str, when: str, views: Sequence[TraceView]) 
     ]
     call.out.table(_TRACE, columns, rows)
     call.out.line()
+
+
+async def decode_id(call: Call) -> int:
+    """Print address and time that a unique id holds. Exit code 1 for text that is no unique id."""
+    text = call.options.text("i")
+    raw = bytes.fromhex(text) if UNIQUE_ID.fullmatch(text) else b""
+    if not raw:
+        raise ConfigError(f"-i {text!r:.80} must be a unique message id: 32 hex digits (IPv4) or 56 (IPv6)")
+    address = str(ip_address(raw[:-12]))
+    time_ms = unique_id_time(text, time.time_ns() // 1_000_000)
+    date = datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d#%H:%M:%S:") + f"{time_ms % 1000:03d}"
+    call.out.line(f"ip={address}date={date}", ip=address, sent=Time(time_ms))
+    return EXIT_DONE

@@ -144,4 +144,11 @@ ROWS: Final = (
         ),
         changes=True,
     ),
+    AdminCommand(
+        "DecodeMessageId",
+        "decode unique message ID",
+        "saturnmq admin DecodeMessageId -i 7F0000013D8BA0C023467588476201DC",
+        "queries:decode_id",
+        (Opt("i", "messageId", "unique message ID"),),
+    ),
 )

@@ -25,6 +25,7 @@ import org.apache.rocketmq.tools.command.SubCommand;
  */
 final class Admin extends MQAdminStartup {
     private static final long START_INTERVAL_MS = 5;  // an instance name is the current millisecond
+    private static final int CONNECT_ATTEMPTS = 3;
     private static final ThreadLocal<List<SubCommand>> COMMANDS = ThreadLocal.withInitial(ArrayList::new);
     private static final InheritableThreadLocal<OutputStream> OUT = new InheritableThreadLocal<>();
     private static final InheritableThreadLocal<OutputStream> ERR = new InheritableThreadLocal<>();
@@ -51,12 +52,12 @@ final class Admin extends MQAdminStartup {
     }
 
     private static void run(String number, String[] words) {
-        while (!finished(number, words)) {
-            // another command took the same millisecond as its instance name, so this one could not start
+        for (int attempt = 1; !finished(number, words, attempt); attempt++) {
+            // another command took the same millisecond as its instance name, or Netty did not connect within its three seconds
         }
     }
 
-    private static boolean finished(String number, String[] words) {
+    private static boolean finished(String number, String[] words, int attempt) {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ByteArrayOutputStream err = new ByteArrayOutputStream();
         COMMANDS.get().clear();
@@ -73,6 +74,9 @@ final class Admin extends MQAdminStartup {
         }
         String errors = err.toString(StandardCharsets.UTF_8);
         if (errors.contains("has created already") || errors.contains("has been created before")) {
+            return false;
+        }
+        if (attempt < CONNECT_ATTEMPTS && errors.contains("RemotingConnectException")) {
             return false;
         }
         Report.line("number", number, "code", code, "out", out.toString(StandardCharsets.UTF_8), "err", errors);

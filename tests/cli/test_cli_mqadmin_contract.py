@@ -1,0 +1,76 @@
+"""What holds for every admin command: the list of Apache's 57, errors, JSON, and those that Apache does not list."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from saturnmq.cli.mqadmin.table import COMMANDS, find
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
+import mqadmin_commands
+
+Cli = Callable[..., "CompletedProcess[str]"]
+UNLISTED = ("consumer", "getConsumerStatus", "resetOffsetByTimeOld", "DecodeMessageId")
+NOWHERE = ("-n", "127.0.0.1:1")
+
+
+@pytest.mark.spec("ADM-04")
+def test_every_command_of_mqadmin_has_its_options() -> None:
+    assert len(mqadmin_commands.COMMANDS) == 57
+    for name, letters in mqadmin_commands.COMMANDS.items():
+        command = find(name)
+        assert command is not None, name
+        wanted = {letter: letters[at + 1 : at + 2] == ":" for at, letter in enumerate(letters) if letter != ":"}
+        found = {option.letter: option.value for option in command.options if not option.ours and option.letter != "n"}
+        assert found == wanted, name
+
+
+@pytest.mark.spec("ADM-11", "ADM-27")
+@pytest.mark.parametrize("name", UNLISTED)
+def test_commands_that_apache_does_not_register_are_there(name: str) -> None:
+    assert find(name) is not None
+    assert name not in mqadmin_commands.COMMANDS
+
+
+@pytest.mark.spec("ADM-11", "CLI-02")
+def test_decoded_id_as_text_and_json(cli: Cli) -> None:
+    words = ("admin", "DecodeMessageId", "-i", "7F0000013D8BA0C023467588476201DC")
+    assert cli(*words).stdout.startswith("ip=127.0.0.1date=20")
+    document = json.loads(cli(*words, "--json").stdout)
+    assert document["rows"][0]["ip"] == "127.0.0.1" and document["command"] == "admin DecodeMessageId"
+    done = cli("admin", "DecodeMessageId", "-i", "xyz")
+    assert done.returncode == 1 and "'xyz' must be a unique message id" in done.stderr
+
+
+@pytest.mark.spec("ADM-05")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topicList",),
+        ("updateTopic", "-t", "t", "-c", "C"),
+        ("clusterList",),
+        ("getConsumerConfig", "-g", "g"),
+        ("queryMsgByKey", "-t", "t", "-k", "k"),
+        ("exportConfigs", "-c", "C"),
+    ],
+)
+def test_failed_command_prints_one_error_line_and_exits_with_its_code(cli: Cli, words: tuple[str, ...]) -> None:
+    done = cli("admin", *words, *NOWHERE)
+    assert done.returncode == 4 and done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len([line for line in lines if "error: " in line]) == 1 and "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+    failed = cli("admin", *words, *NOWHERE, "--json")
+    assert failed.returncode == 4 and set(json.loads(failed.stderr)) == {"code", "message", "hint"}
+
+
+def test_every_command_has_an_example_and_a_function() -> None:
+    for command in COMMANDS:
+        assert command.example.startswith(f"saturnmq admin {command.name}"), command.name
+        assert callable(command.load()), command.name
