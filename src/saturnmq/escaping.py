@@ -14,7 +14,9 @@ import logging
 import re
 from typing import Final
 
-_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 _PLAIN: Final = re.compile(r"[\w.:;,/@%|+*()\[\]-]+", re.ASCII)
 _TEXT_MAX: Final = 200
 

@@ -11,6 +11,7 @@ from admincli import AdminCli
 
 import saturnmq.sync
 from saturnmq.admin.export import SETTINGS, _add, _growth, _rate
+from saturnmq.cli.mqadmin import export
 
 TOPIC, GROUP = "Exported", "exported-group"
 
@@ -111,3 +112,22 @@ def test_unknown_cluster_is_named_and_nothing_written(admin_cli: AdminCli, tmp_p
         code, out, _ = admin_cli.run(command, "-c", "Nowhere", "-f", str(tmp_path / "x"))
         assert code == 1 and out.startswith("[error] Make sure the specified clusterName exists")
     assert not (tmp_path / "x").exists()
+
+
+def test_export_follows_no_link_of_another_user(
+    admin_cli: AdminCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    folder = tmp_path / "rocketmq" / "export"
+    folder.mkdir(parents=True)
+    (folder / "configs.json").symlink_to(victim)
+    monkeypatch.setattr(export, "FOLDER", str(folder))
+    admin_cli.text("exportConfigs", "-c", "DefaultCluster")
+    assert victim.read_text() == "kept" and json.loads((folder / "configs.json").read_text())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(export, "FOLDER", str(tmp_path / "link" / "export"))
+    (tmp_path / "link").symlink_to(elsewhere)
+    code, _, err = admin_cli.run("exportConfigs", "-c", "DefaultCluster")
+    assert code == 1 and "belongs to another user" in err and not any(elsewhere.iterdir())

@@ -116,7 +116,7 @@ def test_empty_store_and_store_without_old_files_are_restored(tmp_path: Path) ->
     assert restore(tmp_path / "saved", tmp_path / "again").log_start == 2 * CL
 
 
-@pytest.mark.parametrize("harm", ["byte", "short", "missing", "manifest", "outside"])
+@pytest.mark.parametrize("harm", ["byte", "short", "missing", "manifest", "outside", "keys", "endless"])
 def test_damaged_snapshot_leaves_no_store(tmp_path: Path, harm: str) -> None:
     asyncio.run(served(tmp_path / "store").stop())
     made = snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
@@ -129,10 +129,17 @@ def test_damaged_snapshot_leaves_no_store(tmp_path: Path, harm: str) -> None:
         manifest.write_bytes(manifest.read_bytes()[:-40])
     elif harm == "outside":
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": [["../x", 1, "0", False]]}))
+    elif harm == "keys":  # the paths of a store do not come from a manifest
+        table = json.loads(manifest.read_text())
+        table["keys"]["storePathCommitLog"] = str(tmp_path / "elsewhere")
+        manifest.write_text(json.dumps(table))
+    elif harm == "endless":
+        path.unlink()
+        path.symlink_to("/dev/zero")
     else:
         path.unlink()  # perhaps a link to the store's own file
         path.write_bytes(data[:-1] + (b"\xff" if harm == "byte" else b""))
-    with pytest.raises(CorruptRecord, match=r"manifest|missing"):
+    with pytest.raises(CorruptRecord, match=r"manifest|missing|no regular file"):
         restore(tmp_path / "saved", tmp_path / "again")
     assert sorted(os.listdir(tmp_path)) == ["saved", "store"]
 

@@ -9,6 +9,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from saturnmq.escaping import escaped
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -38,8 +40,8 @@ def write(text: str, end: str = "\n") -> None:
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr."""
-    print(f"saturnmq: {text}", file=sys.stderr, flush=True)
+    """Print a line on stderr; control and bidirectional characters, which a server may have sent, are escaped."""
+    print(f"saturnmq: {escaped(text)}", file=sys.stderr, flush=True)
 
 
 def emit(command: str, rows: Sequence[dict[str, Any]], **more: Any) -> None:
@@ -64,7 +66,7 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
 
     table = Table(*rows[0], box=None)
     for row in rows:  # Text: a name with brackets is no markup
-        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+        table.add_row(*(Text("" if value is None else escaped(str(value))) for value in row.values()))
     show(table)
 
 

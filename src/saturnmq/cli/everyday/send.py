@@ -76,7 +76,7 @@ class Sender:
             for receipt in receipts:
                 queue = receipt.queue
                 where = escaped(f"{queue.broker_name}/{queue.queue_id}@{receipt.offset}")
-                write(f"{receipt.status.value} {where} {receipt.message_id}")
+                write(f"{receipt.status.value} {where} {escaped(receipt.message_id)}")
 
 
 def _row(receipt: Receipt) -> dict[str, Any]:

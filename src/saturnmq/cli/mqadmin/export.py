@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from saturnmq.cli.mqadmin.call import Call
+from saturnmq.cli.mqadmin.files import make_own, write_file
 from saturnmq.cli.mqadmin.java_forms import indented
 from saturnmq.cli.mqadmin.java_text import version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.protocol.errors import ConfigError
 
-FOLDER: Final = "/tmp/rocketmq/export"  # noqa: S108 - the default of Apache's tools
+FOLDER: Final = "/tmp/rocketmq/export"  # noqa: S108 - the default of Apache's tools; its owner is checked
 
 
 async def metadata(call: Call) -> None:
@@ -52,6 +53,9 @@ def _write(call: Call, name: str, document: dict[str, Any], end: str = "") -> No
     folder = call.options.text("f", FOLDER)
     path = Path(folder) / f"{name}.json"
     if not call.out.dry_run:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(indented(document), encoding="utf-8")
+        if folder == FOLDER:
+            make_own(path.parent.parent, path.parent)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path.parent.resolve(), path.name, indented(document).encode())
     call.out.done(f"export {folder}/{name}.json success", end=end, path=str(path))

@@ -27,14 +27,18 @@ def safe_name(text: str) -> str:
 
 def write_body(name: str, body: bytes) -> Path:
     """Write the body of a message to Apache's folder; the path. Raises OSError, also for a folder of another user."""
-    folder = BODIES
-    for path in (folder.parent, folder):
+    make_own(BODIES.parent, BODIES)
+    return write_file(BODIES, name, body)
+
+
+def make_own(*folders: Path) -> None:
+    """Make folders of which each lies in the one before. Raises OSError for one that belongs to another user, or a link."""
+    for path in folders:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o755)
         state = path.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid not in (0, os.geteuid()):
             raise PermissionError(f"{path} belongs to another user or is no folder")
-    return write_file(folder, name, body)
 
 
 def write_file(folder: Path, name: str, data: bytes) -> Path:

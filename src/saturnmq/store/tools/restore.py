@@ -14,9 +14,10 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from saturnmq.config.settings import load
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull, StoreError
@@ -77,11 +78,11 @@ def _copy(path: Path, made: Path, entry: Entry, advance: Callable[[int], None]) 
     made.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     digest, at = hashlib.sha256(), 0
     try:
-        original = path.open("rb")
+        original = _regular(path)
     except FileNotFoundError as error:
         raise CorruptRecord(f"{path} is missing in the snapshot", hint="Use another snapshot.") from error
     with original, new_private(made) as copy:
-        while chunk := original.read(_CHUNK_BYTES):
+        while at <= entry.bytes and (chunk := original.read(_CHUNK_BYTES)):
             digest.update(chunk)
             if any(chunk):
                 copy.seek(at)
@@ -97,6 +98,13 @@ def _copy(path: Path, made: Path, entry: Entry, advance: Callable[[int], None]) 
     if at != entry.bytes or digest.hexdigest() != entry.sha256:
         text = f"{path} is not the file that was saved: {at} bytes, SHA-256 {digest.hexdigest()}"
         raise CorruptRecord(f"{text}; the manifest says {entry.bytes}, {entry.sha256}", hint="Use another snapshot.")
+
+
+def _regular(path: Path) -> BinaryIO:
+    """Open a file. Raises CorruptRecord if it is something else, such as a link, a pipe or a device, which may have no end."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise CorruptRecord(f"{path} is no regular file", hint="Use another snapshot.")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def _recover(root: Path, manifest: Manifest) -> Report:

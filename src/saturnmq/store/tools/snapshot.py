@@ -102,6 +102,8 @@ def read_manifest(folder: Path) -> Manifest:
             Entry(str(name), int(size), str(digest), bool(linked)) for name, size, digest, linked in table["files"]
         ]
         keys = {str(name): str(text) for name, text in table["keys"].items()}
+        if unknown := sorted(keys.keys() - set(_SHAPE)):  # such as a storePath, which would open files elsewhere
+            raise ValueError(f"keys {unknown} do not belong into a manifest")
         return Manifest(int(table["logStart"]), int(table["logEnd"]), keys, table["made"], table["source"], files)
     except FileNotFoundError as error:
         raise ConfigError(
