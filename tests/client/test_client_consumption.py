@@ -971,7 +971,7 @@ def test_unsubscribed_queue_ignores_messages_and_late_verdicts(run: Run, cluster
     run(work)
 
 
-@pytest.mark.spec("CC-03", "CC-05")
+@pytest.mark.spec("CC-03", "CC-05", "PRC-12")
 def test_batch_may_be_acked_in_part_and_the_rest_sent_back(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

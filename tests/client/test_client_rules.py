@@ -290,7 +290,7 @@ def test_receipt_has_every_field_of_the_answer() -> None:
     assert plain.region == "DefaultRegion" and plain.trace_on is True
 
 
-@pytest.mark.spec("PR-29")
+@pytest.mark.spec("PR-29", "PRC-01")
 def test_batch_answer_gives_a_receipt_per_message() -> None:
     prepared = Prepared("T", b"", ("U1", "U2", "U3"), "", batch=True)
     got = receipts(prepared, A[0], Command(0, ext={"msgId": "O1,O2,O3", "queueId": "0", "queueOffset": "7"}))
@@ -308,7 +308,7 @@ def item(topic: str = "T", body: bytes = b"x", **options: object) -> BatchMessag
     return BatchMessage(topic, "ID", BatchItem(body, b"A\x011", 5), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.spec("BAT-01")
+@pytest.mark.spec("BAT-01", "PRC-01")
 @pytest.mark.parametrize(
     "messages",
     [
@@ -325,7 +325,7 @@ def test_illegal_batch_is_rejected(messages: list[BatchMessage]) -> None:
     assert caught.value.code == 13
 
 
-@pytest.mark.spec("BAT-02")
+@pytest.mark.spec("BAT-02", "PRC-01")
 def test_batch_size_limit_is_inclusive() -> None:
     size = item().encoded_bytes * 2
     assert len(prepare_batch([item(), item()], size).body) == size
@@ -333,7 +333,7 @@ def test_batch_size_limit_is_inclusive() -> None:
         prepare_batch([item(), item()], size - 1)
 
 
-@pytest.mark.spec("BAT-03")
+@pytest.mark.spec("BAT-03", "PRC-01")
 def test_batch_request_has_code_320_m_true_and_only_wait() -> None:
     prepared = prepare_batch([item(body=b"x" * 5000), item()], 10_000)
     command = send_command(prepared, A[0], group="g", default_topic="TBW102", default_queues="4", now_ms=1)
