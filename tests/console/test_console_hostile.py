@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from browsing import run
@@ -13,9 +13,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from saturnmq.admin.survey import Surveyor
 from saturnmq.console.messages import TEXT_MAX, body_of
 from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
 from saturnmq.console.serving import Server
+from saturnmq.console.state import ClusterState
 from saturnmq.console.users import ATTEMPTS_MAX
 
 Open = Callable[..., Any]
@@ -85,6 +87,19 @@ def test_part_of_a_line_is_not_shown_as_a_line_of_the_audit_log(tmp_path: Path) 
     assert _last_lines(path) == ["user=viewer"]
     path.write_text("user=viewer\n")
     assert _last_lines(path) == ["user=viewer"]
+
+
+def test_a_survey_that_fails_is_a_problem_and_not_the_last_one() -> None:
+    class Broken:
+        async def survey(self) -> Any:
+            raise TypeError("a defect")
+
+    async def work() -> None:
+        state = ClusterState(cast(Surveyor, Broken()))
+        await state.refresh()
+        assert "failed" in state.problem
+
+    run(work)
 
 
 def test_deeply_nested_json_is_shown_as_it_is() -> None:

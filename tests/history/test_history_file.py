@@ -121,3 +121,10 @@ def test_impossible_numbers_of_a_broker_are_bounded(tmp_path: Path) -> None:
 def test_levels_of_thinning_are_multiples() -> None:
     steps = [60, *(step for _, step in LEVELS)]
     assert all(coarse % fine == 0 for fine, coarse in pairwise(steps))
+
+
+def test_values_that_no_file_can_keep_cost_no_other_sample(tmp_path: Path) -> None:
+    half, huge = Series("topic", "c", topic="a\ud800"), Series("topic", "c", topic="huge")
+    with History(tmp_path / "history.db") as history:
+        assert history.record(600, [Sample(half, 1, 1.0), Sample(huge, 2**80, 2**2000)]) == 1
+        assert [point.total for point in history.read(huge, 0)] == [2**63 - 1]

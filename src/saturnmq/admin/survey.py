@@ -112,6 +112,7 @@ class Surveyor:
             (data.cluster, data.broker_name, number, address)
             for _, data in sorted(known.broker_addr_table.items())
             for number, address in sorted(data.broker_addrs.items())
+            if encodable(data.cluster, data.broker_name, address)
         ]
         masters = {address: _Part(cluster, name) for cluster, name, number, address in places if number == MASTER_ID}
         problems: dict[str, str] = {}
@@ -152,6 +153,8 @@ class Surveyor:
         ).topic_config_table
         answer = await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         groups = SubscriptionGroupTable.decode(answer.body).subscription_group_table
+        configs = {name: one for name, one in configs.items() if encodable(name)}
+        groups = {name: one for name, one in groups.items() if encodable(name)}
 
         async def topic(name: str) -> None:
             state = part.topics[name] = TopicState(part.cluster, name, configs={part.broker: configs[name]})
@@ -166,6 +169,8 @@ class Surveyor:
             stats = ConsumeStats.decode(answer.body)
             state.tps = stats.consume_tps
             for queue, one in stats.offset_table.items():
+                if not encodable(queue.topic):
+                    continue
                 progress = state.topics.setdefault(queue.topic, Progress())
                 progress.total += one.consumer_offset
                 progress.lag += max(one.broker_offset - one.consumer_offset, 0)
@@ -175,6 +180,15 @@ class Surveyor:
             *(_within(permits, topic, name, part.problems) for name in configs),
             *(_within(permits, group, name, part.problems) for name in groups),
         )
+
+
+def encodable(*names: str) -> bool:
+    """Whether names are text: JSON of a broken broker may hold half a surrogate pair, which no page and no file can keep."""
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def _within(

@@ -92,6 +92,10 @@ class ClusterState:
             self.problem = error.message
             log.warning("no survey reason=%s", error.message)
             return
+        except Exception:  # the loop goes on with the next survey, and pages show the problem
+            self.problem = "the survey failed; the log of the console shows why"
+            log.exception("survey failed")
+            return
         self.problem = ""
         self._view = with_rates(survey, self._clock(), self._view)
         self._ready.set()

@@ -15,7 +15,6 @@ Requirements: EXP-05.
 #   thinned  how far the samples of each of LEVELS have been thinned, Unix seconds
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from saturnmq.admin.survey import encodable
 from saturnmq.protocol.errors import ConfigError, StoreError
 
 Kind = Literal["broker", "topic", "group"]
@@ -34,6 +34,7 @@ KEEP_SECONDS: Final = 400 * 86_400
 SERIES_MAX: Final = 200_000
 _NAME_MAX: Final = 255
 _WHOLE_MAX: Final = 2**63 - 1
+_LEVEL_MAX: Final = 1e300
 _BUSY_SECONDS: Final = 10.0
 _SCHEMA: Final = """
 CREATE TABLE series (
@@ -151,7 +152,7 @@ class History:
         if found is not None:
             return found
         key = (series.kind, series.cluster, series.broker, series.topic, series.group)
-        if max(map(len, key)) > _NAME_MAX:
+        if max(map(len, key)) > _NAME_MAX or not encodable(*key):
             return None
         row = self._db.execute(
             "SELECT id FROM series WHERE kind = ? AND cluster = ? AND broker = ? AND topic = ? AND consumer_group = ?",
@@ -230,7 +231,7 @@ def _whole(number: int) -> int:
 
 
 def _finite(number: float) -> float:
-    return float(number) if math.isfinite(number) else 0.0
+    return float(number) if -_LEVEL_MAX < number < _LEVEL_MAX else 0.0  # a whole number may be too large for a float
 
 
 def _points(rows: Sequence[tuple[int, int, float, float]]) -> list[Point]:
