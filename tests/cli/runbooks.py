@@ -84,7 +84,7 @@ class Servers:
         """Start a broker with its file; after `stop` it has the same port and store."""
         path = self.folder / name / "broker.conf"
         if not path.exists():
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(
                 f"brokerName={name}\nnamesrvAddr={self.name_servers}\nautoCreateTopicEnable=false\nfastPortEnable=false\n"
                 "haPortEnable=false\n"
@@ -209,6 +209,11 @@ class Runbook:
         assert len(sections) == 1, row
         self.steps = re.findall(r"^    +(saturnmq .*|systemctl .*|scp .*)$", sections[0], re.MULTILINE)
         self._cli, self.values = cli, values
+
+    def use(self, cli: Cli, **values: str) -> None:
+        """Run the next steps with another function, and with these values for the words in upper case."""
+        self._cli = cli
+        self.values |= values
 
     def take(self, start: str) -> str:
         """The next step, which must begin with these words; it is done by the caller."""
