@@ -50,6 +50,7 @@ SERVERS = ("broker", "namesrv", "net", "raft", "replication", "store", "acl")
 # Tasks that are awaited by their creator, or that report their failure in another way.
 REPORTED_OTHERWISE = {
     "namesrv/answer_cache.py": "encodings: every caller awaits them, and the done callback retrieves the error",
+    "net/metrics_port.py": "scrapes: `_connection` logs every exception, and `stop` awaits those that are open",
     "net/client.py": "a connection attempt: every caller awaits it, and its done callback retrieves the error",
     "net/endpoint.py": "requests: `Requests._finish` answers every exception; closed connections are awaited",
     "raft/peers.py": "calls to members: the done callback decodes or reports each result",
