@@ -111,15 +111,13 @@ def test_java_client_with_rights_is_served(protected: Peer, home: Path, admin_ho
 def test_java_client_traces_without_a_right_on_the_trace_topic(protected: Peer, home: Path, admin_home: Path) -> None:
     create_topics(protected, admin_home)
     trace = "RMQ_SYS_TRACE_TOPIC"
-    on = ["-b", protected.broker_address]
-    mqadmin(protected.name_servers, "updateTopic", *on, "-t", trace, "-r", "1", "-w", "1", home=admin_home)
     for _ in range(3):  # a client that stops gives its trace half a second, and loses what is left
         run_client("send", home=home, ns=protected.name_servers, topic="Both", count=3, trace=2, **keys(USER))
         said = mqadmin(protected.name_servers, "topicStatus", "-t", trace, home=admin_home)
-        (row,) = [line.split() for line in said.splitlines() if line.startswith("broker-a")]
-        if int(row[3]) > 0:
+        stored = sum(int(line.split()[3]) for line in said.splitlines() if line.startswith("broker-a"))
+        if stored > 0:
             break
-    assert int(row[3]) > 0, said
+    assert stored > 0, said
 
 
 def version(path: Path) -> int:
