@@ -33,6 +33,17 @@ def leader(**more: Any) -> Bench:
     return bench
 
 
+def confirmed_leader() -> Bench:
+    """A leader whose first heartbeats were answered, so that it holds a lease."""
+    bench = Bench(log=LOG, term=2).lead()
+    bench.tick(1)
+    for send in bench.sends(kind=HeartBeatRequest):
+        bench.answer(send, HeartBeatResponse(code=Code.SUCCESS))
+    bench.appending("n1", 2)
+    bench.forget()
+    return bench
+
+
 def give(bench: Bench, to: str | None = "n1", term: int = 2, by: str = "n0") -> Any:
     return bench.ask(TransferRequest(transfer_id=by, transferee_id=to, term=term))
 
@@ -81,14 +92,14 @@ def test_transfer_stops_appends_and_waits_for_transferee_to_catch_up() -> None:
 
 
 @pytest.mark.spec("DL-L06", "DL-X22")
-def test_refused_or_unanswered_transfer_accepts_appends_again() -> None:
-    for answer, expected in ((TransferResponse(code=418), 418), (None, Code.NETWORK_ERROR)):
-        bench = leader()
-        give(bench)
-        token = bench.last_token
-        bench.answer(bench.sends("n1", TransferRequest)[0], answer)
-        assert bench.reply(token).code == expected
-        assert bench.reply(bench.propose(b"x")) is None
+def test_refused_transfer_accepts_appends_again() -> None:
+    bench = confirmed_leader()
+    give(bench)
+    token = bench.last_token
+    bench.answer(bench.sends("n1", TransferRequest)[0], TransferResponse(code=418))
+    assert bench.reply(token).code == 418
+    assert bench.node.holds_lease(bench.now_ms)
+    assert bench.reply(bench.propose(b"x")) is None
     bench = leader()
     bench.propose(b"a")
     give(bench)
@@ -96,6 +107,17 @@ def test_refused_or_unanswered_transfer_accepts_appends_again() -> None:
     bench.tick(1000)  # the entry never reaches n1
     assert bench.reply(token).code == Code.FALL_BEHIND_TOO_MUCH
     assert bench.reply(bench.propose(b"x")) is None
+
+
+@pytest.mark.spec("DL-L06", "DL-X08")
+def test_unanswered_transfer_ends_the_leadership_because_the_transferee_may_lead() -> None:
+    bench = leader()
+    give(bench)
+    token = bench.last_token
+    bench.answer(bench.sends("n1", TransferRequest)[0], None)
+    assert bench.reply(token).code == Code.NETWORK_ERROR
+    assert bench.state.role is Role.CANDIDATE and bench.state.transferee is None
+    assert not bench.node.holds_lease(bench.now_ms)
 
 
 @pytest.mark.spec("DL-L06")
@@ -200,15 +222,27 @@ def test_leadership_is_handed_over_after_pending_appends_are_answered() -> None:
     assert len(bench.sends("n1", TransferRequest)) == 1
 
 
+@pytest.mark.spec("DL-X08")
+def test_votes_give_no_lease_before_a_quorum_answered_heartbeats() -> None:
+    """A voter that has had no heartbeat may elect another leader at once, while this one is cut off."""
+    bench = Bench(log=LOG, term=2).lead()
+    assert not bench.node.holds_lease(bench.now_ms)
+    bench.tick(1)
+    bench.answer(bench.sends("n1", HeartBeatRequest)[0], HeartBeatResponse(code=Code.TERM_NOT_READY))
+    assert not bench.node.holds_lease(bench.now_ms)
+    bench.answer(bench.sends("n2", HeartBeatRequest)[0], HeartBeatResponse(code=Code.SUCCESS))
+    assert bench.node.holds_lease(bench.now_ms)
+
+
 @pytest.mark.spec("DL-X08", "DL-L06")
 def test_lease_ends_with_hand_over_and_returns_with_refusal() -> None:
     """The transferee may be elected and serve while this leader still counts on its heartbeats."""
     for answer, leads in (
         (TransferResponse(code=418), True),
-        (None, True),
+        (None, False),
         (TransferResponse(code=Code.SUCCESS), False),
     ):
-        bench = leader()
+        bench = confirmed_leader()
         assert bench.node.holds_lease(bench.now_ms) and not bench.node.handed_over
         give(bench)
         assert not bench.node.holds_lease(bench.now_ms) and bench.node.handed_over

@@ -1,7 +1,9 @@
 """Heartbeats: the leader's rounds and lease, the follower's election timeout.
 
-The lease starts with the election and is extended by every round that a quorum answered, counted from the time the round was
-sent. It is shorter than the followers' election timeout, so an isolated leader steps down before another can be elected.
+The lease starts with the first round that a quorum answered and is extended by every further one, counted from the time the
+round was sent. It is shorter than the followers' election timeout, so an isolated leader steps down before another can be elected.
+Votes alone give none: a voter that has had no heartbeat yet goes on as candidate and may elect another leader at once. A new leader
+that no quorum answers steps down as if its lease had begun with the election.
 A leader that steps down reports it to the SaturnMQ members, which do not wait for their election timeout then.
 
 Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
@@ -37,6 +39,7 @@ class Round:
 class Heartbeats:
     """live: whether the last heartbeat to each peer was answered (DL-H04). lease_until_ms: the lease by each peer's answers.
 
+    confirmed: peers that answered a heartbeat of this term.
     patient_until_ms: when a follower that receives no further heartbeat becomes candidate (DL-H07, DL-H08).
     """
 
@@ -48,11 +51,13 @@ class Heartbeats:
     round: Round | None = None
     live: dict[str, bool] = field(default_factory=dict)
     lease_until_ms: dict[str, int] = field(default_factory=dict)
+    confirmed: set[str] = field(default_factory=set)
     stepped_down_ms: int = -(10**9)
 
     def role_changed(self) -> None:
-        """A new leader sends heartbeats at once, and its lease starts now (DL-E21, DL-X07)."""
+        """A new leader sends heartbeats at once, and has as long as a lease for the first answers (DL-E21, DL-X07)."""
         now_ms = self.state.now_ms
+        self.confirmed.clear()
         self.sent_ms = -1
         self.round = None
         if self.state.role is Role.LEADER:
@@ -69,6 +74,11 @@ class Heartbeats:
         if needed == 1:  # fast path: evaluated before every append
             return max(until_ms)
         return sorted(until_ms, reverse=True)[needed - 1] if needed else NEVER
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a quorum, this leader included, has answered heartbeats of this term."""
+        return len(self.confirmed) >= len(self.state.peers) // 2
 
     def tick(self) -> None:
         state = self.state
@@ -138,6 +148,7 @@ class Heartbeats:
             self.sent_ms = -1  # announce the new interval at the next tick
         if code == Code.SUCCESS:
             beat.success += 1
+            self.confirmed.add(peer)
             self.lease_until_ms[peer] = max(self.lease_until_ms[peer], beat.sent_ms + beat.lease_ms)
         elif code == Code.TERM_NOT_READY:
             beat.not_ready += 1

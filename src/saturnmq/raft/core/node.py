@@ -236,8 +236,9 @@ class Node:
 
     def holds_lease(self, now_ms: int) -> bool:
         """Whether this member leads, its lease has not expired, and it has not handed the leadership over (DL-X08)."""
-        leads = self._state.role is Role.LEADER and now_ms < self._heartbeats.lease_ends_ms
-        return leads and not self._transfers.handed_over
+        heartbeats = self._heartbeats
+        leads = self._state.role is Role.LEADER and now_ms < heartbeats.lease_ends_ms
+        return leads and heartbeats.is_confirmed and not self._transfers.handed_over
 
     # inputs without actions
 

@@ -4,7 +4,8 @@ The leader refuses appends, waits until the transferee holds its whole log and a
 the leadership. The transferee runs for election in the next term at once and reports the outcome.
 
 From that request on the leader's lease counts no more: the transferee may be elected and serve before this member notices. A
-refused or unanswered transfer restores the lease; a request that arrives later is refused by its term, or by its deadline.
+refused transfer restores the lease. After one without a response the leader steps down: the transferee may lead already, or take
+the leadership whenever the request reaches it, which only a new term prevents.
 
 Requirements: DL-L01..DL-L09, DL-X18, DL-X22.
 """
@@ -157,9 +158,16 @@ class Transfers:
         state.send(outgoing.transferee, request, partial(self._transfer_answered, outgoing))
 
     def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
-        """Step down if the transferee leads, also if its requests for votes have not arrived here."""
+        """Step down if the transferee leads, also if its requests for votes have not arrived here, or if it may lead."""
         state = self.state
-        if response is None or response.code != Code.SUCCESS:
+        if response is None:
+            if state.role is Role.LEADER and state.term == outgoing.term:
+                state.alarm(
+                    f"leader stepped down reason=transfer_unanswered term={state.term} to={outgoing.transferee}"
+                )
+                self.heartbeats.resign()
+                state.become_candidate(state.term)
+        elif response.code != Code.SUCCESS:
             self._given_up = NO_TERM
         elif state.role is Role.LEADER and response.term > state.term:
             self.elector.see_higher_term(response.term)
