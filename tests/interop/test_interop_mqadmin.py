@@ -53,7 +53,8 @@ READING: dict[str, tuple[list[str], bool]] = {
     "printMsg": (["printMsg", "-t", TOPIC], True),
     "queryCq": (["queryCq", "-t", TOPIC, "-q", "1", "-i", "3", "-c", "2", "-g", GROUP], False),
     "queryCq of an unknown queue": (["queryCq", "-t", TOPIC, "-q", "77", "-i", "0"], False),
-    "brokerConsumeStats": (["brokerConsumeStats", "-b", "{broker}"], True),
+    # Rows without lag name the queue of a traced message, which its client chooses at random.
+    "brokerConsumeStats": (["brokerConsumeStats", "-b", "{broker}", "-l", "1"], True),
     "getConsumerConfig": (["getConsumerConfig", "-g", GROUP], False),
     "topicRoute of an unknown topic": (["topicRoute", "-t", "Nowhere"], False),
     "topicStatus of an unknown topic": (["topicStatus", "-t", "Nowhere"], False),
