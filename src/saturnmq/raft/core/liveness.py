@@ -51,13 +51,13 @@ class Heartbeats:
     round: Round | None = None
     live: dict[str, bool] = field(default_factory=dict)
     lease_until_ms: dict[str, int] = field(default_factory=dict)
-    confirmed: set[str] = field(default_factory=set)
+    confirmed: frozenset[str] = frozenset()
     stepped_down_ms: int = -(10**9)
 
     def role_changed(self) -> None:
         """A new leader sends heartbeats at once, and has as long as a lease for the first answers (DL-E21, DL-X07)."""
         now_ms = self.state.now_ms
-        self.confirmed.clear()
+        self.confirmed = frozenset()
         self.sent_ms = -1
         self.round = None
         if self.state.role is Role.LEADER:
@@ -148,7 +148,8 @@ class Heartbeats:
             self.sent_ms = -1  # announce the new interval at the next tick
         if code == Code.SUCCESS:
             beat.success += 1
-            self.confirmed.add(peer)
+            if peer not in self.confirmed:
+                self.confirmed |= {peer}
             self.lease_until_ms[peer] = max(self.lease_until_ms[peer], beat.sent_ms + beat.lease_ms)
         elif code == Code.TERM_NOT_READY:
             beat.not_ready += 1
