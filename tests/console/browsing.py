@@ -19,6 +19,7 @@ from saturnmq.console.context import Services
 from saturnmq.console.state import ClusterState
 from saturnmq.console.users import Sessions, Users
 from saturnmq.history import History
+from saturnmq.testing import EmbeddedBroker
 
 HOST = "http://127.0.0.1:8080"
 
@@ -50,6 +51,10 @@ class Times:
 
     def __call__(self) -> float:
         return self.now
+
+
+def name_server(server: EmbeddedBroker) -> str:
+    return server.url.removeprefix("rmq://")
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import run
+from browsing import name_server, run
 
 from saturnmq import Client
 from saturnmq.console.actions import moment
@@ -20,10 +20,6 @@ from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
 
 Open = Callable[..., Any]
-
-
-def name_server(server: EmbeddedBroker) -> str:
-    return server.url.removeprefix("rmq://")
 
 
 @pytest.mark.spec("CON-09")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Times, run
+from browsing import Times, name_server, run
 
 from saturnmq import Client
 from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
@@ -23,10 +23,6 @@ from saturnmq.testing import EmbeddedBroker
 Open = Callable[..., Any]
 TEMPLATES = Path(texts.__file__).parent / "templates"
 HOSTILE = '<script>alert("x")</script>\u202e'
-
-
-def name_server(server: EmbeddedBroker) -> str:
-    return server.url.removeprefix("rmq://")
 
 
 @pytest.mark.spec("CON-04", "CON-05", "CON-06")

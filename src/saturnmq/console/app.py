@@ -32,14 +32,14 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
     """The application. hosts: names under which browsers may ask for it; secure: it is served over TLS."""
     login = Login(services, secure=secure)
     shown = {
-        "/": (pages.overview, "viewer"),
-        "/brokers": (pages.brokers, "viewer"),
-        "/brokers/{address}": (pages.broker, "viewer"),
-        "/topics": (pages.topics, "viewer"),
-        "/topics/{cluster}/{name}": (pages.topic, "viewer"),
-        "/groups": (pages.groups, "viewer"),
+        "/": (pages.of_state(pages.overview), "viewer"),
+        "/brokers": (pages.of_state(pages.brokers), "viewer"),
+        "/brokers/{address}": (pages.of_state(pages.broker), "viewer"),
+        "/topics": (pages.of_state(pages.topics), "viewer"),
+        "/topics/{cluster}/{name}": (pages.of_state(pages.topic), "viewer"),
+        "/groups": (pages.of_state(pages.groups), "viewer"),
         "/groups/{cluster}/{name}/reset": (actions.preview_reset, "operator"),
-        "/groups/{cluster}/{name}": (pages.group, "viewer"),
+        "/groups/{cluster}/{name}": (pages.of_state(pages.group), "viewer"),
         "/messages": (messages.search, "viewer"),
         "/messages/{topic}/{id}": (messages.show, "viewer"),
         "/audit": (pages.audit_log, "admin"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from saturnmq.admin.survey import GroupState
-from saturnmq.console.context import Page, Rows, paged
+from saturnmq.console.context import Handler, Page, Rows, paged
 from saturnmq.console.state import View, is_system
 from saturnmq.history import Point, Series
 from saturnmq.protocol.bodies import ConsumerConnection, MessageQueue, OffsetWrapper
@@ -31,11 +31,8 @@ AUDIT_BYTES_MAX: Final = 100_000
 Key = tuple[str, str]
 
 
-async def overview(request: Request, page: Page) -> Response:
+async def overview(request: Request, page: Page, view: View) -> Response:
     """Totals, problems, and the rates of the last day."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     survey = view.survey
     brokers = [
         Series("broker", one.cluster, broker=f"{one.name}:{one.number}") for one in survey.brokers if one.number == 0
@@ -59,19 +56,13 @@ async def overview(request: Request, page: Page) -> Response:
     )
 
 
-async def brokers(request: Request, page: Page) -> Response:
+async def brokers(request: Request, page: Page, view: View) -> Response:
     """All brokers with version, rates and disk."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     return page.render("brokers.html", view=view, age=page.services.state.age(view))
 
 
-async def broker(request: Request, page: Page) -> Response:
+async def broker(request: Request, page: Page, view: View) -> Response:
     """Runtime values of one broker."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     address = request.path_params["address"]
     found = next((one for one in view.survey.brokers if one.address == address), None)
     if found is None:
@@ -80,11 +71,8 @@ async def broker(request: Request, page: Page) -> Response:
     return page.render("broker.html", broker=found, chart_points=chart, age=page.services.state.age(view))
 
 
-async def topics(request: Request, page: Page) -> Response:
+async def topics(request: Request, page: Page, view: View) -> Response:
     """A page of the topics whose name holds the searched text, highest rate first."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     wanted, system = request.query_params.get("q", "").lower(), request.query_params.get("system") == "1"
     found = [
         one for one in view.survey.topics.values() if wanted in one.name.lower() and (system or not is_system(one))
@@ -93,11 +81,8 @@ async def topics(request: Request, page: Page) -> Response:
     return _list(page, "topics.html", paged(found, request.query_params.get("page")), view, wanted, system=system)
 
 
-async def topic(request: Request, page: Page) -> Response:
+async def topic(request: Request, page: Page, view: View) -> Response:
     """One topic: configuration, queues, groups that consume it, history."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     key = (request.path_params["cluster"], request.path_params["name"])
     found = view.survey.topics.get(key)
     if found is None:
@@ -116,22 +101,16 @@ async def topic(request: Request, page: Page) -> Response:
     )
 
 
-async def groups(request: Request, page: Page) -> Response:
+async def groups(request: Request, page: Page, view: View) -> Response:
     """A page of the groups whose name holds the searched text, largest lag first."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     wanted = request.query_params.get("q", "").lower()
     found = [one for one in view.survey.groups.values() if wanted in one.name.lower()]
     found.sort(key=lambda one: (-one.lag, one.name))
     return _list(page, "groups.html", paged(found, request.query_params.get("page")), view, wanted)
 
 
-async def group(request: Request, page: Page) -> Response:
+async def group(request: Request, page: Page, view: View) -> Response:
     """One group: progress by topic and queue, clients, history of its lag."""
-    view = await page.services.state.view()
-    if view is None:
-        return collecting(page)
     key = (request.path_params["cluster"], request.path_params["name"])
     found = view.survey.groups.get(key)
     if found is None:
@@ -158,6 +137,16 @@ async def audit_log(request: Request, page: Page) -> Response:
 
 
 # ---- parts
+
+
+def of_state(show: Callable[[Request, Page, View], Awaitable[Response]]) -> Handler:
+    """The handler of a page that shows the latest survey; until there is one, it says so."""
+
+    async def handler(request: Request, page: Page) -> Response:
+        view = await page.services.state.view()
+        return collecting(page) if view is None else await show(request, page, view)
+
+    return handler
 
 
 def collecting(page: Page) -> Response:
