@@ -19,6 +19,7 @@ TARGET: Final = SOURCE / "saturnmq" / "admin" / "sync.py"
 # Async methods that the blocking classes do not have, and why.
 LEFT_OUT: Final = {
     "Brokers": {"timed_sends": "an async iterator"},
+    "DeadLetters": {"all_of": "an async iterator"},
     "Groups": {"topics_of": "a static method, which needs no connection"},
     "Messages": {"timed_sends": "an async iterator", "puller": "returns an object of asyncio"},
 }

@@ -14,6 +14,7 @@ from saturnmq.admin.brokers import Brokers
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import TIMEOUT_MS, AdminConnection
 from saturnmq.admin.credentials import AdminAccess
+from saturnmq.admin.dead_letters import DeadLetters
 from saturnmq.admin.export import Export
 from saturnmq.admin.groups import Groups
 from saturnmq.admin.messages import Messages
@@ -53,6 +54,7 @@ class Admin:
         self.brokers = Brokers(self.connection)
         self.name_servers = NameServers(self.connection)
         self.messages = Messages(self.connection)
+        self.dead_letters = DeadLetters(self.connection)
         self.offsets = Offsets(self.connection)
         self.clients = Clients(self.connection)
         self.statistics = Statistics(self.connection)

@@ -26,6 +26,8 @@ from saturnmq.admin.brokers import Brokers as AsyncBrokers
 from saturnmq.admin.clients import Clients as AsyncClients
 from saturnmq.admin.connection import TIMEOUT_MS
 from saturnmq.admin.credentials import AdminAccess
+from saturnmq.admin.dead_letters import DeadLetterPage, Resent
+from saturnmq.admin.dead_letters import DeadLetters as AsyncDeadLetters
 from saturnmq.admin.export import Document
 from saturnmq.admin.export import Export as AsyncExport
 from saturnmq.admin.groups import GroupConfigured, GroupList
@@ -46,7 +48,7 @@ from saturnmq.protocol.bodies import AclConfig, BrokerStatsData, Connection, Con
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.offsets import QueueOffset
 
-__all__ = ["Accounts", "Admin", "Brokers", "Clients", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics"]
+__all__ = ["Accounts", "Admin", "Brokers", "Clients", "DeadLetters", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics"]
 
 
 class Topics:
@@ -345,6 +347,25 @@ class Messages:
         return _portal.run("Messages.send_again", lambda: self._inner.send_again(message))
 
 
+class DeadLetters:
+    """saturnmq.admin.dead_letters.DeadLetters without `await`."""
+
+    def __init__(self, inner: AsyncDeadLetters) -> None:
+        self._inner = inner
+
+    def listing(self, group: str, *, skipped: int = 0, count: int = 50) -> DeadLetterPage:
+        """A page of the dead letters of a group; an empty one if the group has none. skipped: those of the pages before."""
+        return _portal.run("DeadLetters.listing", lambda: self._inner.listing(group, skipped=skipped, count=count))
+
+    def at(self, group: str, broker_name: str, queue_id: int, offset: int) -> AsyncMessage[bytes]:
+        """The dead letter at an offset. Raises NoMessage (208)."""
+        return _portal.run("DeadLetters.at", lambda: self._inner.at(group, broker_name, queue_id, offset))
+
+    def resend(self, group: str, message: AsyncMessage[bytes]) -> Resent | None:
+        """Let a client of the group consume the source message, or else send a copy to the retry topic. None in a dry run."""
+        return _portal.run("DeadLetters.resend", lambda: self._inner.resend(group, message))
+
+
 class Offsets:
     """saturnmq.admin.offsets.Offsets without `await`."""
 
@@ -514,6 +535,7 @@ class Admin:
         self.brokers = Brokers(self._inner.brokers)
         self.name_servers = NameServers(self._inner.name_servers)
         self.messages = Messages(self._inner.messages)
+        self.dead_letters = DeadLetters(self._inner.dead_letters)
         self.offsets = Offsets(self._inner.offsets)
         self.clients = Clients(self._inner.clients)
         self.statistics = Statistics(self._inner.statistics)

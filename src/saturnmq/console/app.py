@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saturnmq.console import actions, messages, pages
+from saturnmq.console import actions, dead_letters, messages, pages
 from saturnmq.console.context import Services, changing, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
@@ -42,11 +42,15 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/groups/{cluster}/{name}": (pages.of_state(pages.group), "viewer"),
         "/messages": (messages.search, "viewer"),
         "/messages/{topic}/{id}": (messages.show, "viewer"),
+        "/dead-letters": (pages.of_state(dead_letters.groups), "viewer"),
+        "/dead-letters/{name}": (dead_letters.listing, "viewer"),
+        "/dead-letters/{name}/export/{kind}": (dead_letters.export, "viewer"),
         "/audit": (pages.audit_log, "admin"),
     }
     changes = {
         "/do/logout": ("logout", login.log_out, "viewer"),
         "/do/message": ("send", messages.send, "operator"),
+        "/do/dead-letters/resend": ("resend", dead_letters.resend, "operator"),
         "/do/group/reset": ("reset", actions.reset, "operator"),
         "/do/topic": ("topic", actions.put_topic, "operator"),
         "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),

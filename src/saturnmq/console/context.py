@@ -32,6 +32,7 @@ audit.setLevel(logging.INFO)
 
 COOKIE: Final = "saturnmq_session"
 PAGE_ROWS: Final = 50
+UNLOGGED: Final = ("csrf", "password", "secret", "body")  # fields of forms that the audit log leaves out
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
 T = TypeVar("T")
 
@@ -164,7 +165,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
             return page.render("message.html", 403, message=page.text("bad_token"))
         target = request.url.path
-        shown = " ".join(f"{name}={value}" for name, value in form.items() if name not in ("csrf", "password", "body"))
+        shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)
         try:
             response = await handler(request, page)
         except SaturnError as error:

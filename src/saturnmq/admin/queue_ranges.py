@@ -1,0 +1,49 @@
+"""Messages of a topic by position: ranges of queues, read with a puller, newest first where asked.
+
+Requirements: CON-11, ADM-09.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from saturnmq.client.message import Message
+from saturnmq.client.puller.puller import Puller, PullStatus
+from saturnmq.protocol.bodies import MessageQueue, TopicOffset
+from saturnmq.protocol.offsets import QueueOffset
+
+PULL_COUNT: Final = 32
+
+
+async def read_range(puller: Puller, queue: MessageQueue, begin: int, end: int) -> list[Message[bytes]]:
+    """The messages of a queue at offsets begin to end - 1, oldest first; fewer if some have expired.
+
+    A broker that moves no further ends the range.
+    """
+    found: list[Message[bytes]] = []
+    offset = begin
+    while offset < end:
+        result = await puller.pull(queue, QueueOffset(offset), max_count=min(end - offset, PULL_COUNT))
+        found += [one for one in result.messages() if begin <= one.offset < end]
+        if result.status is PullStatus.NO_NEW_MESSAGE or result.next_offset <= offset:
+            break
+        offset = result.next_offset
+    return found
+
+
+def newest(bounds: Mapping[MessageQueue, TopicOffset], skipped: int, count: int) -> list[tuple[MessageQueue, int, int]]:
+    """The ranges (queue, begin, end) of a page of messages: queue after queue, in each the newest first.
+
+    skipped: messages of the pages before.
+    """
+    ranges = []
+    for queue, one in bounds.items():
+        size = max(one.max_offset - one.min_offset, 0)
+        if skipped < size and count > 0:
+            end = one.max_offset - skipped
+            begin = max(end - count, one.min_offset)
+            ranges.append((queue, begin, end))
+            count -= end - begin
+        skipped = max(skipped - size, 0)
+    return ranges

@@ -1,0 +1,214 @@
+"""Pages about dead letters: by group, one page of messages, resend of those selected, export.
+
+An export is bounded in messages and bytes. CSV is for people: text that a spreadsheet would run as a formula is quoted, control
+characters are escaped. JSON lines are exact: a body that is not text is base64.
+
+Requirements: CON-11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from saturnmq.client.message import Message
+from saturnmq.console.context import PAGE_ROWS, Page, paged
+from saturnmq.console.messages import link
+from saturnmq.console.pages import missing
+from saturnmq.console.state import View
+from saturnmq.escaping import escaped
+from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.names import group_problem
+
+EXPORT_MAX: Final = 10_000  # messages
+EXPORT_BYTES_MAX: Final = 32 * 1024 * 1024
+RESEND_SECONDS: Final = 20.0
+RESENT_AT_ONCE: Final = 8
+COLUMNS: Final = (
+    "topic", "msgId", "bornHost", "bornTime", "storeTime", "reconsumeTimes", "properties", "body", "encoding", "bodyCRC",
+)  # fmt: skip
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # a cell that begins so is a formula for a spreadsheet
+
+
+async def groups(request: Request, page: Page, view: View) -> Response:
+    """Groups with dead letters, the largest number first."""
+    wanted = request.query_params.get("q", "").lower()
+    found = [
+        one
+        for one in view.survey.topics.values()
+        if one.name.startswith(DLQ_PREFIX) and wanted in one.name.removeprefix(DLQ_PREFIX).lower()
+    ]
+    found.sort(key=lambda one: (-one.kept, one.name))
+    rows = paged(found, request.query_params.get("page"))
+    return page.render(
+        "dead_letters.html", rows=rows, wanted=wanted, prefix=DLQ_PREFIX, age=page.services.state.age(view)
+    )
+
+
+async def listing(request: Request, page: Page) -> Response:
+    """A page of the dead letters of a group; empty if it has none."""
+    group = _group(request.path_params["name"])
+    text = request.query_params.get("page", "")
+    number = max(int(text), 1) if text.isdecimal() and len(text) < 9 else 1
+    letters = page.services.admin.dead_letters
+    found = await letters.listing(group, skipped=(number - 1) * PAGE_ROWS, count=PAGE_ROWS)
+    return page.render(
+        "dead_letters_group.html",
+        group=group,
+        found=found,
+        number=number,
+        pages=max((found.total + PAGE_ROWS - 1) // PAGE_ROWS, 1),
+        link=link,
+        place=place,
+        origin=PropertyKey.RETRY_TOPIC,
+        export_max=EXPORT_MAX,
+    )
+
+
+async def resend(request: Request, page: Page) -> Response:
+    """Resend the selected dead letters; the page says of each what became of it."""
+    form = await request.form()
+    group = _group(str(form.get("group", "")))
+    places = [_place(str(one)) for one in form.getlist("at")]
+    if not 0 < len(places) <= PAGE_ROWS:
+        raise ConfigError(f"{len(places)} messages are selected; select 1 to {PAGE_ROWS}")
+    permits, end = asyncio.Semaphore(RESENT_AT_ONCE), asyncio.get_running_loop().time() + RESEND_SECONDS
+
+    async def one(broker: str, queue: int, offset: int) -> tuple[str, bool, str]:
+        name = f"{broker} {queue} {offset}"
+        try:
+            async with asyncio.timeout_at(end), permits:
+                letters = page.services.admin.dead_letters
+                message = await letters.at(group, broker, queue, offset)
+                name = message.message_id or name
+                found = await letters.resend(group, message)
+        except TimeoutError:
+            return name, False, page.text("no_time", seconds=round(RESEND_SECONDS))
+        except SaturnError as error:
+            return name, False, error.message
+        if found is None or not found.client_id:
+            return name, True, page.text("resent_retry", topic=found.result if found is not None else "")
+        return name, found.done, page.text("resent_client", client=found.client_id, result=found.result)
+
+    rows = await asyncio.gather(*(one(*where) for where in places))
+    return page.render("dead_letters_resent.html", group=group, rows=rows)
+
+
+async def export(request: Request, page: Page) -> Response:
+    """All dead letters of a group, up to EXPORT_MAX, as CSV or JSON lines."""
+    group, kind = _group(request.path_params["name"]), request.path_params["kind"]
+    writers: dict[str, tuple[str, Callable[[Message[bytes]], str]]] = {
+        "csv": ("text/csv; charset=utf-8", _csv_line),
+        "jsonl": ("application/x-ndjson", _json_line),
+    }
+    if kind not in writers:
+        return missing(page, "message", kind)
+    media_type, write = writers[kind]
+    head = csv_row(COLUMNS) if kind == "csv" else ""
+    lines = _lines(page, group, head, write)
+    first = await anext(lines)  # a failure of the first read is a page, not half a file
+    name = quote(f"dead-letters-{group}.{kind}", safe="")
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
+    return StreamingResponse(_after(first, lines), media_type=media_type, headers=headers)
+
+
+async def _lines(page: Page, group: str, head: str, write: Callable[[Message[bytes]], str]) -> AsyncIterator[str]:
+    found = page.services.admin.dead_letters.all_of(group)
+    text, count, size = head, 0, 0
+    async for message in found:
+        if count == EXPORT_MAX or size > EXPORT_BYTES_MAX:
+            break
+        line = write(message)
+        count, size, text = count + 1, size + len(line), text + line
+        if len(text) > 64 * 1024:
+            yield text
+            text = ""
+            await asyncio.sleep(0)
+    yield text
+
+
+async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for one in rest:
+        yield one
+
+
+# ---- parts
+
+
+def place(message: Message[bytes]) -> str:
+    """Where a dead letter is, as the value of its checkbox."""
+    return f"{message.queue.broker_name}/{message.queue.queue_id}/{message.offset}"
+
+
+def _place(text: str) -> tuple[str, int, int]:
+    match text.rsplit("/", 2):
+        case [broker, queue, offset] if (
+            queue.isdecimal() and offset.isdecimal() and len(queue) < 7 and len(offset) < 19
+        ):
+            return broker, int(queue), int(offset)
+    raise ConfigError(f"message {text!r:.200} must be broker/queue/offset")
+
+
+def _group(name: str) -> str:
+    problem = group_problem(name)
+    if problem:
+        raise ConfigError(problem)
+    return name
+
+
+def facts(message: Message[bytes]) -> dict[str, Any]:
+    """A message as exports write it; the body is text, or base64 if it is not."""
+    record = message.record
+    try:
+        body = message.body
+    except SaturnError:  # damaged compression: as it is stored
+        body = bytes(record.body)
+    try:
+        text, encoding = body.decode(), "text"
+    except UnicodeDecodeError:
+        text, encoding = base64.b64encode(body).decode(), "base64"
+    values = (
+        record.topic, message.message_id, f"{record.born_host.ip}:{record.born_host.port}", _iso(record.born_timestamp_ms),
+        _iso(record.store_timestamp_ms), record.reconsume_times, dict(record.properties), text, encoding, record.body_crc,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _iso(ms: int) -> str:
+    if not 0 < ms < 253_402_300_800_000:
+        return str(ms)
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _json_line(message: Message[bytes]) -> str:
+    return json.dumps(facts(message)) + "\n"
+
+
+def _csv_line(message: Message[bytes]) -> str:
+    values = facts(message)
+    values["properties"] = json.dumps(values["properties"], ensure_ascii=False)
+    return csv_row([cell(str(one)) for one in values.values()])
+
+
+def csv_row(cells: Sequence[str]) -> str:
+    """A line of CSV."""
+    out = io.StringIO()
+    csv.writer(out).writerow(cells)
+    return out.getvalue()
+
+
+def cell(text: str) -> str:
+    """Text for a spreadsheet: an apostrophe before what would be a formula, control and directional characters escaped."""
+    return escaped(f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text)
