@@ -18,10 +18,13 @@ from make_sync import generate as generate_file
 TARGET: Final = SOURCE / "saturnmq" / "admin" / "sync.py"
 # Async methods that the blocking classes do not have, and why.
 LEFT_OUT: Final = {
-    "Brokers": {"timed_sends": "an async iterator"},
     "DeadLetters": {"all_of": "an async iterator"},
     "Groups": {"topics_of": "a static method, which needs no connection"},
-    "Messages": {"timed_sends": "an async iterator", "puller": "returns an object of asyncio"},
+    "Messages": {
+        "timed_sends": "an async iterator",
+        "timed_sends_in_turn": "an async iterator",
+        "puller": "returns an object of asyncio",
+    },
 }
 
 HEADER: Final = '''\

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.admin.brokers import BrokerState
+from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
 from saturnmq.cli.everyday.top import _cell, view_of
 from saturnmq.cli.output import show_rows
 

@@ -13,7 +13,8 @@ import pytest
 from browsing import Times, name_server, run
 
 from saturnmq import Client
-from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.admin.brokers import BrokerState
+from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
 from saturnmq.console import texts
 from saturnmq.console.state import View, with_rates
 from saturnmq.history import Sample, Series

@@ -1,51 +1,51 @@
-"""Brokers: configuration, runtime state, statistics, cleaning, times of test sends.
+"""Brokers: configuration, runtime state, statistics, cleaning.
 
 Requirements: ADM-07, ADM-09, ADM-17.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from math import isfinite
 
-from saturnmq.admin.connection import AdminConnection, ask_each, failed
+from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed
+from saturnmq.admin.listings import runtime_values
 from saturnmq.config.settings import parse_properties, property_line
-from saturnmq.protocol.bodies import BrokerData, ConsumeStatsList, KVTable, QueryConsumeQueueResponse
+from saturnmq.protocol.bodies import ClusterInfo, ConsumeStatsList, QueryConsumeQueueResponse
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.headers import messaging as h
 
-if TYPE_CHECKING:
-    from saturnmq.client.receipt import Receipt
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BrokerState:
-    """One broker of a cluster and its runtime information, or why it has none."""
+    """One broker. number: 0 is the master. runtime: keys and values of code 28; empty, with a problem, if it did not answer."""
 
     cluster: str
-    broker_name: str
-    broker_id: int
+    name: str
+    number: int
     address: str
-    runtime: Mapping[str, str] | SaturnError
+    runtime: Mapping[str, str]
+    problem: str = ""
 
-    def text(self, key: str, absent: str = "") -> str:
-        """A value of the runtime information. absent: of a broker that did not answer."""
-        return absent if isinstance(self.runtime, SaturnError) else self.runtime.get(key, "null")
+    def text(self, key: str) -> str:
+        """A value of the runtime information; empty of a broker that did not answer."""
+        return "" if self.problem else self.runtime.get(key, "null")
 
-    def number(self, key: str) -> float:
-        """The first word of a value as a number: the rate of the last 10 s, a ratio. 0 if there is none."""
+    def first_number(self, key: str) -> float | None:
+        """The first word of a value as a number: the rate of the last 10 s, a ratio. None if there is none."""
         try:
-            return float(self.text(key).split()[0])
+            found = float(self.runtime.get(key, "").split()[0])
         except (ValueError, IndexError):
-            return 0.0
+            return None
+        return found if isfinite(found) else None
 
     def integer(self, key: str) -> int:
         """A value as a whole number; 0 if there is none."""
         try:
-            return int(self.text(key))
+            return int(self.runtime.get(key, ""))
         except ValueError:
             return 0
 
@@ -58,16 +58,8 @@ class ConsumeQueueUnits:
     remark: str
 
 
-@dataclass(frozen=True)
-class TimedSend:
-    """One send: its duration in whole ms, and the receipt or the error."""
-
-    ms: int
-    result: Receipt | SaturnError
-
-
 class Brokers:
-    """Brokers: configuration, runtime state, statistics, cleaning, times of test sends."""
+    """Brokers: configuration, runtime state, statistics, cleaning."""
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
@@ -105,23 +97,11 @@ class Brokers:
 
     async def runtime(self, address: str) -> dict[str, str]:
         """Runtime information of a broker (28)."""
-        answer = await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return KVTable.decode(answer.body).table
+        return await runtime_values(self._connection, address)
 
     async def states(self) -> list[BrokerState]:
         """Every broker of every cluster: by cluster, name and id. A broker that does not answer within 2 s has an error instead."""
-        known = await self._connection.cluster()
-        places = [
-            (cluster, broker, number, address)
-            for cluster in sorted(known.cluster_addr_table)
-            for broker in _named(sorted(known.cluster_addr_table[cluster]), known.broker_addr_table)
-            for number, address in sorted(broker.broker_addrs.items())
-        ]
-        found = await ask_each((address for *_, address in places), self.runtime)
-        return [
-            BrokerState(cluster, broker.broker_name, number, address, found[address])
-            for cluster, broker, number, address in places
-        ]
+        return await broker_states(self._connection, await self._connection.cluster())
 
     async def consume_statistics(
         self, address: str, *, ordered: bool = False, timeout_ms: int | None = None
@@ -173,22 +153,27 @@ class Brokers:
 
         return failed(await ask_each(addresses, clean, seconds=self._connection.timeout_ms / 1000))
 
-    # ---- test sends
 
-    async def timed_sends(self, topic: str, bodies: Sequence[bytes], *, group: str) -> AsyncIterator[TimedSend]:
-        """Send messages, one after the other. In a dry run none is sent."""
-        if self._connection.announce(f"send {len(bodies)} messages to topic {topic}"):
-            return
-        async with (await self._connection.messaging()).producer(group) as producer:
-            for body in bodies:
-                began = time.monotonic_ns()
-                result: Receipt | SaturnError
-                try:
-                    result = await producer.send(topic, body)
-                except SaturnError as error:
-                    result = error
-                yield TimedSend((time.monotonic_ns() - began) // 1_000_000, result)
+def places(known: ClusterInfo) -> list[tuple[str, str, int, str]]:
+    """Cluster, name, id and address of every broker, in this order."""
+    return [
+        (cluster, name, number, address)
+        for cluster, names in sorted(known.cluster_addr_table.items())
+        for name in sorted(names)
+        if name in known.broker_addr_table
+        for number, address in sorted(known.broker_addr_table[name].broker_addrs.items())
+    ]
 
 
-def _named(names: Iterable[str], table: Mapping[str, BrokerData]) -> list[BrokerData]:
-    return [table[name] for name in names if name in table]
+async def broker_states(
+    connection: AdminConnection, known: ClusterInfo, *, seconds: float = LISTING_SECONDS
+) -> list[BrokerState]:
+    """The state of every broker; of one that does not answer within `seconds`, the problem."""
+    where = places(known)
+    found = await ask_each((address for *_, address in where), partial(runtime_values, connection), seconds=seconds)
+    return [
+        BrokerState(*place, {}, one.message or type(one).__name__)
+        if isinstance(one := found[place[-1]], SaturnError)
+        else BrokerState(*place, one)
+        for place in where
+    ]

@@ -6,7 +6,8 @@ Requirements: ADM-09, C-36, C-38..C-40.
 from __future__ import annotations
 
 from saturnmq.admin.connection import AdminConnection, ask_each
-from saturnmq.admin.consumption import SLOW, consumer_connection, group_brokers, topic_brokers
+from saturnmq.admin.consumption import consumer_connection, group_brokers, topic_brokers
+from saturnmq.admin.listings import SLOW
 from saturnmq.protocol.bodies import (
     Connection,
     ConsumerConnection,

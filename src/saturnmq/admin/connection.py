@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
 
 from saturnmq.admin.credentials import AdminAccess
 from saturnmq.client.connection.url import parse_addresses
@@ -52,6 +52,14 @@ class UnknownCluster(ConfigError):
         names = ", ".join(sorted(known)) or "none"
         super().__init__(f"no cluster {cluster!r:.200} at the NameServer; it knows: {names:.1000}")
         self.hint = "List all brokers: saturnmq admin clusterList"
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of `AdminConnection.read` that a change has as well."""
+
+    timeout_ms: int | None
+    main_port: bool
+    language: Language
 
 
 class AdminConnection:
@@ -131,13 +139,17 @@ class AdminConnection:
         main_port: bool = False,
         language: Language = Language.PYTHON,
     ) -> Command:
-        """The response of a broker. Raises ResponseError for a code outside `accept`, ConnectFailed, CallTimeout.
+        """The response of a server. Raises ResponseError for a code outside `accept`, ConnectFailed, CallTimeout.
 
         main_port: not over the VIP channel, even if that is switched on (code 26). language: of the request; brokers answer C++
         clients in another form.
         """
         where = vip_address(address) if self._vip_channel and not main_port else address
-        return await self._call(where, code, header, body, timeout_ms, accept, language)
+        command = Command(code, ext=_ext(header), body=body, language=language)
+        answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+        if answer.code not in accept:
+            raise response_error(answer.code, answer.remark or "", broker=where)
+        return answer
 
     async def change(
         self,
@@ -145,35 +157,14 @@ class AdminConnection:
         code: RequestCode,
         header: Header | Mapping[str, str] | None = None,
         body: bytes | None = None,
-        *,
-        timeout_ms: int | None = None,
-        main_port: bool = False,
-        language: Language = Language.PYTHON,
+        **options: Unpack[RequestOptions],
     ) -> Command:
         """`read` for a request that changes something: with dry_run it is reported instead of sent."""
         if self._dry_run is not None:
             fields = " ".join(f"{name}={_shown(name, value)}" for name, value in _ext(header).items())
             self._dry_run(f"{address} {code.name} {fields}".rstrip())
             return Command(ResponseCode.SUCCESS)
-        return await self.read(
-            address, code, header, body, timeout_ms=timeout_ms, main_port=main_port, language=language
-        )
-
-    async def _call(
-        self,
-        address: str,
-        code: RequestCode,
-        header: Header | Mapping[str, str] | None,
-        body: bytes | None,
-        timeout_ms: int | None,
-        accept: Sequence[ResponseCode],
-        language: Language = Language.PYTHON,
-    ) -> Command:
-        command = Command(code, ext=_ext(header), body=body, language=language)
-        answer = await self.client.invoke(address, command, self.timeout_ms if timeout_ms is None else timeout_ms)
-        if answer.code not in accept:
-            raise response_error(answer.code, answer.remark or "", broker=address)
-        return answer
+        return await self.read(address, code, header, body, **options)
 
     # ---- NameServers
 
@@ -188,7 +179,7 @@ class AdminConnection:
         tried = []
         for address in self.name_servers:
             try:
-                return await self._call(address, code, header, None, None, accept)
+                return await self.read(address, code, header, accept=accept, main_port=True)
             except (ConnectFailed, CallTimeout) as error:
                 tried.append((address, error.message))
         raise NoNameServer(unreachable_name_servers(tried))

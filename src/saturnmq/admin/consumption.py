@@ -8,15 +8,13 @@ Requirements: ADM-09, RT-03, RT-06.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
-from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, GroupList, MessageQueue, OffsetWrapper
+from saturnmq.admin.listings import group_offsets, topic_groups
+from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, MessageQueue, OffsetWrapper
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
-from saturnmq.protocol.headers.messaging import GetConsumerConnectionList, GetConsumeStats, QueryTopicConsumeByWho
-
-SLOW: Final = 3  # times the timeout: requests for which a broker reads the store or asks a client
+from saturnmq.protocol.headers.messaging import GetConsumerConnectionList
 
 
 async def group_brokers(connection: AdminConnection, group: str) -> list[str]:
@@ -41,7 +39,7 @@ async def consume_stats(
     for address in await group_brokers(connection, group):
         if address in without:
             continue
-        found = await broker_consume_stats(connection, address, group, topic)
+        found = await group_offsets(connection, address, group, topic)
         merged.offset_table.update(found.offset_table)
         merged.consume_tps += found.consume_tps
     if not merged.offset_table:
@@ -51,17 +49,6 @@ async def consume_stats(
         )
         raise response_error(ResponseCode.CONSUMER_NOT_ONLINE, text)
     return merged
-
-
-async def broker_consume_stats(
-    connection: AdminConnection, address: str, group: str, topic: str | None = None
-) -> ConsumeStats:
-    """Offsets of a group by queue on one broker (208)."""
-    header = GetConsumeStats(consumer_group=group, topic=topic)
-    answer = await connection.read(
-        address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=connection.timeout_ms * SLOW
-    )
-    return ConsumeStats.decode(answer.body)
 
 
 def lag(progress: ConsumeStats) -> int:
@@ -124,9 +111,7 @@ async def groups_of(connection: AdminConnection, topic: str) -> list[str]:
     """
 
     async def ask(address: str) -> list[str]:
-        header = QueryTopicConsumeByWho(topic=topic)
-        answer = await connection.read(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-        return GroupList.decode(answer.body).group_list
+        return await topic_groups(connection, address, topic)
 
     outcomes = await ask_each(await topic_brokers(connection, topic), ask, seconds=connection.timeout_ms / 1000)
     found = answered(outcomes)

@@ -16,8 +16,9 @@ from saturnmq.admin.brokers import Brokers
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
 from saturnmq.admin.consumption import consumer_connection
 from saturnmq.admin.groups import Groups
+from saturnmq.admin.listings import group_table, topic_table
 from saturnmq.admin.statistics import Statistics, day_sum
-from saturnmq.protocol.bodies import BrokerStatsData, SubscriptionGroupTable, TopicConfigTable, TopicList
+from saturnmq.protocol.bodies import BrokerStatsData, TopicList
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION_DESC, RequestCode
 from saturnmq.protocol.errors import SaturnError
 
@@ -60,8 +61,8 @@ class Export:
 
     async def topics(self, address: str, *, special: bool = False) -> Document:
         """Topics of users on a broker, by name, with the version of the table (21, 305). special: also retry and dead letters."""
-        answer = await self._connection.read(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms=TIMEOUT_MS)
-        document: Document = json.loads(TopicConfigTable.decode(answer.body).encode())
+        found = await topic_table(self._connection, address, timeout_ms=TIMEOUT_MS)
+        document: Document = json.loads(found.encode())
         answer = await self._connection.read(
             address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, timeout_ms=TIMEOUT_MS
         )
@@ -76,10 +77,8 @@ class Export:
 
     async def groups(self, address: str) -> Document:
         """Groups of users on a broker, by name, with the version of the table (201)."""
-        answer = await self._connection.read(
-            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms=TIMEOUT_MS
-        )
-        document: Document = json.loads(SubscriptionGroupTable.decode(answer.body).encode())
+        found = await group_table(self._connection, address, timeout_ms=TIMEOUT_MS)
+        document: Document = json.loads(found.encode())
         table = document["subscriptionGroupTable"]
         document["subscriptionGroupTable"] = {
             name: config

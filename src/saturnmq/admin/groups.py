@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.admin.connection import AdminConnection, ask_each, read_address
-from saturnmq.admin.consumption import SLOW, consume_stats, consumer_connection, lag
+from saturnmq.admin.consumption import consume_stats, consumer_connection, lag
+from saturnmq.admin.listings import SLOW, group_table, runtime_values, topic_names
 from saturnmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicList,
 )
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode
 from saturnmq.protocol.errors import ResponseError, SaturnError
@@ -79,8 +78,7 @@ class Groups:
 
     async def all_on(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """Configurations of all groups of a broker by name (201)."""
-        answer = await self._connection.read(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return SubscriptionGroupTable.decode(answer.body).subscription_group_table
+        return (await group_table(self._connection, address)).subscription_group_table
 
     async def configurations(self, group: str) -> list[GroupConfigured]:
         """The configuration of a group on every broker that has it, in the order of the NameServer's list of brokers.
@@ -103,8 +101,7 @@ class Groups:
 
     async def names(self) -> list[str]:
         """Names of all groups, which are those with a retry topic."""
-        answer = await self._connection.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        topics = TopicList.decode(answer.body).topic_list
+        topics = await topic_names(self._connection)
         return [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
 
     async def summaries(self) -> GroupList:
@@ -131,7 +128,7 @@ class Groups:
 
         async def probe(address: str) -> None:
             try:
-                await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+                await runtime_values(self._connection, address)
             except ResponseError:
                 return  # it answers
 

@@ -9,15 +9,17 @@ import asyncio
 import ipaddress
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
-from saturnmq.admin.consumption import SLOW, consume_stats, consumer_connection, groups_of
+from saturnmq.admin.consumption import consume_stats, consumer_connection, groups_of
+from saturnmq.admin.listings import SLOW
 from saturnmq.client.message import Message
+from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.trace.records import Pub, SubAfter, decode_records
@@ -71,11 +73,10 @@ class TraceView:
 
 @dataclass(frozen=True)
 class TimedSend:
-    """How long a send to a queue took, and its error, if it failed."""
+    """One send: how long it took, and the receipt or the error."""
 
-    queue: MessageQueue
     elapsed_ms: int
-    error: SaturnError | None
+    result: Receipt | SaturnError
 
 
 class Messages:
@@ -224,27 +225,41 @@ class Messages:
             given = properties or None
             return await out.send(topic, body, tag=tag or None, keys=keys.split(), properties=given, queue=queue)
 
-    async def timed_sends(self, topic: str, amount: int, body: bytes) -> AsyncIterator[tuple[int, TimedSend]]:
-        """Send messages to the queues of a topic in turn; yields their numbers, from 0, and times. Nothing in a dry run."""
+    async def timed_sends(self, topic: str, bodies: Sequence[bytes], *, group: str = "") -> AsyncIterator[TimedSend]:
+        """Send messages, one after the other, each to any queue. In a dry run none is sent."""
+        if self._connection.announce(f"SEND_MESSAGE topic={topic} times={len(bodies)}"):
+            return
+        async with (await self._connection.messaging()).producer(group or _group()) as out:
+            for body in bodies:
+                yield await _timed(out, topic, body)
+
+    async def timed_sends_in_turn(
+        self, topic: str, amount: int, body: bytes
+    ) -> AsyncIterator[tuple[MessageQueue, TimedSend]]:
+        """Send a message so many times, to the queues of a topic in turn. In a dry run none is sent."""
         if self._connection.announce(f"SEND_MESSAGE topic={topic} bytes={len(body)} times={amount}"):
             return
-        client = await self._connection.messaging()
-        async with client.producer(_group()) as out:
+        async with (await self._connection.messaging()).producer(_group()) as out:
             queues = await out.queues(topic)
             for number in range(amount):
-                queue, error = queues[number % len(queues)], None
-                began = time.monotonic_ns()
-                try:
-                    await out.send(topic, body, queue=queue)
-                except SaturnError as failure:
-                    error = failure
-                yield number, TimedSend(queue, (time.monotonic_ns() - began) // 1_000_000, error)
+                queue = queues[number % len(queues)]
+                yield queue, await _timed(out, topic, body, queue)
 
     async def send_again(self, message: Message[Any]) -> Receipt | None:
         """Send a copy of a message, under a new unique id, to the topic where it is stored. None in a dry run."""
         own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
         keys = " ".join(message.keys)
         return await self.send(message.record.topic, message.body, tag=message.tag, keys=keys, properties=own)
+
+
+async def _timed(out: Producer[Any], topic: str, body: bytes, queue: MessageQueue | None = None) -> TimedSend:
+    began = time.monotonic_ns()
+    result: Receipt | SaturnError
+    try:
+        result = await out.send(topic, body, queue=queue)
+    except SaturnError as error:
+        result = error
+    return TimedSend((time.monotonic_ns() - began) // 1_000_000, result)
 
 
 def _group() -> str:

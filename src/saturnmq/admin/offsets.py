@@ -10,27 +10,24 @@ from typing import Final
 
 from saturnmq.admin.connection import AdminConnection, read_address
 from saturnmq.admin.consumption import (
-    SLOW,
-    broker_consume_stats,
     by_queue,
     consume_stats,
     consumer_connection,
     queue_order,
     topic_brokers,
 )
+from saturnmq.admin.listings import SLOW, group_offsets, topic_offsets
 from saturnmq.protocol.bodies import (
     GetConsumerStatusBody,
     MessageQueue,
     OffsetWrapper,
     ResetOffsetBody,
-    TopicStatsTable,
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.headers.messaging import (
     CloneGroupOffset,
     GetConsumerStatus,
-    GetTopicStatsInfo,
     OffsetResponse,
     ResetOffset,
     SearchOffsetByTimestamp,
@@ -128,14 +125,11 @@ class Offsets:
         self, group: str, topic: str, address: str, broker_name: str, width: int
     ) -> list[tuple[MessageQueue, OffsetWrapper]]:
         """Queues of a topic on a broker with the group's offsets; of a queue without one, its bounds."""
-        progress = await broker_consume_stats(self._connection, address, group)
+        progress = await group_offsets(self._connection, address, group)
         known = {queue: offsets for queue, offsets in by_queue(progress) if queue.topic == topic}
         wanted = [MessageQueue(topic, broker_name, number) for number in range(width)]
         if any(queue not in known for queue in wanted):
-            answer = await self._connection.read(
-                address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo(topic=topic)
-            )
-            bounds = TopicStatsTable.decode(answer.body).offset_table
+            bounds = (await topic_offsets(self._connection, address, topic)).offset_table
             for queue in wanted:
                 if queue in bounds and queue not in known:
                     low, high = bounds[queue].min_offset, bounds[queue].max_offset

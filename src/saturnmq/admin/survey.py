@@ -13,33 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from saturnmq.admin.brokers import BrokerState, broker_states, places
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
-from saturnmq.protocol.bodies import (
-    ConsumeStats,
-    KVTable,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicConfigTable,
-    TopicStatsTable,
-)
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.admin.listings import group_offsets, group_table, topic_offsets, topic_table
+from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.headers.messaging import GetConsumeStats, TopicOnly
 
 CONCURRENT_MAX: Final = 8  # requests to one broker
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerState:
-    """One broker. number: 0 is the master. runtime: keys and values of code 28; empty, with a problem, if it did not answer."""
-
-    cluster: str
-    name: str
-    number: int
-    address: str
-    runtime: dict[str, str]
-    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -108,27 +88,20 @@ class Surveyor:
     async def survey(self) -> Survey:
         """Ask all brokers once. Raises SaturnError if no NameServer answers."""
         known = await self._connection.cluster()
-        places = [
-            (data.cluster, data.broker_name, number, address)
-            for _, data in sorted(known.broker_addr_table.items())
-            for number, address in sorted(data.broker_addrs.items())
-            if encodable(data.cluster, data.broker_name, address)
-        ]
-        masters = {address: _Part(cluster, name) for cluster, name, number, address in places if number == MASTER_ID}
+        masters = {
+            address: _Part(cluster, name)
+            for cluster, name, number, address in places(known)
+            if number == MASTER_ID and encodable(cluster, name, address)
+        }
         problems: dict[str, str] = {}
-        brokers = asyncio.gather(*(self._broker(*place) for place in places))
-        await asyncio.gather(*(self._master(address, part, problems) for address, part in masters.items()))
+        states, _ = await asyncio.gather(
+            broker_states(self._connection, known, seconds=self._connection.timeout_ms / 1000),
+            asyncio.gather(*(self._master(address, part, problems) for address, part in masters.items())),
+        )
         self._last = {address: part for address, part in self._last.items() if address in masters}
-        found = await brokers
-        problems |= {one.address: one.problem for one in found if one.problem}
-        return Survey(found, *_merged(self._last.values()), problems)
-
-    async def _broker(self, cluster: str, name: str, number: int, address: str) -> BrokerState:
-        try:
-            answer = await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            return BrokerState(cluster, name, number, address, KVTable.decode(answer.body).table)
-        except SaturnError as error:
-            return BrokerState(cluster, name, number, address, {}, error.message)
+        brokers = [one for one in states if encodable(one.cluster, one.name, one.address)]
+        problems |= {one.address: one.problem for one in brokers if one.problem}
+        return Survey(brokers, *_merged(self._last.values()), problems)
 
     async def _master(self, address: str, part: _Part, problems: dict[str, str]) -> None:
         try:
@@ -147,26 +120,21 @@ class Surveyor:
         problems |= {f"{name}@{address}": problem for name, problem in part.problems.items()}
 
     async def _fill(self, address: str, part: _Part) -> None:
-        ask = self._connection.read
-        configs = TopicConfigTable.decode(
-            (await ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body
-        ).topic_config_table
-        answer = await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        groups = SubscriptionGroupTable.decode(answer.body).subscription_group_table
+        connection = self._connection
+        configs = (await topic_table(connection, address)).topic_config_table
+        groups = (await group_table(connection, address)).subscription_group_table
         configs = {name: one for name, one in configs.items() if encodable(name)}
         groups = {name: one for name, one in groups.items() if encodable(name)}
 
         async def topic(name: str) -> None:
             state = part.topics[name] = TopicState(part.cluster, name, configs={part.broker: configs[name]})
-            answer = await ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicOnly(topic=name))
-            queues = TopicStatsTable.decode(answer.body).offset_table.values()
+            queues = (await topic_offsets(connection, address, name)).offset_table.values()
             state.total = sum(one.max_offset for one in queues)
             state.kept = sum(one.max_offset - one.min_offset for one in queues)
 
         async def group(name: str) -> None:
             state = part.groups[name] = GroupState(part.cluster, name, configs={part.broker: groups[name]})
-            answer = await ask(address, RequestCode.GET_CONSUME_STATS, GetConsumeStats(consumer_group=name))
-            stats = ConsumeStats.decode(answer.body)
+            stats = await group_offsets(connection, address, name)
             state.tps = stats.consume_tps
             for queue, one in stats.offset_table.items():
                 if not encodable(queue.topic):

@@ -17,13 +17,11 @@ from saturnmq.admin.connection import (
     failed,
     read_address,
 )
+from saturnmq.admin.listings import topic_groups, topic_names, topic_offsets, topic_table
 from saturnmq.protocol.bodies import (
-    GroupList,
     MessageQueue,
     QueueData,
     TopicConfig,
-    TopicConfigTable,
-    TopicList,
     TopicOffset,
     TopicRouteData,
     TopicStatsTable,
@@ -62,8 +60,7 @@ class Topics:
 
     async def names(self) -> list[str]:
         """Names of all topics that the NameServer knows (206), in its order."""
-        answer = await self._connection.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return TopicList.decode(answer.body).topic_list
+        return await topic_names(self._connection)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Queues and brokers of a topic (105). Raises TopicNotExist."""
@@ -114,10 +111,7 @@ class Topics:
 
     async def groups(self, topic: str, address: str) -> list[str]:
         """Groups that consume a topic, as this broker knows them (300)."""
-        answer = await self._connection.read(
-            address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, h.QueryTopicConsumeByWho(topic=topic)
-        )
-        return GroupList.decode(answer.body).group_list
+        return await topic_groups(self._connection, address, topic)
 
     async def statistics(self, topic: str) -> TopicStatistics:
         """Offsets of all queues of a topic (202). Raises TopicNotExist."""
@@ -125,10 +119,7 @@ class Topics:
         addresses = [address for one in brokers if (address := read_address(one)) is not None]
 
         async def ask(address: str) -> TopicStatsTable:
-            header = h.GetTopicStatsInfo(topic=topic)
-            return TopicStatsTable.decode(
-                (await self._connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, header)).body
-            )
+            return await topic_offsets(self._connection, address, topic)
 
         found = await ask_each(addresses, ask)
         offsets = {queue: one for table in answered(found).values() for queue, one in table.offset_table.items()}
@@ -145,8 +136,7 @@ class Topics:
             return TopicConfig.decode(answer.body)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        answer = await self._connection.read(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return TopicConfigTable.decode(answer.body).topic_config_table.get(topic)
+        return (await topic_table(self._connection, address)).topic_config_table.get(topic)
 
     # ---- changing
 

@@ -87,7 +87,7 @@ def samples_of(survey: Survey) -> list[Sample]:
         Sample(
             Series("broker", one.cluster, broker=f"{one.name}:{one.number}"),
             _integer(one.runtime.get("msgPutTotalTodayNow")),
-            _ratio(one.runtime.get("commitLogDiskRatio")),
+            min(max(one.first_number("commitLogDiskRatio") or 0.0, -1.0), 1.0),
         )
         for one in survey.brokers
         if not one.problem
@@ -103,10 +103,3 @@ def samples_of(survey: Survey) -> list[Sample]:
 
 def _integer(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 20 else 0
-
-
-def _ratio(text: str | None) -> float:
-    try:
-        return min(max(float(text or "0"), -1.0), 1.0)
-    except ValueError:
-        return 0.0

@@ -181,11 +181,7 @@ class Stats:
         pair = self._puts.get(topic)
         if pair is None:
             pair = self._puts[topic] = self.sets["TOPIC_PUT_NUMS"].item(topic), self.sets["TOPIC_PUT_SIZE"].item(topic)
-        messages, sizes = pair
-        messages.value += count
-        messages.times += 1
-        sizes.value += size
-        sizes.times += 1
+        _add(pair, count, size)
         if ns < 1_000_000:
             self.put_times.under_1_ms += 1
         else:
@@ -202,11 +198,7 @@ class Stats:
                 self.sets["GROUP_GET_NUMS"].item(key),
                 self.sets["GROUP_GET_SIZE"].item(key),
             )
-        messages, sizes = pair
-        messages.value += count
-        messages.times += 1
-        sizes.value += size
-        sizes.times += 1
+        _add(pair, count, size)
 
     def pulled(self, topic: str, group: str, queue_id: int, ns: int, behind_bytes: int, behind_ms: int) -> None:
         """Record one successful pull: how long its read took, and how far its last message is behind the log's end and now."""
@@ -401,3 +393,12 @@ def _midnight_after(now_ms: int) -> int:
     """The next local midnight, Unix ms."""
     now = time.localtime(now_ms / 1000)
     return int(time.mktime((now.tm_year, now.tm_mon, now.tm_mday + 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+def _add(pair: tuple[StatsItem, StatsItem], count: int, size: int) -> None:
+    """Count messages and their bytes as one change of each item."""
+    messages, sizes = pair
+    messages.value += count
+    messages.times += 1
+    sizes.value += size
+    sizes.times += 1

@@ -154,24 +154,20 @@ def _values(option: Option, names: Callable[[str, str | None], list[str]], serve
 
 def names_of_cluster(args: argparse.Namespace, kind: str, servers: str | None) -> list[str]:
     """Names of topics or groups that a shell takes literally; none if the cluster does not answer in time."""
-    from saturnmq.admin.connection import AdminConnection
     from saturnmq.cli.everyday.cluster import admin_of
-    from saturnmq.protocol.bodies import SubscriptionGroupTable
-    from saturnmq.protocol.codes import RequestCode
     from saturnmq.protocol.errors import SaturnError
 
-    async def groups(connection: AdminConnection) -> list[str]:
-        cluster = await connection.cluster()
+    async def groups() -> list[str]:
+        cluster = await admin.connection.cluster()
         addresses = [addrs[0] for one in cluster.broker_addr_table.values() if 0 in (addrs := one.broker_addrs)]
         found: set[str] = set()
         for address in addresses:
-            answer = await connection.read(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found |= SubscriptionGroupTable.decode(answer.body).subscription_group_table.keys()
+            found |= (await admin.groups.all_on(address)).keys()
         return list(found)
 
     async def asked() -> list[str]:
         async with asyncio.timeout(NAMES_SECONDS_MAX), admin:
-            return await (admin.topics.names() if kind == "topics" else groups(admin.connection))
+            return await (admin.topics.names() if kind == "topics" else groups())
 
     args.name_servers = servers or args.name_servers
     try:

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.admin.survey import BrokerState, Survey, Surveyor
+from saturnmq.admin.brokers import BrokerState
+from saturnmq.admin.survey import Survey, Surveyor
 from saturnmq.cli.everyday.cluster import admin_of, run
 from saturnmq.cli.output import EXIT_DONE, emit, show, warn
 from saturnmq.config.settings import parse_duration_ms
@@ -66,22 +67,18 @@ def view_of(now: Survey, before: Survey | None, seconds: float) -> View:
 
 
 def _broker(state: BrokerState) -> Row:
-    values = state.runtime
+    def rate(key: str) -> float | None:  # of three numbers: over 10 s, 1 min, 10 min
+        value = state.first_number(key)
+        return None if value is None else round(value, 1)
 
-    def first(name: str) -> float | None:  # of three numbers: over 10 s, 1 min, 10 min
-        try:
-            return round(float(values.get(name, "").split()[0]), 1)
-        except (ValueError, IndexError):
-            return None
-
-    disk = first("commitLogDiskRatio")
+    disk = state.first_number("commitLogDiskRatio")
     return {
         "broker": f"{state.name}/{state.number}",
         "address": state.address,
-        "in_per_s": first("putTps"),
-        "out_per_s": first("getTransferedTps"),
-        "disk_percent": None if disk is None else round(float(values["commitLogDiskRatio"]) * 100),
-        "version": values.get("brokerVersionDesc"),
+        "in_per_s": rate("putTps"),
+        "out_per_s": rate("getTransferedTps"),
+        "disk_percent": None if disk is None else round(disk * 100),
+        "version": state.runtime.get("brokerVersionDesc"),
         "problem": state.problem or None,
     }
 

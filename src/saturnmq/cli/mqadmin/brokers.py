@@ -295,8 +295,8 @@ async def cluster_list(call: Call) -> None:
         else:
             call.out.table(_BASE_LAYOUT, _BASE_COLUMNS, [_base(one, time.time_ns() // 1_000_000) for one in states])
         for one in states:
-            if isinstance(one.runtime, SaturnError):
-                call.out.problem(f"{one.address}: {one.runtime.message}")
+            if one.problem:
+                call.out.problem(f"{one.address}: {one.problem}")
         done += 1
         if done == rounds:
             return
@@ -315,11 +315,11 @@ def _base(state: BrokerState, now_ms: int) -> tuple[Any, ...]:
     earliest = state.integer("earliestMessageTimeStamp")
     hours = (now_ms - earliest) / 3_600_000 if state.text("earliestMessageTimeStamp") not in ("", "null") else 0.0
     wait = state.text("pageCacheLockTimeMills")
-    space = state.number("commitLogDiskRatio")
+    space = state.first_number("commitLogDiskRatio") or 0.0
     return (
         state.cluster,
-        state.broker_name,
-        state.broker_id,
+        state.name,
+        state.number,
         state.address,
         Shown(state.text("brokerVersionDesc"), state.text("brokerVersionDesc") or None),
         _rate(state, "putTps", "send"),
@@ -332,7 +332,7 @@ def _base(state: BrokerState, now_ms: int) -> tuple[Any, ...]:
 
 def _rate(state: BrokerState, key: str, pool: str) -> Shown:
     """Messages per second with the queue of the requests: its length and the age of its head."""
-    rate = state.number(key)
+    rate = state.first_number(key) or 0.0
     size, wait = f"{pool}ThreadPoolQueueSize", f"{pool}ThreadPoolQueueHeadWaitTimeMills"
     text = f"{fixed(rate, 2):>9}({state.text(size)},{state.text(wait)}ms)"
     return Shown(text, {"tps": rate, "queued": state.integer(size), "head_wait_ms": state.integer(wait)})
@@ -345,7 +345,7 @@ def _totals(state: BrokerState) -> tuple[Any, ...]:
     days = (("YesterdayMorning", "TodayMorning"), ("TodayMorning", "TodayNow"))
     return (
         state.cluster,
-        state.broker_name,
+        state.name,
         *(between(kind, first, last) for first, last in days for kind in ("Put", "Get")),
     )
 
@@ -361,12 +361,12 @@ async def send_msg_status(call: Call) -> None:
     count = _in_range(call, "c", 50, 0, 1_000_000)
     bodies = [_jodie(_WARM_UP_BYTES), *[_jodie(size)] * count]
     first = True
-    async for one in call.admin.brokers.timed_sends(topic, bodies, group=_STATUS_GROUP):
+    async for one in call.admin.messages.timed_sends(topic, bodies, group=_STATUS_GROUP):
         if isinstance(one.result, SaturnError):
             raise one.result
         if not first:
-            text = f"rt={one.ms}ms, SendResult={send_result(one.result)}"
-            call.out.line(text, rt_ms=one.ms, **_receipt(one.result))
+            text = f"rt={one.elapsed_ms}ms, SendResult={send_result(one.result)}"
+            call.out.line(text, rt_ms=one.elapsed_ms, **_receipt(one.result))
         first = False
 
 
@@ -433,9 +433,9 @@ async def cluster_rt(call: Call) -> int | None:
 async def _print_times(call: Call, cluster: str, broker: str, body: bytes, amount: int, site: str | None) -> None:
     """Send `amount` messages and print the mean time without the first. site: of the form for logs; None for the table."""
     group = str(time.time_ns() // 1_000_000)
-    sends = [one async for one in call.admin.brokers.timed_sends(broker, [body] * amount, group=group)]
+    sends = [one async for one in call.admin.messages.timed_sends(broker, [body] * amount, group=group)]
     errors = [one.result for one in sends if isinstance(one.result, SaturnError)]
-    mean = sum(one.ms for one in sends[1:]) / (amount - 1) if amount > 1 else nan
+    mean = sum(one.elapsed_ms for one in sends[1:]) / (amount - 1) if amount > 1 else nan
     if site is None:
         row: tuple[Any, ...] = (cluster, broker, fixed(mean, 2), len(sends) - len(errors), len(errors))
         text = _RT_LAYOUT % row

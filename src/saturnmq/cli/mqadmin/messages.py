@@ -225,15 +225,16 @@ async def check_send_time(call: Call) -> None:
     amount, size = call.options.integer("a", 100), call.options.integer("s", 128)
     if amount < 1 or size < 1:
         raise WrongOptions(f"-a {amount} and -s {size} must be at least 1")
-    total = 0
+    total, first = 0, True
     call.out.line(_SENT % ("#Broker Name", "#QID", "#Send Result", "#RT"))
-    async for number, one in call.admin.messages.timed_sends(call.options.text("t"), amount, b"a" * size):
-        total += one.elapsed_ms if number else 0  # the first send connects
-        fields: dict[str, Any] = {"broker_name": one.queue.broker_name, "queue_id": one.queue.queue_id}
-        text = _SENT % (one.queue.broker_name, one.queue.queue_id, boolean(one.error is None), one.elapsed_ms)
-        call.out.line(text, **fields, send_result=one.error is None, rt_ms=one.elapsed_ms)
-        if one.error is not None:
-            call.out.problem(one.error.message)
+    async for queue, one in call.admin.messages.timed_sends_in_turn(call.options.text("t"), amount, b"a" * size):
+        total += 0 if first else one.elapsed_ms  # the first send connects
+        first, done = False, not isinstance(one.result, SaturnError)
+        text = _SENT % (queue.broker_name, queue.queue_id, boolean(done), one.elapsed_ms)
+        fields: dict[str, Any] = {"broker_name": queue.broker_name, "queue_id": queue.queue_id}
+        call.out.line(text, **fields, send_result=done, rt_ms=one.elapsed_ms)
+        if isinstance(one.result, SaturnError):
+            call.out.problem(one.result.message)
     if not call.out.dry_run:
         average = total / (amount - 1) if amount > 1 else float("nan")
         call.out.summary(f"Avg RT: {java_forms.fixed(average, 2)}", avg_rt_ms=average if amount > 1 else None)

@@ -21,7 +21,7 @@ from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.everyday.checks.host import disk_finding
 from saturnmq.protocol.addresses import host_of, port_of
-from saturnmq.protocol.bodies import ClusterInfo, KVTable
+from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 
@@ -58,8 +58,7 @@ async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Find
 
     async def runtime(address: str) -> Runtime:
         asked_ms = _now_ms()
-        answer = await connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return Runtime(KVTable.decode(answer.body).table, asked_ms, _now_ms())
+        return Runtime(await admin.brokers.runtime(address), asked_ms, _now_ms())
 
     states = await ask_each(places, runtime, seconds=seconds)
     ports = await asyncio.gather(*(_fast_port(address, seconds) for address in places))
