@@ -23,9 +23,9 @@ from saturnmq.acl.documents import (
     BYTES_MAX,
     Document,
     FileRules,
-    compile_document,
     next_version,
     read_document,
+    read_rules,
     write_document,
 )
 from saturnmq.acl.rules import Rules
@@ -173,7 +173,7 @@ class AccountFiles:
                         f"it belongs to user {found.st_uid}, must belong to this process' user or to root"
                     )
                 data = file.read(BYTES_MAX + 1)
-            rules = compile_document(read_document(data), resolve_secret)
+            rules = read_rules(data, resolve_secret)
         except ConfigError as error:
             raise ConfigError([f"account file {path}: {problem}" for problem in error.problems]) from error
         except OSError as error:
@@ -227,11 +227,11 @@ class AccountFiles:
             raise ConfigError(
                 f"account file {path} was edited and cannot be used: correct it first, the log has the reason"
             )
-        changed = next_version(change(known.rules.document if known is not None else {}), now_ms)
-        rules = compile_document(changed, resolve_secret)
+        changed = next_version(change(read_document(known.rules.data) if known is not None else {}), now_ms)
         data = write_document(changed)
         if len(data) > BYTES_MAX:
             raise ConfigError(f"account file {path} would have {len(data)} bytes, at most {BYTES_MAX} are allowed")
+        rules = read_rules(data, resolve_secret)
         temporary = path.with_name(path.name + ".tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

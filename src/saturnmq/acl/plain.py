@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from saturnmq.acl.accounts import check_entries, check_keys, check_texts, text_of, texts_of
 from saturnmq.acl.addresses import AddressList, parse_rule
-from saturnmq.acl.documents import WHITE_ADDRESSES, Document, entries_of, with_account, without_account
+from saturnmq.acl.documents import WHITE_ADDRESSES, Document, entries_of, read_document, with_account, without_account
 from saturnmq.acl.files import DEFAULT_FILE, AccountFiles, resolve_secret
 from saturnmq.acl.rules import Access, Decisions, Rules
 from saturnmq.config.settings import MASK
@@ -177,8 +177,9 @@ class PlainValidator:
         """All accounts, with masked secret keys, and the global white lists (SEC-13)."""
         config, seen = AclConfig(), set[str]()
         for rules in self._files.rules.values():
-            config.global_white_addrs += texts_of(rules.document, WHITE_ADDRESSES)
-            for entry in entries_of(rules.document):
+            document = read_document(rules.data)
+            config.global_white_addrs += texts_of(document, WHITE_ADDRESSES)
+            for entry in entries_of(document):
                 key = text_of(entry, "accessKey")
                 if key not in seen:
                     seen.add(key)
