@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saturnmq.console import actions, dead_letters, messages, pages
+from saturnmq.console import actions, analysis, dead_letters, direct, messages, pages, search, tail
 from saturnmq.console.context import Services, changing, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
@@ -45,12 +45,20 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/dead-letters": (pages.of_state(dead_letters.groups), "viewer"),
         "/dead-letters/{name}": (dead_letters.listing, "viewer"),
         "/dead-letters/{name}/export/{kind}": (dead_letters.export, "viewer"),
+        "/search": (search.form, "viewer"),
+        "/search/{id}": (search.show, "viewer"),
+        "/search/{id}/download": (search.download, "viewer"),
         "/audit": (pages.audit_log, "admin"),
     }
     changes = {
         "/do/logout": ("logout", login.log_out, "viewer"),
         "/do/message": ("send", messages.send, "operator"),
         "/do/dead-letters/resend": ("resend", dead_letters.resend, "operator"),
+        "/do/message/consume": ("consume", direct.consume, "operator"),
+        "/do/search": ("search", search.start, "viewer"),
+        "/do/search/cancel": ("search_cancel", search.cancel, "viewer"),
+        "/do/tail": ("tail", tail.start, "viewer"),
+        "/do/analysis": ("analysis", analysis.start, "viewer"),
         "/do/group/reset": ("reset", actions.reset, "operator"),
         "/do/topic": ("topic", actions.put_topic, "operator"),
         "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
@@ -75,6 +83,7 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
             yield
         finally:
             await cancel(work)
+            await services.jobs.close()
 
     middleware = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
     return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)

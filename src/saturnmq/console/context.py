@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from saturnmq.admin import Admin
 from saturnmq.console.charts import line_chart, short
+from saturnmq.console.jobs import Jobs
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
@@ -47,6 +48,7 @@ class Services:
     sessions: Sessions
     history: History | None = None
     audit_file: Path | None = None
+    jobs: Jobs = field(default_factory=Jobs)
 
     def record(self, session: Session | None, peer: str, action: str, target: str, result: str) -> None:
         """Write one line about a change to the audit log."""
@@ -115,6 +117,11 @@ class Page:
     def may(self, role: str) -> bool:
         """Whether the user has a role."""
         return self.session is not None and self.session.user.may(role)
+
+    @property
+    def user(self) -> str:
+        """Name of the user; empty before the login."""
+        return self.session.user.name if self.session is not None else ""
 
     @property
     def peer(self) -> str:

@@ -103,7 +103,7 @@ async def show(request: Request, page: Page) -> Response:
     """One message: where it is stored, its properties, its body, who consumed it, its trace."""
     topic, message_id = request.path_params["topic"], request.path_params["id"]
     try:
-        message = await _message(page, topic, message_id)
+        message = await message_of(page, topic, message_id)
     except ResponseError as error:
         if error.code not in (ResponseCode.NO_MESSAGE, ResponseCode.QUERY_NOT_FOUND):
             raise
@@ -121,7 +121,7 @@ async def show(request: Request, page: Page) -> Response:
     )
 
 
-async def _message(page: Page, topic: str, message_id: str) -> Message[bytes]:
+async def message_of(page: Page, topic: str, message_id: str) -> Message[bytes]:
     """The message at the queue offset of the query, else that of the id. Raises NoMessage.
 
     Links have the queue offset: an offset id holds the address that the broker had then, and copies of a retry share a unique id.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from saturnmq.console.operation_texts import OPERATION_TEXTS
+from saturnmq.console.search_texts import SEARCH_TEXTS
 
 LANGUAGES: Final = {"en": "English", "zh": "中文"}
 TEXTS: Final[dict[str, tuple[str, str]]] = {
@@ -118,7 +119,9 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "尚未执行任何更改。在线客户端将在 10 秒内从新位点继续消费。",
     ),
     "server": ("Cluster state cannot be read: {reason}", "无法读取集群状态:{reason}"),
-} | OPERATION_TEXTS
+    **OPERATION_TEXTS,
+    **SEARCH_TEXTS,
+}
 
 
 def translate(language: str, key: str, **values: object) -> str:
