@@ -145,7 +145,7 @@ KINDS: Final = (
                 _portal.forget_at_exit(self._inner)""",
             "producer": """
                 options: dict[str, Any] = {"max_in_flight": max_in_flight, "hooks": hooks, "retry_codes": retry_codes,
-                                           "check": check, "trace": trace}
+                                           "check": check, "check_executor": check_executor, "trace": trace}
                 if codec is not None:
                     options["codec"] = codec
                 return Producer(lambda: self._inner.producer(group, **options))""",
@@ -291,6 +291,7 @@ IMPORTS: Final = {
     "Inner": "from saturnmq.client.sync.portal import Inner",
     "_portal": "from saturnmq.client.sync.portal import portal as _portal",
     "Callable": "from collections.abc import Callable",
+    "Executor": "from concurrent.futures import Executor",
     "Generic": "from typing import Generic",
     "Iterator": "from collections.abc import Iterator",
     "TracebackType": "from types import TracebackType",

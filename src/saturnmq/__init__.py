@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
     from saturnmq.client.metrics import ClientMetrics as ClientMetrics
+    from saturnmq.client.outbox import OUTBOX_ID as OUTBOX_ID
+    from saturnmq.client.outbox import Outbox as Outbox
     from saturnmq.client.producer.producer import Producer as Producer
     from saturnmq.client.producer.transactions import Transaction as Transaction
     from saturnmq.client.puller.puller import Puller as Puller
@@ -121,6 +123,7 @@ _HOME: Final = {
     "saturnmq.client.message": ("Ack", "Message", "Outgoing"),
     "saturnmq.client.receipt": ("Receipt", "SendStatus", "TransactionState"),
     "saturnmq.client.tracing": ("TraceStats",),
+    "saturnmq.client.outbox": ("OUTBOX_ID", "Outbox"),
     "saturnmq.client.producer.producer": ("Producer",),
     "saturnmq.client.puller.puller": ("PullResult", "PullStatus", "Puller"),
     "saturnmq.client.filters": ("Filter", "sql", "tag"),

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -220,6 +221,28 @@ def test_transaction_check_is_answered_with_the_callbacks_verdict(
                 assert (end.producer_group, end.tran_state_table_offset, end.commit_log_offset) == ("g", 5, 77)
                 assert (end.msg_id, end.transaction_id) == ("ID", "ID")
                 assert seen == [("body", "ID", 1, kind == "async")]
+
+    run(work)
+
+
+@pytest.mark.spec("PRC-10")
+def test_plain_checks_run_in_the_given_executor(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        names: set[str] = set()
+
+        def check(message: Message[Any]) -> TransactionState:
+            names.add(threading.current_thread().name)
+            return TransactionState.COMMIT
+
+        with ThreadPoolExecutor(2, thread_name_prefix="outcomes") as executor:
+            async with cluster() as c, Client(name_servers=c.name_servers) as client:
+                async with client.producer("g", codec=json_codec(str), check=check, check_executor=executor) as out:
+                    await out.send("T", "makes the broker known")
+                    for n in range(5):
+                        await ask(c, question(n, f"ID{n}"))
+                    assert {end.msg_id for end in await ends(c, 5)} == {f"ID{n}" for n in range(5)}
+        assert names and names <= {"outcomes_0", "outcomes_1"}
+        assert transaction_checks.CHECKS_MAX == 2000
 
     run(work)
 

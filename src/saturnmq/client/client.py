@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -153,6 +154,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        check_executor: Executor | None = ...,
         trace: bool | str | None = ...,
     ) -> Producer[bytes]: ...
     @overload
@@ -165,6 +167,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        check_executor: Executor | None = ...,
         trace: bool | str | None = ...,
     ) -> Producer[T]: ...
     def producer(
@@ -176,6 +179,7 @@ class Client:
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
+        check_executor: Executor | None = None,
         trace: bool | str | None = None,
     ) -> Producer[Any]:
         """A producer of this group. It does no I/O until it is started.
@@ -183,8 +187,8 @@ class Client:
         codec: converts values to message bodies; without one, values are bytes. max_in_flight: concurrent sends; further ones
         wait. hooks: called around every attempt. retry_codes: response codes after which a send is tried again. check: returns
         the outcome of a transaction when a broker asks for it; required for transactions; a coroutine function, or a plain
-        function, which runs in a thread. trace: True, False or a topic for the message trace; None uses the client's setting.
-        Raises ConfigError naming every bad value.
+        function, which runs in check_executor, by default in asyncio's threads; 20 checks run at once and 2,000 wait. trace:
+        True, False or a topic for the message trace; None uses the client's setting. Raises ConfigError naming every bad value.
 
         Example:
             async with client.producer("orders-p", codec=json_codec(Order)) as out:
@@ -207,6 +211,7 @@ class Client:
             hooks=hooks,
             retry_codes=retry_codes,
             check=check,
+            check_executor=check_executor,
             trace=trace,
         )
 

@@ -1,14 +1,16 @@
 """Transaction checks: a broker asks for the outcome of a half message whose end it has not received.
 
-Requirements: TX-09, API-14.
+Requirements: TX-09, API-14, PRC-10.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
@@ -57,11 +59,12 @@ def end_command(
 
 
 class Checker:
-    """Runs the `check` function of one producer group."""
+    """Runs the `check` function of one producer group; a plain function in executor, or in asyncio's threads if None."""
 
-    def __init__(self, check: Check, codec: Codec[Any]) -> None:
+    def __init__(self, check: Check, codec: Codec[Any], executor: Executor | None = None) -> None:
         self.check = check
         self.codec = codec
+        self.executor = executor
         self.hooks: Sequence[SendHook] = ()
         self.open_ids: set[str] = set()  # message ids of transactions whose block is still running
 
@@ -73,7 +76,8 @@ class Checker:
             if inspect.iscoroutinefunction(self.check):
                 state = await self.check(message)
             else:
-                state = await asyncio.to_thread(self.check, message)
+                run = contextvars.copy_context().run
+                state = await asyncio.get_running_loop().run_in_executor(self.executor, run, self.check, message)
                 if inspect.isawaitable(state):
                     state = await state
         except Exception as error:

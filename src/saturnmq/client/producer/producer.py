@@ -17,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -89,13 +90,14 @@ class Producer(Attempts, Generic[T]):
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
+        check_executor: Executor | None = None,
         trace: bool | str | None = False,
     ) -> None:
         super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
         self._codec = codec
         self._trace_topic = trace_topic(trace, core.settings.trace)
         self._tracer: Tracer | None = None
-        self._checker = Checker(check, codec) if check is not None else None
+        self._checker = Checker(check, codec, check_executor) if check is not None else None
         self._topics: dict[str, str] = {}  # validated topic names -> names on the wire
         self._warned_tags: set[str] = set()
         self._lock = asyncio.Lock()

@@ -1,0 +1,167 @@
+"""The outbox: rows written with the application's work, sent later, against an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq import OUTBOX_ID, Client, ConfigError, Outbox, SaturnError
+from saturnmq.client import outbox as module
+from saturnmq.testing import EmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Callable[[], sqlite3.Connection]:
+    return lambda: sqlite3.connect(tmp_path / "shop.db")
+
+
+@pytest.fixture
+def db(connect: Callable[[], sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
+    with closing(connect()) as connection:
+        yield connection
+
+
+def rows(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return db.execute("SELECT topic, error FROM saturnmq_outbox ORDER BY id").fetchall()
+
+
+async def received(client: Client, count: int) -> list[Any]:
+    async with client.consumer("c", start="first") as inbox:
+        await inbox.subscribe("Orders")
+        messages = [await inbox.recv(30) for _ in range(count)]
+        for message in messages:
+            await message.ack()
+    return messages
+
+
+@pytest.mark.spec("PRC-11")
+def test_message_is_sent_only_if_the_work_was_committed(
+    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
+) -> None:
+    async def work() -> None:
+        outbox = Outbox(connect)
+        outbox.create_table(db)
+        outbox.create_table(db)
+        db.execute("CREATE TABLE work (id INTEGER)")
+        with pytest.raises(RuntimeError), db:
+            db.execute("INSERT INTO work VALUES (1)")
+            outbox.add(db, "Orders", b"of work that failed")
+            raise RuntimeError("the work failed")
+        with db:
+            db.execute("INSERT INTO work VALUES (2)")
+            ids = [
+                outbox.add(db, "Orders", b"%d" % n, tag="paid", keys=["k1", "k2"], properties={"a": "b"}, shard_by="o")
+                for n in range(3)
+            ]
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            assert await outbox.send_pending(out) == 3
+            assert await outbox.send_pending(out) == 0 and rows(db) == []
+            messages = await received(client, 3)
+        assert [message.body for message in messages] == [b"0", b"1", b"2"]
+        assert [message.properties[OUTBOX_ID] for message in messages] == ids == sorted(set(ids))
+        for message in messages:
+            assert (message.tag, message.keys, message.properties["a"]) == ("paid", ("k1", "k2"), "b")
+        assert len({message.queue for message in messages}) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PRC-11")
+def test_row_is_sent_again_with_the_same_id_if_its_deletion_failed(
+    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        outbox = Outbox(connect)
+        outbox.create_table(db)
+        with db:
+            row_id = outbox.add(db, "Orders", b"twice")
+
+        def locked(row: str) -> None:
+            raise sqlite3.OperationalError("database is locked")
+
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            with monkeypatch.context() as patch:
+                patch.setattr(outbox, "_delete", locked)
+                with pytest.raises(sqlite3.OperationalError):
+                    await outbox.send_pending(out)
+            assert rows(db) == [("Orders", None)]
+            assert await outbox.send_pending(out) == 1
+            assert [message.properties[OUTBOX_ID] for message in await received(client, 2)] == [row_id, row_id]
+
+    run(work)
+
+
+@pytest.mark.spec("PRC-11")
+def test_failed_send_keeps_the_rest_and_a_refused_row_its_reason(
+    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
+) -> None:
+    async def work() -> None:
+        outbox = Outbox(connect)
+        outbox.create_table(db)
+        with db:
+            for topic in ("Orders", "no/topic", "Orders"):
+                outbox.add(db, topic, b"x")
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+
+            async def away(*_: Any, **__: Any) -> Any:
+                raise SaturnError("no broker")
+
+            stored, out.send = out.send, away  # type: ignore[method-assign]
+            with pytest.raises(SaturnError):
+                await outbox.send_pending(out)
+            assert len(rows(db)) == 3
+            out.send = stored  # type: ignore[method-assign]
+            assert await outbox.send_pending(out) == 2
+            ((topic, error),) = rows(db)
+            assert topic == "no/topic" and "no/topic" in error
+            assert await outbox.send_pending(out) == 0 and len(rows(db)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PRC-11")
+def test_relay_goes_on_after_failures_until_it_is_cancelled(
+    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(module, "ROWS_MAX", 2)
+        outbox = Outbox(connect)
+        outbox.create_table(db)
+        with db:
+            for n in range(5):
+                outbox.add(db, "Orders", b"%d" % n)
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            attempts = 0
+            stored = out.send
+
+            async def fails_once(*arguments: Any, **options: Any) -> Any:
+                nonlocal attempts
+                attempts += 1
+                if attempts == 2:
+                    raise SaturnError("no broker")
+                return await stored(*arguments, **options)
+
+            out.send = fails_once  # type: ignore[method-assign]
+            relay = asyncio.create_task(outbox.run(out, interval=0.01))
+            messages = await received(client, 5)
+            relay.cancel()
+            await asyncio.gather(relay, return_exceptions=True)
+            assert sorted(message.body for message in messages) == [b"%d" % n for n in range(5)]
+            assert attempts == 6
+
+    run(work)
+
+
+def test_outbox_names_every_bad_setting() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Outbox(lambda: sqlite3.connect(":memory:"), table="x; DROP", paramstyle="named", bytes_type="BLOB)")  # type: ignore[arg-type]
+    assert len(raised.value.problems) == 3
+    assert "%s" in Outbox(lambda: sqlite3.connect(":memory:"), paramstyle="format")._mark
