@@ -64,20 +64,24 @@ def test_relays_beyond_the_waiting_limit_are_rejected_at_once() -> None:
                 await may_answer.wait()
                 return request.reply(0)
 
-            member = RemotingClient(settings=NetSettings(), handler=silent)
+            members = [RemotingClient(settings=NetSettings(), handler=silent) for _ in range(2)]
             data = ConsumerData("G", subscription_data_set=[SubscriptionData("T", "*", sub_version=1)])
-            heartbeat = Command(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
-            await member.invoke(w.server.broker_address, heartbeat, 10_000)
-            who = {"consumerGroup": "G", "clientId": "c1"}
+            for number, member in enumerate(members):
+                heartbeat = Command(RequestCode.HEART_BEAT, body=HeartbeatData(f"c{number}", [], [data]).encode())
+                await member.invoke(w.server.broker_address, heartbeat, 10_000)
             code, most = RequestCode.GET_CONSUMER_RUNNING_INFO, 2 + 2 * WAITING_FACTOR
-            calls = [asyncio.create_task(w.call(code, **who)) for _ in range(most)]
+            calls = [
+                asyncio.create_task(w.call(code, consumerGroup="G", clientId=f"c{number % 2}"))
+                for number in range(most)
+            ]
             while len(permits._waiting) < 2 * WAITING_FACTOR or held < 2:
                 await asyncio.sleep(0)
-            refused = await w.call(code, **who)
+            refused = await w.call(code, consumerGroup="G", clientId="c0")
             assert refused.code == 1 and "too many requests" in (refused.remark or "")
             may_answer.set()
             assert {answer.code for answer in await asyncio.gather(*calls)} == {0}
-            await member.close()
+            for member in members:
+                await member.close()
 
     run(work)
 

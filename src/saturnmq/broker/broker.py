@@ -66,6 +66,7 @@ from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.pending_replies import PendingReplies
+from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
@@ -294,7 +295,7 @@ class Broker:
         yield send
         yield ReplyContext(send, clients, PendingReplies(settings.reply_queue_max))
         yield TransactionContext(master, self.rejections)
-        yield MessageContext(settings, store, clients, slices)
+        yield MessageContext(settings, store, clients, slices, Relays(self._net.server_async_permits))
         yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.rejections,
                             clock_ms, Slices(first_seconds=HEARTBEAT_SECONDS), slices)  # fmt: skip
         yield OffsetContext(store, topics, groups, offsets, master, slices)

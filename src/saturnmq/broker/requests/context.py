@@ -25,6 +25,7 @@ from saturnmq.broker.state.locks import QueueLocks
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.pending_replies import PendingReplies
+from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
@@ -96,6 +97,7 @@ class MessageContext:
     store: MessageStore
     clients: Clients
     slices: Slices
+    relays: Relays
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ async def _relayed(
         text = f"The Consumer <{group}> <{client_id}> does not read what is sent to it"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     try:
-        answer = await member.invoke(Command(request.code, ext=ext), RELAY_TIMEOUT_MS, body=body)
+        with ctx.relays.call(member):
+            answer = await member.invoke(Command(request.code, ext=ext), RELAY_TIMEOUT_MS, body=body)
     except CallTimeout as error:
         text = f"consumer <{group}> <{client_id}> Timeout: {error}"
         return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, text)
@@ -125,7 +126,8 @@ async def consumer_status(
         ask = h.GetConsumerStatus(topic=header.topic, group=header.group)
         command = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ask.to_ext())
         try:
-            answer = await member.invoke(command, STATUS_TIMEOUT_MS)
+            with ctx.relays.call(member):
+                answer = await member.invoke(command, STATUS_TIMEOUT_MS)
             left -= len(answer.body or b"")
             if answer.code == ResponseCode.SUCCESS and answer.body and left >= 0:
                 table[info.client_id] = GetConsumerStatusBody.decode(
