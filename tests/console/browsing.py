@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from saturnmq.admin import Admin
+from saturnmq.admin import Admin, AdminAccess
 from saturnmq.admin.survey import Surveyor
 from saturnmq.console.app import build
 from saturnmq.console.context import Services
@@ -66,13 +66,21 @@ def run(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 @asynccontextmanager
-async def opened(folder: Path, name_servers: str, *, clock: Times | None = None, **more: Any) -> AsyncIterator[Console]:
+async def opened(
+    folder: Path,
+    name_servers: str,
+    *,
+    clock: Times | None = None,
+    access: AdminAccess | None = None,
+    **more: Any,
+) -> AsyncIterator[Console]:
     """A console with its files in a folder; `more` goes to `build`."""
     users = Users(folder / "users.json")
     password = users.create_first()
     assert password is not None
     times = clock or Times()
-    async with Admin(name_servers) as admin, Admin(name_servers, dry_run=lambda change: None) as preview:
+    previewing = Admin(name_servers, access=access, dry_run=lambda change: None)
+    async with Admin(name_servers, access=access) as admin, previewing as preview:
         with History(folder / "history.db") as history:
             state = ClusterState(Surveyor(admin.connection), clock=times)
             services = Services(admin, preview, state, Sessions(users, times), history, folder / "audit.log")

@@ -80,7 +80,7 @@ class AdminConnection:
         self.name_servers: tuple[str, ...] = tuple(parse_addresses(name_servers))
         self.access = access or AdminAccess()
         self.timeout_ms = timeout_ms
-        self._vip_channel = vip_channel
+        self.vip_channel = vip_channel
         self._dry_run = dry_run
         self._client: RemotingClient | None = None
         self._messaging: Client | None = None
@@ -101,11 +101,27 @@ class AdminConnection:
                 name_servers=self.name_servers,
                 timeout=self.timeout_ms / 1000,
                 api_timeout_ms=self.timeout_ms,
-                vip_channel=self._vip_channel,
+                vip_channel=self.vip_channel,
                 **self.access.client_settings(),
             )
             await self._messaging.start()
         return self._messaging
+
+    async def switch(self, name_servers: str | Sequence[str], *, vip_channel: bool) -> None:
+        """Use other NameServers and this VIP channel setting from now on, as if constructed with them.
+
+        Raises ConfigError for bad addresses, NoNameServer if none of them answers; then nothing is changed.
+        """
+        before = self.name_servers, self.vip_channel
+        self.name_servers, self.vip_channel = tuple(parse_addresses(name_servers)), vip_channel
+        try:
+            await self.cluster()
+        except BaseException:
+            self.name_servers, self.vip_channel = before
+            raise
+        messaging, self._messaging = self._messaging, None
+        if messaging is not None:
+            await messaging.stop()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -144,7 +160,7 @@ class AdminConnection:
         main_port: not over the VIP channel, even if that is switched on (code 26). language: of the request; brokers answer C++
         clients in another form.
         """
-        where = vip_address(address) if self._vip_channel and not main_port else address
+        where = vip_address(address) if self.vip_channel and not main_port else address
         command = Command(code, ext=_ext(header), body=body, language=language)
         answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
         if answer.code not in accept:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from saturnmq.admin.connection import AdminConnection, ask_each
 from saturnmq.config.settings import parse_properties, property_line
+from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.headers import messaging as h
@@ -33,6 +34,11 @@ class NameServers:
         await self._connection.change_name_servers(
             RequestCode.UPDATE_NAMESRV_CONFIG, body=property_line(key, value).encode()
         )
+
+    async def broker_count(self, address: str) -> int:
+        """How many brokers one NameServer knows (106), masters and slaves."""
+        answer = await self._connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
+        return sum(len(one.broker_addrs) for one in ClusterInfo.decode(answer.body).broker_addr_table.values())
 
     # ---- keys and values
 

@@ -256,6 +256,10 @@ class NameServers:
         """Set a key on every NameServer (318). Raises the first error."""
         _portal.run("NameServers.update_configuration", lambda: self._inner.update_configuration(key, value))
 
+    def broker_count(self, address: str) -> int:
+        """How many brokers one NameServer knows (106), masters and slaves."""
+        return _portal.run("NameServers.broker_count", lambda: self._inner.broker_count(address))
+
     def value(self, namespace: str, key: str) -> str:
         """The value of a key (101), from the first NameServer that answers. Raises QueryNotFound."""
         return _portal.run("NameServers.value", lambda: self._inner.value(namespace, key))

@@ -18,7 +18,19 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saturnmq.console import actions, analysis, dead_letters, direct, messages, pages, search, tail
+from saturnmq.console import (
+    accounts,
+    actions,
+    analysis,
+    dead_letters,
+    direct,
+    ledger,
+    messages,
+    pages,
+    search,
+    servers,
+    tail,
+)
 from saturnmq.console.context import Services, changing, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
@@ -48,6 +60,12 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/search": (search.form, "viewer"),
         "/search/{id}": (search.show, "viewer"),
         "/search/{id}/download": (search.download, "viewer"),
+        "/accounts": (pages.of_state(accounts.listing), "admin"),
+        "/ledger": (pages.of_state(ledger.groups), "viewer"),
+        "/ledger/{name}": (pages.of_state(ledger.group), "viewer"),
+        "/ledger/{name}/transfer": (pages.of_state(ledger.preview_transfer), "admin"),
+        "/producers": (pages.of_state(servers.producers), "viewer"),
+        "/name-servers": (servers.name_servers, "viewer"),
         "/audit": (pages.audit_log, "admin"),
     }
     changes = {
@@ -60,6 +78,11 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/do/tail": ("tail", tail.start, "viewer"),
         "/do/analysis": ("analysis", analysis.start, "viewer"),
         "/do/group/reset": ("reset", actions.reset, "operator"),
+        "/do/account": ("account", accounts.put, "admin"),
+        "/do/account/delete": ("account_delete", accounts.delete, "admin"),
+        "/do/account/white": ("white_list", accounts.white_list, "admin"),
+        "/do/ledger/transfer": ("ledger_transfer", ledger.transfer, "admin"),
+        "/do/name-servers": ("name_servers", servers.switch, "admin"),
         "/do/topic": ("topic", actions.put_topic, "operator"),
         "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
     }

@@ -1,0 +1,108 @@
+"""Pages about producers and NameServers: clients by group and topic, the connection of the console, health checks.
+
+Requirements: CON-01, CON-08.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from saturnmq.admin.connection import MASTER_ID, answered, ask_each, failed
+from saturnmq.admin.survey import TopicState
+from saturnmq.console.context import Page, paged
+from saturnmq.console.state import View, is_system
+from saturnmq.protocol.bodies import Connection, ProducerInfo
+from saturnmq.protocol.errors import ConfigError, SaturnError
+
+TOPICS_SHOWN_MAX: Final = 100
+ADDRESSES_CHARACTERS_MAX: Final = 2000
+
+
+# ---- producers
+
+
+async def producers(request: Request, page: Page, view: View) -> Response:
+    """Producer groups of all masters, and the clients of one group for a topic."""
+    query = request.query_params
+    group, topic = query.get("group", "").strip(), query.get("topic", "").strip()
+    clients: list[Connection] = []
+    problem = ""
+    if group and topic:
+        try:
+            clients = await page.services.admin.clients.producers(group, topic)
+        except SaturnError as error:
+            problem = error.message
+    masters = [one.address for one in view.survey.brokers if one.number == MASTER_ID]
+    found = await ask_each(masters, page.services.admin.clients.all_producers)
+    wanted = query.get("q", "").lower()
+    names = {
+        (name, one.client_id): one for table in answered(found).values() for name, many in table.items() for one in many
+    }
+    rows: list[tuple[str, ProducerInfo]] = [
+        (name, one) for (name, _), one in sorted(names.items()) if wanted in name.lower()
+    ]
+    return page.render(
+        "producers.html",
+        rows=paged(rows, query.get("page")),
+        wanted=wanted,
+        group=group,
+        topic=topic,
+        clients=clients,
+        problem=problem,
+        failures=failed(found),
+    )
+
+
+# ---- NameServers
+
+
+async def name_servers(request: Request, page: Page) -> Response:
+    """The NameServers of the console, and checks of the cluster's health."""
+    view, admin = await page.services.state.view(), page.services.admin
+    states = await ask_each(admin.connection.name_servers, admin.name_servers.broker_count)
+    alone = [] if view is None else on_one_broker(view)
+    return page.render(
+        "name_servers.html",
+        states=states,
+        error=SaturnError,
+        vip_channel=admin.connection.vip_channel,
+        tls=admin.connection.access.tls is not None,
+        view=view,
+        problem=page.services.state.problem,
+        silent=[] if view is None else [one for one in view.survey.brokers if one.problem],
+        alone=alone[:TOPICS_SHOWN_MAX],
+        alone_count=len(alone),
+    )
+
+
+def on_one_broker(view: View) -> list[TopicState]:
+    """Topics of users that one broker serves, in clusters with several masters: they cannot be written while it is down."""
+    masters: dict[str, set[str]] = {}
+    for one in view.survey.brokers:
+        if one.number == MASTER_ID:
+            masters.setdefault(one.cluster, set()).add(one.name)
+    found = [
+        one
+        for one in view.survey.topics.values()
+        if not is_system(one) and len(one.configs) < 2 <= len(masters.get(one.cluster, ()))
+    ]
+    return sorted(found, key=lambda one: (one.cluster, one.name))
+
+
+async def switch(request: Request, page: Page) -> Response:
+    """Use other NameServers, or another VIP channel setting, from now on. Nothing changes if no new NameServer answers."""
+    form = await request.form()
+    addresses = str(form.get("addresses", "")).strip()
+    if not 0 < len(addresses) <= ADDRESSES_CHARACTERS_MAX:
+        raise ConfigError(
+            f"the addresses have {len(addresses)} characters, 1 to {ADDRESSES_CHARACTERS_MAX} are allowed"
+        )
+    vip_channel = form.get("vip_channel") == "1"
+    services = page.services
+    await services.admin.connection.switch(addresses, vip_channel=vip_channel)
+    await services.preview.connection.switch(addresses, vip_channel=vip_channel)
+    await services.state.refresh()
+    return RedirectResponse("/name-servers", 303)
