@@ -106,3 +106,29 @@ def test_deeply_nested_json_is_shown_as_it_is() -> None:
     hostile = b"[" * 450 + b"1," * 30_000 + b"1" + b"]" * 450
     body = body_of(hostile)
     assert body.form == "text" and len(body.text) <= TEXT_MAX
+
+
+@pytest.mark.realtime
+def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)
+    monkeypatch.setattr("saturnmq.console.serving.CONNECTIONS_MAX", 4)
+
+    async def work() -> None:
+        server = Server(Starlette(), "127.0.0.1", 0)
+        address = asyncio.get_running_loop().create_future()
+        idle = asyncio.Event()
+        serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
+        host, _, port = (await address).rpartition(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with pytest.raises((EOFError, ConnectionError)):
+            await reader.readexactly(1)
+        for _, one in (*held, (reader, writer)):
+            one.close()
+        idle.set()
+        await serving
+
+    run(work)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import Times, run
 
-from saturnmq.console.users import ATTEMPTS_MAX, IDLE_SECONDS, LOCK_SECONDS, hash_password
+from saturnmq.console.audit_file import append_line
+from saturnmq.console.users import (
+    ATTEMPTS_ANYWHERE,
+    ATTEMPTS_MAX,
+    IDLE_SECONDS,
+    LOCK_SECONDS,
+    Sessions,
+    Users,
+    hash_password,
+)
 
 NOWHERE = "127.0.0.1:1"
 Open = Callable[..., Any]
@@ -138,3 +148,51 @@ def test_body_without_a_length_is_bounded_and_hosts_may_be_ipv6(console: Open) -
             assert (await one.browser.post("/login", content=b"a=1&" * 50, headers=headers)).status_code == 400
 
     run(work)
+
+
+@pytest.mark.spec("UX-13")
+def test_wrong_passwords_elsewhere_do_not_lock_out_an_administrator(tmp_path: Path) -> None:
+    users = Users(tmp_path / "users.json")
+    password = users.create_first()
+    assert password is not None
+    sessions = Sessions(users, Times())
+
+    async def work() -> None:
+        for _ in range(ATTEMPTS_MAX):
+            assert await sessions.attempt("admin", "guess", "10.0.0.9") is None
+        assert sessions.wait_seconds("admin", "10.0.0.9") > 0
+        assert sessions.wait_seconds("admin", "10.0.0.1") == 0
+        assert await sessions.attempt("admin", password, "10.0.0.1") is not None
+        for number in range(ATTEMPTS_ANYWHERE):
+            sessions._count(sessions._keys("admin", f"10.0.1.{number}"))
+        assert sessions.wait_seconds("admin", "10.0.0.2") > 0  # an address that admin never logged in from
+        assert sessions.wait_seconds("admin", "10.0.0.1") == 0
+
+    run(work)
+
+
+@pytest.mark.spec("UX-16")
+def test_refused_changes_are_in_the_audit_log_once_a_minute(console: Open) -> None:
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            users = json.loads((one.folder / "users.json").read_text())
+            users["users"]["guest"] = {"role": "viewer", "password": hash_password("guest")}
+            (one.folder / "users.json").write_text(json.dumps(users))
+            await one.log_in("guest", "guest")
+            for _ in range(5):
+                assert (await one.browser.post("/do/topic/delete", data={"csrf": "x"})).status_code == 403
+                assert (await one.browser.post("/do/logout", data={"csrf": "x"})).status_code == 403
+            lines = [line for line in (one.folder / "audit.log").read_text().splitlines() if "refused" in line]
+            assert len(lines) == 1
+            assert "user=guest" in lines[0] and "action=topic_delete" in lines[0] and "needs the role admin" in lines[0]
+
+    run(work)
+
+
+def test_audit_file_is_rotated_and_keeps_five_former_files(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    for number in range(20):
+        append_line(path, f"line {number}", bytes_max=14)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.log", *(f"audit.log.{n}" for n in range(1, 6))]
+    assert path.read_text().splitlines() == ["line 18", "line 19"]
+    assert (tmp_path / "audit.log.5").read_text().splitlines() == ["line 8", "line 9"]

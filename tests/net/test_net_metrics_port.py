@@ -200,3 +200,41 @@ def test_a_port_in_use_is_named_with_the_keys_that_choose_it() -> None:
         assert "metricsPort" in str(caught.value.hint)
 
     asyncio.run(main())
+
+
+@pytest.mark.spec("LIM-13")
+def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)
+
+    async def main() -> None:
+        async with Served() as port:
+            held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX // 2)]
+            await until(lambda: len(port._open) == CONNECTIONS_MAX // 2)
+            async with asyncio.timeout(30):
+                reader, _ = await asyncio.open_connection(*port.address)
+                with pytest.raises(ConnectionError):
+                    if not await reader.read():
+                        raise ConnectionResetError
+            assert len(port._open) == CONNECTIONS_MAX // 2
+            for _, one in held:
+                one.close()
+            await until(lambda: not port._open)
+            assert (await fetch(port, get()))[0].endswith("200 OK")
+
+    asyncio.run(main())
+
+
+def test_scrapes_that_fail_write_one_traceback_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Iterator[bytes]:
+        raise TypeError("a defect")
+        yield b""
+
+    async def main() -> None:
+        port = MetricsPort(broken)
+        await port.start("127.0.0.1", 0)
+        for _ in range(3):
+            await fetch(port, get())
+        await port.stop()
+
+    asyncio.run(main())
+    assert sum("scrape failed" in record.message for record in caplog.records) == 1

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from saturnmq.admin import Admin
+from saturnmq.console.audit_file import append_line
 from saturnmq.console.charts import line_chart, short
 from saturnmq.console.jobs import Jobs
 from saturnmq.console.state import ClusterState
@@ -26,6 +27,8 @@ from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
 from saturnmq.escaping import escaped, quoted
 from saturnmq.history import History
+from saturnmq.net.log_limit import LogLimit
+from saturnmq.protocol.addresses import network_of
 from saturnmq.protocol.errors import SaturnError
 
 audit: Final = logging.getLogger("saturnmq.console.audit")
@@ -49,6 +52,7 @@ class Services:
     history: History | None = None
     audit_file: Path | None = None
     jobs: Jobs = field(default_factory=Jobs)
+    refusals: LogLimit = field(default_factory=lambda: LogLimit(interval_seconds=60.0))
 
     def record(self, session: Session | None, peer: str, action: str, target: str, result: str) -> None:
         """Write one line about a change to the audit log."""
@@ -59,8 +63,14 @@ class Services:
         )
         audit.info("%s", line)
         if self.audit_file is not None:
-            with self.audit_file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            append_line(self.audit_file, line)
+
+    async def refused(self, session: Session | None, peer: str, action: str, path: str, why: str) -> None:
+        """Write a line about a change that is refused: one per minute and address, others are counted in the next one."""
+        suppressed = self.refusals.suppressed(network_of(peer))
+        if suppressed is not None:
+            result = f"refused: {why}" + (f", {suppressed} more without a line" if suppressed else "")
+            await asyncio.to_thread(self.record, session, peer, action, path, result)
 
 
 @dataclass(frozen=True)
@@ -143,8 +153,10 @@ def preferred_language(header: str) -> str:
     return "en"
 
 
-def viewing(services: Services, handler: Handler, role: str = "viewer") -> Callable[[Request], Awaitable[Response]]:
-    """A route for users with a role; others are sent to the login page or refused."""
+def viewing(
+    services: Services, handler: Handler, role: str = "viewer", *, action: str = ""
+) -> Callable[[Request], Awaitable[Response]]:
+    """A route for users with a role; others are sent to the login page or refused. action: of a change, to log refusals."""
 
     async def route(request: Request) -> Response:
         session = services.sessions.find(request.cookies.get(COOKIE, ""))
@@ -154,6 +166,8 @@ def viewing(services: Services, handler: Handler, role: str = "viewer") -> Calla
             return RedirectResponse("/login", 303)
         page = Page(services, request, session)
         if not page.may(role):
+            if action:
+                await services.refused(session, page.peer, action, request.url.path, f"needs the role {role}")
             return page.render("message.html", 403, message=page.text("forbidden"))
         try:
             return await handler(request, page)
@@ -170,6 +184,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         form = await request.form(max_fields=100)
         token, session = form.get("csrf"), page.session
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
+            await services.refused(session, page.peer, action, request.url.path, "without the token of the session")
             return page.render("message.html", 403, message=page.text("bad_token"))
         target = request.url.path
         shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)
@@ -183,7 +198,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         )
         return response
 
-    return viewing(services, checked, role)
+    return viewing(services, checked, role, action=action)
 
 
 def same_token(given: str, known: str) -> bool:

@@ -36,17 +36,17 @@ class Login:
         page = Page(self._services, request, None)
         form = await request.form(max_fields=10)
         name, password = str(form.get("user", ""))[:100], str(form.get("password", ""))
-        sessions, keys = self._services.sessions, (f"user {name}", f"address {page.peer}")
-        wait = sessions.wait_seconds(*keys)
+        sessions = self._services.sessions
+        wait = sessions.wait_seconds(name, page.peer)
         if wait or self._waiting >= WAITING_MAX:
             return page.render("login.html", 429, message=page.text("locked", seconds=wait or 1))
         self._waiting += 1
         try:
             async with self._permits:
-                wait = sessions.wait_seconds(*keys)  # attempts before this one may have failed meanwhile
+                wait = sessions.wait_seconds(name, page.peer)  # attempts before this one may have failed meanwhile
                 if wait:
                     return page.render("login.html", 429, message=page.text("locked", seconds=wait))
-                token = await sessions.attempt(name, password, *keys)
+                token = await sessions.attempt(name, password, page.peer)
         finally:
             self._waiting -= 1
         await asyncio.to_thread(self._services.record, None, page.peer, "login", name, "done" if token else "refused")

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.tasks import cancel
 
@@ -45,19 +46,33 @@ class _Uvicorn(uvicorn.Server):
 class _Connection(H11Protocol):
     """HTTP with a deadline for each request and each response: uvicorn has none until the first request has come.
 
-    Without it, CONNECTIONS_MAX connections that send nothing keep all others out.
+    Without it, CONNECTIONS_MAX connections that send nothing keep all others out. shares: the connections of each address, of
+    which none but this machine gets more than it leaves to others.
     """
 
     request_seconds = REQUEST_SECONDS
+    shares: Shares
+    _host = ""
+    _counted = False
     _deadline: asyncio.TimerHandle | None = None
     _answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin()
+        name = transport.get_extra_info("peername")
+        self._host = str(name[0]) if name else ""
+        if self.shares.exceeded(self._host, 1, max(CONNECTIONS_MAX, self.shares.total + 1)) is not None:
+            transport.abort()
+            return
+        self._counted = True
+        self.shares.add(self._host, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        if self._counted:
+            self._counted = False
+            self.shares.add(self._host, -1)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -110,7 +125,7 @@ class Server:
                 timeout_keep_alive=_KEEP_SECONDS,
                 timeout_graceful_shutdown=_STOP_SECONDS,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-                http=type("Connection", (_Connection,), {"request_seconds": request_seconds}),
+                http=type("Connection", (_Connection,), {"request_seconds": request_seconds, "shares": Shares()}),
                 ws="none",
             )
         )

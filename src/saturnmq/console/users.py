@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.durable import sync_path
+from saturnmq.protocol.addresses import network_of
 from saturnmq.protocol.errors import ConfigError
 
 ROLES: Final = ("viewer", "operator", "admin")  # each may do what those before it may
@@ -29,10 +30,12 @@ FIRST_USER: Final = "admin"
 SESSION_SECONDS: Final = 12 * 3600
 IDLE_SECONDS: Final = 3600
 SESSIONS_MAX: Final = 1000
-ATTEMPTS_MAX: Final = 5  # wrong passwords of one user name or address, then it waits
+ATTEMPTS_MAX: Final = 5  # wrong passwords from one address, then it waits
+ATTEMPTS_ANYWHERE: Final = 100  # wrong passwords of one user name, then addresses wait that it never logged in from
 LOCK_SECONDS: Final = 300.0
 PASSWORD_BYTES_MAX: Final = 1024
 _ATTEMPT_KEYS_MAX: Final = 10_000
+_KNOWN_MAX: Final = 1000
 _N, _R, _P = 2**14, 8, 1  # scrypt: 16 MiB and about 50 ms
 _FILE_BYTES_MAX: Final = 1_000_000
 _NO_PASSWORD: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$" + "A" * 43 + "="
@@ -144,42 +147,60 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._wrong: dict[str, list[float]] = {}
+        self._known: dict[tuple[str, str], None] = {}  # user and network of logins, the oldest first
 
-    def wait_seconds(self, *keys: str) -> int:
-        """How long the user name or address must wait before another attempt, seconds; 0 if it need not."""
+    def wait_seconds(self, name: str, peer: str) -> int:
+        """How long a user must wait before another attempt from an address, seconds; 0 if it need not.
+
+        An address waits for its own wrong passwords. A user name that gets very many waits too, but not at an address that the user
+        logged in from: a stranger cannot lock out an administrator.
+        """
         now = self._clock()
-        waits = [
-            times[-1] + LOCK_SECONDS - now
-            for key in keys
-            if len(times := [one for one in self._wrong.get(key, []) if now - one < LOCK_SECONDS]) >= ATTEMPTS_MAX
-        ]
+        waits = []
+        for key, most in self._keys(name, peer).items():
+            times = [one for one in self._wrong.get(key, []) if now - one < LOCK_SECONDS]
+            if len(times) >= most:
+                waits.append(times[-1] + LOCK_SECONDS - now)
         return max((int(wait) + 1 for wait in waits), default=0)
 
-    async def attempt(self, name: str, password: str, *keys: str) -> str | None:
-        """The token of a new session, or None for a wrong name or password, which counts against the keys.
+    def _keys(self, name: str, peer: str) -> dict[str, int]:
+        """What wrong passwords count against, and how many each may have."""
+        network = network_of(peer)
+        keys = {f"address {network}": ATTEMPTS_MAX}
+        if (name, network) not in self._known:
+            keys[f"user {name}"] = ATTEMPTS_ANYWHERE
+        return keys
+
+    async def attempt(self, name: str, password: str, peer: str) -> str | None:
+        """The token of a new session, or None for a wrong name or password, which counts against the user name and address.
 
         Takes as long for a name that does not exist.
         """
         user = self._users.find(name)
         stored = user.password if user is not None else _NO_PASSWORD
-        self._count(*keys)  # before the check, so that attempts at the same time count for each other
+        keys = self._keys(name, peer)
+        self._count(keys)  # before the check, so that attempts at the same time count for each other
         if not await asyncio.to_thread(check_password, password, stored) or user is None:
             return None
         for key in keys:
             self._wrong.pop(key, None)
+        self._known.pop((name, network_of(peer)), None)
+        self._known[name, network_of(peer)] = None
+        if len(self._known) > _KNOWN_MAX:
+            del self._known[next(iter(self._known))]
         now = self._clock()
         self._expire(now)
         token = secrets.token_urlsafe(32)
         self._sessions[token] = Session(user, secrets.token_urlsafe(32), now, now)
         return token
 
-    def _count(self, *keys: str) -> None:
+    def _count(self, keys: dict[str, int]) -> None:
         now = self._clock()
-        for key in keys:
+        for key, most in keys.items():
             if key not in self._wrong and len(self._wrong) >= _ATTEMPT_KEYS_MAX:
                 self._wrong.pop(next(iter(self._wrong)))
             self._wrong.setdefault(key, []).append(now)
-            self._wrong[key] = self._wrong[key][-ATTEMPTS_MAX:]
+            self._wrong[key] = self._wrong[key][-most:]
 
     def find(self, token: str) -> Session | None:
         """The session of a token, if it has not expired and its user still exists, with the role of now."""

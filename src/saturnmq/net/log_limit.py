@@ -14,12 +14,15 @@ LINES_MAX: Final = 20  # lines of all keys within INTERVAL_SECONDS
 
 
 class LogLimit:
-    """Allows a line per second and key, and LINES_MAX per second in all. Holds at most LINES_MAX keys."""
+    """Allows a line per interval, a second, and key, and LINES_MAX per interval in all. Holds at most LINES_MAX keys."""
 
-    __slots__ = ("_clock", "_lines", "_suppressed")
+    __slots__ = ("_clock", "_interval_seconds", "_lines", "_suppressed")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, interval_seconds: float = INTERVAL_SECONDS
+    ) -> None:
         self._clock = clock
+        self._interval_seconds = interval_seconds
         self._lines: dict[str, float] = {}  # key -> time of its line within INTERVAL_SECONDS, the oldest first
         self._suppressed = 0
 
@@ -28,7 +31,7 @@ class LogLimit:
         now = self._clock()
         while self._lines:
             oldest = next(iter(self._lines))
-            if now - self._lines[oldest] < INTERVAL_SECONDS:
+            if now - self._lines[oldest] < self._interval_seconds:
                 break
             del self._lines[oldest]
         if key in self._lines or len(self._lines) >= LINES_MAX:

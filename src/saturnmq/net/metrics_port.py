@@ -17,8 +17,10 @@ from time import thread_time
 from typing import Final
 
 from saturnmq.metrics import CONTENT_TYPE
+from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.server import start_error
+from saturnmq.net.shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class MetricsPort:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
+        self._shares = Shares()
+        self._failure_log = LogLimit(interval_seconds=60.0)
         self.address = ("", 0)  # host and port, once it listens
         self.scrapes = 0  # completed
 
@@ -86,9 +90,22 @@ class MetricsPort:
             self._note(writer, f"{CONNECTIONS_MAX} connections of the metrics port are open")
             writer.transport.abort()
             return
+        name = writer.get_extra_info("peername")
+        host = str(name[0]) if name else ""
+        problem = self._shares.exceeded(host, 1, CONNECTIONS_MAX)
+        if problem is not None:
+            self._note(writer, f"connections of the metrics port: {problem}")
+            writer.transport.abort()
+            return
+        self._shares.add(host, 1)
         task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
         self._open.add(task)
-        task.add_done_callback(self._open.discard)
+
+        def closed(task: asyncio.Task[None]) -> None:
+            self._open.discard(task)
+            self._shares.add(host, -1)
+
+        task.add_done_callback(closed)
 
     def _note(self, writer: asyncio.StreamWriter, text: str) -> None:
         name = writer.get_extra_info("peername")
@@ -102,7 +119,9 @@ class MetricsPort:
         except TimeoutError:
             self._note(writer, f"response not read within {self._response_seconds:g} s")
         except Exception:
-            log.exception("scrape failed")
+            suppressed = self._failure_log.suppressed("")
+            if suppressed is not None:
+                log.exception("scrape failed suppressed=%s", suppressed)
         finally:
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()
