@@ -21,6 +21,7 @@ PHRASES = (
     r"doubts?", r"none any more", r"lost its", r"(?:is|are|was|were) gone", r"for ever", r"leaves? word", r"heeded",
     r"turns? of the loop", r"once, whatever happens", r"upkeep",
 )  # fmt: skip
+NAMED = re.compile(r"(?:no|some)body", re.IGNORECASE)  # nor in names and strings
 BANNED = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
 SUBJECT = re.compile(r"[a-z0-9_, /]+: [a-z].*[^.]")
 SUBJECT_LENGTH_MAX = 72
@@ -57,6 +58,11 @@ def test_prose_uses_the_terms_of_the_field(path: Path) -> None:
         if (match := BANNED.search(line))
     ]
     assert not found, found
+
+
+def test_names_and_strings_use_the_terms_of_the_field() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in python_files() if path != Path(__file__)}
+    assert [str(path) for path, text in texts.items() if NAMED.search(text)] == []
 
 
 def test_documents_use_the_terms_of_the_field() -> None:

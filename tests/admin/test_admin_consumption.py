@@ -60,9 +60,9 @@ def test_a_broker_that_does_not_know_the_group_is_left_out() -> None:
 
         connection = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: some})
         assert len((await consumer_connection(connection, "g")).connection_set) == 1
-        nobody = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: NOT_ONLINE})
+        unknown = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: NOT_ONLINE})
         with pytest.raises(type(NOT_ONLINE)):
-            await consumer_connection(nobody, "g")
+            await consumer_connection(unknown, "g")
 
     asyncio.run(work())
 

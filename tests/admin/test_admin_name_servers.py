@@ -21,7 +21,7 @@ def test_write_permission_is_counted_per_name_server() -> None:
                 c.server.name_servers: wiped[c.server.name_servers]
             }
             assert (await c.admin.topics.route("BenchmarkTest")).queue_datas[0].perm == 6
-            assert await c.admin.name_servers.wipe_write_permission("nobody") == {c.server.name_servers: 0}
+            assert await c.admin.name_servers.wipe_write_permission("unknown") == {c.server.name_servers: 0}
 
     run(work)
 

@@ -199,7 +199,7 @@ def test_leader_with_failed_disk_steps_down_and_another_serves(tmp_path: Path) -
             member = group.member(group.name_of(first))
 
             member.files.sync_job = lambda: _raise
-            await group.until(partial(another, group, first), "nobody else serves")
+            await group.until(partial(another, group, first), "no other member serves")
             assert first.failed.is_set() and first.store.failure is not None
             group.brokers = {n: b for n, b in group.brokers.items() if b is not first}
             try:

@@ -311,8 +311,8 @@ def test_relay_reports_offline_and_silent_consumer(monkeypatch: pytest.MonkeyPat
             who = {"consumerGroup": "G", "clientId": "m1"}
             gone = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
             assert gone.code == ResponseCode.SYSTEM_ERROR and "<G> <m1> not online" in (gone.remark or "")
-            nobody = await w.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G")
-            assert nobody.code == ResponseCode.SYSTEM_ERROR
+            unknown = await w.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G")
+            assert unknown.code == ResponseCode.SYSTEM_ERROR
             async with member(w, lambda c, r: None):
                 late = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
                 assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT

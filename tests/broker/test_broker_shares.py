@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from wire import Clock, Wire, run, wire
@@ -40,6 +41,17 @@ async def peer(w: Wire, address: str) -> AsyncIterator[Wire]:
         await other.client.close()
 
 
+@asynccontextmanager
+async def attacked(**limits: Any) -> AsyncIterator[tuple[Wire, Wire, Wire]]:
+    """A broker with these limits, a hostile and an honest client, each from an address of its own."""
+    async with (
+        wire(**limits) as w,
+        peer(w, "192.0.2.7:1") as hostile,
+        peer(w, "198.51.100.1:1") as honest,
+    ):
+        yield w, hostile, honest
+
+
 # ---- names
 
 
@@ -49,11 +61,9 @@ def test_one_address_cannot_use_up_the_topics_of_an_hour() -> None:
     async def work() -> None:
         clock = Clock()
         async with (
-            wire(clock_ms=clock, topics_per_hour=8) as w,
-            peer(w, "192.0.2.7:1") as hostile,
+            attacked(clock_ms=clock, topics_per_hour=8) as (w, hostile, honest),
             peer(w, "2001:db8:1:2:aaaa::1:1") as second,
             peer(w, "2001:db8:1:2:bbbb::1:1") as same_network,
-            peer(w, "198.51.100.1:1") as honest,
         ):
             codes = [(await hostile.send(f"h{n}")).code for n in range(9)]
             assert codes == [0] * 4 + [ResponseCode.TOPIC_NOT_EXIST] * 5
@@ -71,11 +81,7 @@ def test_one_address_cannot_use_up_the_topics_of_an_hour() -> None:
 
 def test_one_address_cannot_use_up_the_groups_of_an_hour() -> None:
     async def work() -> None:
-        async with (
-            wire(groups_per_hour=8) as w,
-            peer(w, "192.0.2.7:1") as hostile,
-            peer(w, "198.51.100.1:1") as honest,
-        ):
+        async with attacked(groups_per_hour=8) as (w, hostile, honest):
             await w.send()
             codes = [(await hostile.pull(group=f"h{n}")).code for n in range(6)]
             assert codes == [0] * 4 + [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST] * 2
@@ -92,11 +98,7 @@ def test_one_address_cannot_fill_the_offsets() -> None:
     """A few hundred groups times a few thousand topics, and no new group of anyone could commit."""
 
     async def work() -> None:
-        async with (
-            wire(offsets_max=8) as w,
-            peer(w, "192.0.2.7:1") as hostile,
-            peer(w, "198.51.100.1:1") as honest,
-        ):
+        async with attacked(offsets_max=8) as (w, hostile, honest):
             await w.send()
 
             async def commit(client: Wire, group: str) -> int:
@@ -229,9 +231,7 @@ def test_one_address_cannot_use_up_the_subscriptions() -> None:
 
     async def work() -> None:
         async with (
-            wire(subscriptions_max=400, client_subscriptions_max=100) as w,
-            peer(w, "198.51.100.1:1") as honest,
-            peer(w, "192.0.2.7:1") as one,
+            attacked(subscriptions_max=400, client_subscriptions_max=100) as (w, one, honest),
             peer(w, "192.0.2.7:2") as two,
             peer(w, "192.0.2.7:3") as three,
         ):
@@ -253,9 +253,7 @@ def test_one_address_cannot_use_up_the_memberships() -> None:
 
     async def work() -> None:
         async with (
-            wire(live_groups_max=100) as w,
-            peer(w, "198.51.100.1:1") as honest,
-            peer(w, "192.0.2.7:1") as one,
+            attacked(live_groups_max=100) as (w, one, honest),
             peer(w, "192.0.2.7:2") as two,
         ):
             assert [await beat(one, "a", n) for n in (30, 50, 51)] == [0, 0, 1], "half of the groups online"
@@ -273,11 +271,7 @@ def test_one_address_cannot_fill_the_undecided_half_messages() -> None:
     """Half of them per producer group: a peer chooses the names of its groups."""
 
     async def work() -> None:
-        async with (
-            wire(half_messages_max=8) as w,
-            peer(w, "192.0.2.7:1") as hostile,
-            peer(w, "198.51.100.1:1") as honest,
-        ):
+        async with attacked(half_messages_max=8) as (_w, hostile, honest):
 
             async def half(client: Wire, group: str) -> int:
                 return (await client.send(properties={"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": "x"})).code
@@ -293,11 +287,7 @@ def test_one_address_cannot_use_up_the_characters_of_parked_pulls(monkeypatch: p
     monkeypatch.setattr("saturnmq.broker.services.long_polling.PARKED_BYTES_MAX", 16_000)
 
     async def work() -> None:
-        async with (
-            wire(short_polling_ms=10) as w,
-            peer(w, "192.0.2.7:1") as hostile,
-            peer(w, "198.51.100.1:1") as honest,
-        ):
+        async with attacked(short_polling_ms=10) as (w, hostile, honest):
             await w.send()
             long = "x" * 1500
             park = {"offset": 1, "suspend_ms": 20_000}

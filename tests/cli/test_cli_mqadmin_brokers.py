@@ -133,8 +133,8 @@ def test_query_cq_shows_the_filter_of_a_group(admin_cli: AdminCli, admin_client:
     words = ("queryCq", "-t", "b-filter", "-q", "0", "-i", "0", "-c", "1")
     with admin_client.producer("p") as out:
         out.send("b-filter", b"x", tag="TagA")
-    lines = admin_cli.text(*words, "-g", "b-nobody").splitlines()
-    assert lines[:3] == ["Filter data: ", "b-nobody@b-filter is not online!", LINE]
+    lines = admin_cli.text(*words, "-g", "b-unknown").splitlines()
+    assert lines[:3] == ["Filter data: ", "b-unknown@b-filter is not online!", LINE]
     with admin_client.consumer("b-filters", start="first") as inbox:
         inbox.subscribe("b-filter", "TagA || TagB")
         inbox.recv(30).ack()

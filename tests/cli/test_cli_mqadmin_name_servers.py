@@ -22,7 +22,7 @@ def test_wipe_write_perm_counts_topics_and_warns(admin_cli: AdminCli) -> None:
     assert (code, out) == (0, f"wipe write perm of broker[broker-a] in name server[{server}] OK, {row['topics']}\n")
     assert row["topics"] > 0 and "forget" in err and "updateBrokerConfig" in err
     assert permission(admin_cli) == 4
-    assert admin_cli.text("wipeWritePerm", "-b", "nobody").endswith("] OK, 0\n")
+    assert admin_cli.text("wipeWritePerm", "-b", "unknown").endswith("] OK, 0\n")
     assert admin_cli.run("wipeWritePerm")[0] == 1
 
 
@@ -46,9 +46,9 @@ def test_write_perm_at_a_name_server_that_does_not_answer(
     admin_cli: AdminCli, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     server = admin_cli.server.name_servers
-    assert main([f"{what}WritePerm", "-b", "nobody", "-n", f"127.0.0.1:1;{server}"]) == 1
+    assert main([f"{what}WritePerm", "-b", "unknown", "-n", f"127.0.0.1:1;{server}"]) == 1
     printed = capsys.readouterr()
-    start = f"{what} write perm of broker[nobody] in name server"
+    start = f"{what} write perm of broker[unknown] in name server"
     assert printed.out == f"{start}[127.0.0.1:1] Failed\n{start}[{server}] OK, 0\n"
     assert "127.0.0.1:1" in printed.err
 

@@ -96,12 +96,12 @@ def test_producers(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("consumerConnection", "-g", "nobody"), ("consumerProgress", "-g", "nobody"),
-     ("producerConnection", "-g", "nobody", "-t", "shown")],
+    [("consumerConnection", "-g", "unknown"), ("consumerProgress", "-g", "unknown"),
+     ("producerConnection", "-g", "unknown", "-t", "shown")],
 )  # fmt: skip
 def test_unknown_groups_are_errors(admin_cli: AdminCli, client: saturnmq.sync.Client, words: tuple[str, ...]) -> None:
     code, out, err = admin_cli.run(*words)
-    assert code == 1 and not out and "nobody" in err
+    assert code == 1 and not out and "unknown" in err
 
 
 @pytest.mark.spec("C-41", "ADM-26")

@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
 
 async def reply_of(world: World) -> Any:
     world.cluster.add("c_REPLY_TOPIC")
-    record = Record("T", b"x", b"CLUSTER\x01c\x02REPLY_TO_CLIENT\x01somebody\x02CORRELATION_ID\x011")
+    record = Record("T", b"x", b"CLUSTER\x01c\x02REPLY_TO_CLIENT\x01other\x02CORRELATION_ID\x011")
     return await world.producer.reply(Message(record, QUEUE, bytes_codec()), b"answer")
 
 

@@ -245,7 +245,7 @@ def test_missing_topic_error_names_the_command_that_creates_it(run: Run) -> None
                 with pytest.raises(RouteNotFound) as caught:
                     await out.send("orders", b"x")
                 text = str(caught.value)
-                assert "mqadmin updateTopic" in text and "-t orders" in text and "auto-creation is off" in text
+                assert "saturnmq admin updateTopic" in text and "-t orders" in text and "auto-creation is off" in text
                 assert server.name_servers in text
 
     run(work)

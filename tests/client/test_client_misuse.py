@@ -151,7 +151,7 @@ def test_read_of_an_unknown_topic_explains_auto_creation(run: Run) -> None:
                 lambda: client.query_messages("Nope", "k"),
                 lambda: client.query_trace("k", topic="Nope"),
             ):
-                with pytest.raises(RouteNotFound, match=r"mqadmin updateTopic .* -t Nope") as caught:
+                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t Nope") as caught:
                     await read()
                 assert "auto-creation is" not in str(caught.value), "this client did not ask"
                 assert "autoCreateTopicEnable=true creates it with the first message" in str(caught.value)

@@ -69,7 +69,7 @@ def test_recv_of_a_missing_topic_warns_then_raises(run: Run, cluster: Any, caplo
             async with client.consumer("g", route_timeout=0.05) as inbox:
                 await inbox.subscribe("ODRERS")
                 (warning,) = warnings(caplog, "subscribed topic not found group=g topic=ODRERS")
-                command = f"mqadmin updateTopic -n '{c.name_servers}' -c DefaultCluster -t ODRERS"
+                command = f"saturnmq admin updateTopic -n '{c.name_servers}' -c DefaultCluster -t ODRERS"
                 assert command in warning and "route_timeout=None" in warning
                 with pytest.raises(RouteNotFound) as caught:
                     await inbox.recv()
@@ -206,7 +206,7 @@ def test_send_to_a_missing_topic_raises_at_once(run: Run) -> None:
             Client.from_url(server.url) as client,
         ):
             async with client.producer("g") as out:
-                with pytest.raises(RouteNotFound, match=r"mqadmin updateTopic .* -t ODRERS"):
+                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t ODRERS"):
                     await out.send("ODRERS", b"x")
 
     run(work)

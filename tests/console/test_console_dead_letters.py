@@ -46,7 +46,7 @@ def test_dead_letters_are_listed_resent_to_the_retry_topic_and_exported(console:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             async with console(name_server(server)) as one:
                 await one.log_in()
-                empty = await one.browser.get("/dead-letters/nobody")
+                empty = await one.browser.get("/dead-letters/unknown")
                 assert empty.status_code == 200 and "None." in empty.text
                 await dead(client)
                 page = await listed(one, 3)

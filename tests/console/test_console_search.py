@@ -215,8 +215,8 @@ def test_client_of_a_group_consumes_a_message_again(console: Open) -> None:
                     page = await one.browser.post(f"/do/message/consume?{query}", data=form)
                     assert page.status_code == 200 and "CR_SUCCESS" in page.text, page.text
                     assert "k7" in got and "action=consume" in (one.folder / "audit.log").read_text()
-                    nobody = await one.browser.post(f"/do/message/consume?{query}", data=form | {"group": "none"})
-                    assert nobody.status_code == 502
+                    refused = await one.browser.post(f"/do/message/consume?{query}", data=form | {"group": "none"})
+                    assert refused.status_code == 502
                 consuming.cancel()
 
     run(work)

@@ -35,7 +35,7 @@ def test_producers_are_listed_by_group_and_by_topic(console: Open) -> None:
                 assert "<td>orders-p</td>" not in (await one.browser.get("/producers?q=other")).text
                 page = (await one.browser.get("/producers?group=orders-p&topic=orders&q=other")).text
                 assert client.client_id in page
-                page = (await one.browser.get("/producers?group=nobody&topic=orders")).text
+                page = (await one.browser.get("/producers?group=unknown&topic=orders")).text
                 assert 'role="alert"' in page and "No producer is connected." in page
 
     run(work)

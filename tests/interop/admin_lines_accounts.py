@@ -33,7 +33,7 @@ LINES = (
     Line("updateAclConfig -c Nowhere -a abcdefgh -s secret-key-1", writes=True, kinds=BOTH, code=1, allowed=(UNKNOWN_CLUSTER,)),
     Line("deleteAclConfig -c DefaultCluster -a {side}Gone", writes=True, kinds=BOTH, before=(f"{NEW} {{side}}Gone",)),
     Line("deleteAccessConfig -b {broker} -a {side}Gone2", writes=True, kinds=BOTH, before=(f"{NEW} {{side}}Gone2",)),
-    Line("deleteAclConfig -c DefaultCluster -a {side}Nobody", writes=True, kinds=BOTH, code=1),
+    Line("deleteAclConfig -c DefaultCluster -a {side}Unknown", writes=True, kinds=BOTH, code=1),
     Line("updateGlobalWhiteAddr -c DefaultCluster -g 10.10.103.*,10.11.0.1", writes=True, kinds=OURS),
     Line("updateGlobalWhiteAddr -b {broker} -g 10.10.104.* -p {acl_file}", writes=True, kinds=BOTH),
     Line("updateGlobalWhiteAddr -b {broker} -g 10.10.104.* -p /nowhere.yml", writes=True, kinds=BOTH, code=1),

@@ -15,12 +15,12 @@ LINES = (
     Line("consumerProgress", rows_sorted=True),
     Line(f"consumerProgress -g {GROUP}", masks=((r"TPS: [\d.]+", "TPS: n"),)),
     Line(f"consumerProgress -g {GROUP} -s true", masks=((r"TPS: [\d.]+", "TPS: n"),)),
-    Line("consumerProgress -g nobody", code=1),
+    Line("consumerProgress -g unknown", code=1),
     Line(f"getConsumerConfig -g {GROUP}"),
-    Line("getConsumerConfig -g nobody"),
-    Line("consumerConnection -g nobody", code=1),
+    Line("getConsumerConfig -g unknown"),
+    Line("consumerConnection -g unknown", code=1),
     Line(f"consumerConnection -g {GROUP} -b {{broker}}", code=1),
-    Line("producerConnection -g nobody -t " + TOPIC, code=1),
+    Line("producerConnection -g unknown -t " + TOPIC, code=1),
     Line("producer -b {broker}", masks=((r"(?m)^producer group .*\n?", ""),)),
     Line(
         "updateSubGroup -b {broker} -g {side}-broker -s false -m true -d true -q 2 -r 3 -i 1 -w 0 -a false", writes=True

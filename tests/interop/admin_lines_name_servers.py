@@ -10,6 +10,6 @@ LINES = (
     Line("updateKvConfig -s space -k {side} -v text", writes=True),
     Line("deleteKvConfig -s space -k {side}2", writes=True, before=("updateKvConfig -s space -k {side}2 -v text",)),
     Line("deleteKvConfig -s space -k {side}3", writes=True),
-    Line("wipeWritePerm -b nobody", writes=True),
-    Line("addWritePerm -b nobody", writes=True),
+    Line("wipeWritePerm -b unknown", writes=True),
+    Line("addWritePerm -b unknown", writes=True),
 )

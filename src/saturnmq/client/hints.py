@@ -51,7 +51,7 @@ def unreachable_broker(topic: str, broker: str, address: str) -> str:
 
 def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool | None) -> str:
     """Codes 17 and 10005: the command that creates the topic, and whether auto-creation is on; None if unknown (UX-08)."""
-    command = f"mqadmin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
+    command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
     if auto_create is None:
         return f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it."
     state = "on" if auto_create else "off"
@@ -98,12 +98,13 @@ def for_response(
         return busy(remark)
     if code == ResponseCode.NO_PERMISSION:
         names = f"topic {topic or '?'} or group {group or '?'}"
-        return f"The permission of the broker, {names} forbids it; mqadmin updateTopicPerm -c CLUSTER -t TOPIC -p 6 allows both."
+        command = "saturnmq admin updateTopicPerm -c CLUSTER -t TOPIC -p 6"
+        return f"The permission of the broker, {names} forbids it; {command} allows both."
     if code == ResponseCode.SYSTEM_ERROR and _NO_FILTER in remark:
         return "Set enablePropertyFilter=true in the broker's configuration, or filter by tags."
     if code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
         return position(remark)
     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        command = f"mqadmin updateSubGroup -n '{';'.join(name_servers)}' -c DefaultCluster -g {group or 'GROUP'}"
+        command = f"saturnmq admin updateSubGroup -n '{';'.join(name_servers)}' -c DefaultCluster -g {group or 'GROUP'}"
         return f"Create group {group or '?'}: {command}."
     return None

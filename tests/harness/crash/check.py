@@ -240,7 +240,7 @@ def _queues(store: MessageStore, history: list[Put], deleted: Mapping[str, int])
             if offset in want and want[offset] != unit:
                 yield f"{name}: unit {offset} is {unit}, must be {want[offset]}"
             elif (offset, unit) not in may:
-                yield f"{name}: unit {offset} is {unit}, which nobody put"
+                yield f"{name}: unit {offset} is {unit}, which was never put"
             elif unit[0] < start:
                 yield f"{name}: unit {offset} lies before the log, but at or behind its least offset"
         yield from _readable(store, key, queue.min_offset, queue.max_offset)

@@ -89,7 +89,7 @@ class _Selector:
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("nothing is planned and nobody can wake this loop")
+            raise RuntimeError("nothing is planned and no thread can wake this loop")
         self._loop.now += timeout
         return []
 
@@ -417,7 +417,7 @@ class Net:
             await asyncio.sleep(CONNECT_AGAIN_SECONDS)  # simulated time: polls until the link heals
             listener = self.listeners.get((host, port))
         if listener is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port} (simulated)")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no server listens at {host}:{port} (simulated)")
         here = Stream(self, process, (process.host, self._free_port()), copy_context())
         there = Stream(self, listener.process, listener.address, listener.context)
         here.peer, there.peer = there, here

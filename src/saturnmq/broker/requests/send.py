@@ -225,7 +225,7 @@ def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[s
         )
         text = (
             f"topic[{topic}] not exist, apply first please!{_FAQ}{why} "
-            f"Create it: mqadmin updateTopic -b {ctx.identity.address} -t {topic}"
+            f"Create it: saturnmq admin updateTopic -b {ctx.identity.address} -t {topic}"
         )
         raise response_error(ResponseCode.TOPIC_NOT_EXIST, text)
     return config
