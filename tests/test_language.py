@@ -23,6 +23,7 @@ PHRASES = (
 )  # fmt: skip
 NAMED = re.compile(r"(?:no|some)body", re.IGNORECASE)  # nor in names and strings
 BANNED = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
+ESCAPE = re.compile(r"\\.")
 SUBJECT = re.compile(r"[a-z0-9_, /]+: [a-z].*[^.]")
 SUBJECT_LENGTH_MAX = 72
 SINCE = "3aa7f62"  # the last commit before subjects were checked
@@ -50,14 +51,18 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
                     yield number, re.sub(r"`[^`]*`", "", line)
 
 
+def private_words(text: str) -> list[str]:
+    """Line number and phrase of each banned phrase in the prose of a module."""
+    # Few modules have one anywhere, code included; the others need no tokens. Without escapes: a phrase may follow one.
+    if not any(BANNED.search(searched) for searched in (text, ESCAPE.sub(" ", text))):
+        return []
+    return [f"{number}: {match[0]!r}" for number, line in prose(text) if (match := BANNED.search(line))]
+
+
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_prose_uses_the_terms_of_the_field(path: Path) -> None:
-    found = [
-        f"{path.name}:{number}: {match[0]!r}"
-        for number, line in prose(path.read_text(encoding="utf-8"))
-        if (match := BANNED.search(line))
-    ]
-    assert not found, found
+    found = private_words(path.read_text(encoding="utf-8"))
+    assert not found, f"{path.name}: {found}"
 
 
 def test_names_and_strings_use_the_terms_of_the_field() -> None:
@@ -76,9 +81,15 @@ def test_documents_use_the_terms_of_the_field() -> None:
             assert match is None, f"{path.name}:{number}: {match and match[0]!r}"
 
 
-@pytest.mark.parametrize("line", ["# the original does", '"""Each is told once."""', "x = 1  # no room"])
+@pytest.mark.parametrize(
+    "line", ["# the original does", '"""Each is told once."""', "x = 1  # no room", '"""Each\\nis\\ntold."""']
+)
 def test_prose_with_a_private_word_is_found(line: str) -> None:
-    assert any(BANNED.search(text) for _, text in prose(line))
+    assert len(private_words(line)) == 1
+
+
+def test_private_word_in_code_or_backticks_is_none() -> None:
+    assert private_words('told = "anew"  # see `told`\n') == []
 
 
 def test_commit_subjects_name_a_package_and_stay_short() -> None:
