@@ -16,6 +16,7 @@ from saturnmq.filter import (
     subscribed_tags,
     tag_matcher,
 )
+from saturnmq.filter.tags import TAGS_MAX, TEXT_MAX
 from saturnmq.protocol.message import java_hash
 
 TAG_A = 2598919
@@ -133,3 +134,20 @@ def test_any_text_parses_or_raises_filter_error(text: str) -> None:
         assert text.replace("||", "") == ""
     else:
         assert matcher.codes is None or all(-(2**31) <= code < 2**31 for code in matcher.codes)
+
+
+@pytest.mark.spec("LIM-12")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("||".join(map(str, range(TAGS_MAX + 1))), "1025 tags, at most 1024"),
+        ("a" * (TEXT_MAX + 1), "32769 characters, at most 32768"),
+        ("a||" * 20_000, "60000 characters"),
+    ],
+)
+def test_long_lists_of_tags_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(FilterError, match=problem):
+        parse_tags(text)
+    with pytest.raises(FilterError, match="at most"):
+        subscribed_tags("a", range(TAGS_MAX + 1))
+    assert len(parse_tags("||".join(map(str, range(TAGS_MAX)))).tags) == TAGS_MAX

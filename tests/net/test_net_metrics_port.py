@@ -211,11 +211,12 @@ def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest
             held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX // 2)]
             await until(lambda: len(port._open) == CONNECTIONS_MAX // 2)
             async with asyncio.timeout(30):
-                reader, _ = await asyncio.open_connection(*port.address)
+                reader, refused = await asyncio.open_connection(*port.address)
                 with pytest.raises(ConnectionError):
                     if not await reader.read():
                         raise ConnectionResetError
             assert len(port._open) == CONNECTIONS_MAX // 2
+            refused.close()
             for _, one in held:
                 one.close()
             await until(lambda: not port._open)

@@ -13,6 +13,8 @@ from saturnmq.protocol.message import java_hash
 
 TAG: Final = "TAG"
 EVERYTHING: Final = "*"
+TEXT_MAX: Final = 32_768  # characters of an expression; a pull that carries it parses it each time
+TAGS_MAX: Final = 1024
 _SEPARATOR: Final = "||"
 _BLANKS: Final = "".join(
     map(chr, range(0x21))
@@ -62,7 +64,8 @@ def is_tag_kind(kind: str | None) -> bool:
 
 
 def parse_tags(text: str | None) -> TagExpression:
-    """Parse a tag expression. Absent, empty or `*` matches everything. Raises FilterError if it consists of separators only.
+    """Parse a tag expression. Absent, empty or `*` matches everything. Raises FilterError if it consists of separators only, or
+    exceeds TEXT_MAX or TAGS_MAX.
 
     Blanks between separators form a tag expression that matches no message, as in Apache RocketMQ.
     """
@@ -70,7 +73,10 @@ def parse_tags(text: str | None) -> TagExpression:
         return TagExpression(EVERYTHING, (), frozenset(), True)
     if not text.strip("|") and len(text) % 2 == 0:
         raise FilterError(TAG, text, "there is no tag between the separators", 0, ("a tag", "*"))
+    if len(text) > TEXT_MAX:
+        raise FilterError(TAG, text, f"it has {len(text)} characters, at most {TEXT_MAX} are allowed", None)
     tags = tuple(dict.fromkeys(tag for part in text.split(_SEPARATOR) if (tag := part.strip(_BLANKS))))
+    check_count(text, len(tags))
     return TagExpression(text, tags, frozenset(map(java_hash, tags)), False)
 
 
@@ -81,8 +87,20 @@ def tag_matcher(text: str | None) -> TagMatcher:
 
 
 def subscribed_tags(text: str | None, codes: Collection[int]) -> TagMatcher:
-    """The matcher of a heartbeat's subscription, which carries its codes; `*`, empty or absent text matches everything."""
-    return ALL if not text or text == EVERYTHING else TagMatcher(codes)
+    """The matcher of a heartbeat's subscription, which carries its codes; `*`, empty or absent text matches everything.
+
+    Raises FilterError for more codes than TAGS_MAX.
+    """
+    if not text or text == EVERYTHING:
+        return ALL
+    check_count(text, len(codes))
+    return TagMatcher(codes)
+
+
+def check_count(text: str, count: int) -> None:
+    """Raise FilterError for more tags than TAGS_MAX."""
+    if count > TAGS_MAX:
+        raise FilterError(TAG, text, f"it has {count} tags, at most {TAGS_MAX} are allowed", None)
 
 
 def _low_32(code: int) -> int:
