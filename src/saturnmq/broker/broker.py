@@ -622,7 +622,7 @@ class Broker:
 
     async def _save_offsets(self) -> None:
         with contextlib.suppress(StoreError):  # already logged by the state writer; retried at the next tick
-            await self.offsets.save()
+            await self.offsets.save_periodically()
 
     def expire_clients(self) -> None:
         """Close the connections of clients without a recent heartbeat; drop expired queue locks. Much is done in slices."""

@@ -6,7 +6,9 @@ Requirements: OF-04, OF-05.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
@@ -20,6 +22,10 @@ from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
+REST_FACTOR: Final = 20  # a periodic save takes at most one part in this many of the time
+REST_SECONDS_MAX: Final = 60.0
+_QUEUES_AT_ONCE: Final = 500  # encoded in one step
+
 
 class Offsets:
     """Offset table and its file, saved periodically and on stop, not on each change."""
@@ -31,8 +37,11 @@ class Offsets:
         most: int = 2**31,
         rejections: Rejections | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """most: limit on (topic, group) pairs with offsets (LIM-13)."""
+        """most: limit on (topic, group) pairs with offsets (LIM-13). monotonic: time in seconds, of periodic saves."""
+        self._monotonic = monotonic
+        self._rest_until = 0.0
         self._file = file
         self._quota = CreationQuota(
             "offsets", in_all=most, per_hour=most, clock_ms=clock_ms, rejections=rejections or Rejections()
@@ -131,7 +140,7 @@ class Offsets:
         """The entries of a group in GET_ALL_CONSUMER_OFFSET, separated by commas, in pieces."""
         mark = b""
         for topic, queues in list(self._table.get(group, {}).items()):
-            yield mark + _entry(topic, group, queues)
+            yield from _entry_pieces(mark, topic, group, queues)
             mark = b","
 
     def topics_of(self, group: str) -> list[str]:
@@ -188,15 +197,33 @@ class Offsets:
             self.dirty = True
             raise
 
+    async def save_periodically(self) -> None:
+        """Save, unless the last call took so long that it must rest: REST_FACTOR times as long, at most REST_SECONDS_MAX.
+
+        A table of 500,000 offsets is encoded and written for a second; in every interval of 5 s that would be much of all time.
+        """
+        began = self._monotonic()
+        if began < self._rest_until:
+            return
+        await self.save()
+        ended = self._monotonic()
+        self._rest_until = ended + min(REST_FACTOR * (ended - began), REST_SECONDS_MAX)
+
 
 def _pieces(groups: list[tuple[str, dict[str, dict[int, int]]]]) -> Iterator[bytes]:
     mark = b'{"offsetTable":{'
     for group, topics in groups:
         for topic, queues in list(topics.items()):
-            yield mark + _entry(topic, group, queues)
+            yield from _entry_pieces(mark, topic, group, queues)
             mark = b","
     yield b"}}" if mark == b"," else b'{"offsetTable":{}}'
 
 
-def _entry(topic: str, group: str, queues: dict[int, int]) -> bytes:
-    return dumps(f"{topic}@{group}") + b":" + dumps({str(queue): offset for queue, offset in queues.items()})
+def _entry_pieces(mark: bytes, topic: str, group: str, queues: dict[int, int]) -> Iterator[bytes]:
+    """One pair after a mark, some queues at a time; queues are those of the first piece."""
+    mark += dumps(f"{topic}@{group}") + b":{"
+    items = list(queues.items())
+    for at in range(0, len(items), _QUEUES_AT_ONCE):
+        yield mark + dumps({str(queue): offset for queue, offset in items[at : at + _QUEUES_AT_ONCE]})[1:-1]
+        mark = b","
+    yield b"}" if items else mark + b"}"
