@@ -75,7 +75,7 @@ def test_states_of_connection_that_its_peer_ends(reset: bool) -> None:
 
 def test_bytes_after_invalid_ones_of_reset_connection_are_not_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = 64
-    monkeypatch.setattr(connection_module, "_REST_BYTES", chunk)
+    monkeypatch.setattr(connection_module, "_UNREAD_BYTES_MAX", 2 * chunk)
     handled: list[int] = []
 
     async def work() -> None:

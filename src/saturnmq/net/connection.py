@@ -42,13 +42,15 @@ from saturnmq.protocol.frames.command import (
 )
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import HeaderTemplates
+from saturnmq.slices import Steps
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[["Connection", Command], Reply]
 
 _SEPARATE_BODY_BYTES: Final = 16_384  # bodies of at least this size are written as a separate buffer, without copying
-_REST_BYTES: Final = 262_144  # read size when the receive buffer of a lost connection is emptied
+_UNREAD_BYTES_MAX: Final = 262_144  # of a lost connection that are still handled
+_DRAINED_AT_ONCE: Final = 8  # frames of a lost connection in one step
 _HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"TRAC")
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
@@ -73,6 +75,7 @@ class Owner(RequestOwner, Protocol):
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]: ...
     def opened(self, connection: Connection) -> None: ...
     def lost(self, connection: Connection) -> None: ...
+    def drain(self, connection: Connection, unread: bytes) -> bool: ...
     def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None: ...
 
 
@@ -137,7 +140,12 @@ class Connection(asyncio.Protocol):
             self.close_reason = f"connection error: {exc}" if exc else "closed by the peer"
             if exc is not None and transport is not None:
                 self._change(Event.RESET)
-                self._drain_received(transport)
+                if self._owner.drain(self, _unread(transport)):
+                    return
+        self.finish()
+
+    def finish(self) -> None:
+        """The connection is lost and no request of it is handled any more: release what it holds, and notify the endpoint."""
         self._change(Event.LOST)
         self.limits.backlog.clear()
         self._held = b""
@@ -156,16 +164,8 @@ class Connection(asyncio.Protocol):
         self.active = True
         self.reads += 1
         received = len(data)
-        if self._detecting:
-            self._detecting = False
-            if data[:4] in _HTTP_STARTS:
-                self.refuse("foreign_protocol", "HTTP request on a port of the RocketMQ protocol")
-                return
-            self._tls, problem = self._owner.choose_tls(data[0])
-            if problem:
-                self.refuse("foreign_protocol" if data[0] == TLS_CLIENT_HELLO else "plain", problem)
-                return
-            self.encrypted = self._tls is not None
+        if self._detecting and not self._accepts(data):
+            return
         if self.handshaking and self._owner.detects_tls:
             self._await_handshake(data)
             return
@@ -184,6 +184,19 @@ class Connection(asyncio.Protocol):
             if received >= BULK_BYTES:
                 self.requests.yield_turn()
         self._bulk = self.limits.yielding
+
+    def _accepts(self, data: bytes) -> bool:
+        """Decide by the first bytes between plain and TLS; whether they are accepted. Closes the connection if not."""
+        self._detecting = False
+        if data[:4] in _HTTP_STARTS:
+            self.refuse("foreign_protocol", "HTTP request on a port of the RocketMQ protocol")
+            return False
+        self._tls, problem = self._owner.choose_tls(data[0])
+        if problem:
+            self.refuse("foreign_protocol" if data[0] == TLS_CLIENT_HELLO else "plain", problem)
+            return False
+        self.encrypted = self._tls is not None
+        return True
 
     @property
     def handshaking(self) -> bool:
@@ -228,11 +241,11 @@ class Connection(asyncio.Protocol):
             if commands:
                 self.watch.frame_since = 0.0
                 self.watch.frame_seen = True
-                self.requests.run(commands, last=self._transport is None)
-            if not data or (self.closed and self.state is not State.DRAINING):
+                self.requests.run(commands)
+            if not data or self.closed:
                 return
             until = until or monotonic() + QUANTUM_SECONDS
-            if self._transport is not None and (self.limits.read_paused or monotonic() >= until):
+            if self.limits.read_paused or monotonic() >= until:
                 self._hold(data)
                 return
 
@@ -258,20 +271,34 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
-    def _drain_received(self, transport: asyncio.Transport) -> None:
-        """Handle the requests a peer sent before it closed without waiting for responses, as Go clients do after one-way sends.
+    def drained(self, unread: bytes) -> Steps[None]:
+        """Handle, in steps, the requests that a peer sent before it closed without waiting for responses (Go: one-way sends).
 
-        Writing a response to a closed peer ends the connection while received requests are still unread. The amount is bounded by
-        the socket's receive buffer, since no more data can arrive.
+        Writing a response to a closed peer ends the connection while received requests are still unread. unread: their bytes.
         """
-        socket = transport.get_extra_info("socket")
-        self.requests.run_yielded()
-        with contextlib.suppress(OSError):  # the buffer is empty, or the socket is closed already
-            while self.state is State.DRAINING and socket is not None:
-                data = os.read(socket.fileno(), _REST_BYTES)
-                if not data:
+        self.limits.write_paused = False  # nothing is written any more
+        for command in self.requests.take_backlog():
+            if self.state is not State.DRAINING:
+                return
+            self.requests.run([command], last=True)
+            yield
+        held, self._held = self._held, b""
+        if self.handshaking:
+            held, unread = b"", held + unread
+        if self._detecting and (not unread or not self._accepts(unread)):
+            return
+        for data in (held, self._decrypt(unread)):
+            rest = data
+            while rest and self.state is State.DRAINING:
+                try:
+                    commands = self._decoder.feed(rest, _DRAINED_AT_ONCE)
+                except RemoteProtocolError as error:
+                    self.requests.run(list(error.decoded), last=True)
+                    self.close(f"bad frame: {error}")
                     return
-                self.data_received(data)
+                rest = self._decoder.left
+                self.requests.run(commands, last=True)
+                yield
 
     def pause_writing(self) -> None:
         self.limits.write_paused = True
@@ -523,6 +550,20 @@ class Connection(asyncio.Protocol):
     async def wait_closed(self) -> None:
         """Wait until the transport is closed."""
         await asyncio.shield(self._lost)
+
+
+def _unread(transport: asyncio.Transport) -> bytes:
+    """What a lost connection has received but not read, at most _UNREAD_BYTES_MAX."""
+    socket = transport.get_extra_info("socket")
+    parts, size = [], 0
+    with contextlib.suppress(OSError):  # the buffer is empty, or the socket is closed already
+        while socket is not None and size < _UNREAD_BYTES_MAX:
+            data = os.read(socket.fileno(), _UNREAD_BYTES_MAX - size)
+            if not data:
+                break
+            parts.append(data)
+            size += len(data)
+    return b"".join(parts)
 
 
 def _address(name: Any) -> str:

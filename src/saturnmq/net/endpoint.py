@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Permits
@@ -25,9 +25,12 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsStream
 from saturnmq.protocol.addresses import port_of
 from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.slices import Background, Steps
 from saturnmq.tasks import cancel
 
 log = logging.getLogger(__name__)
+
+DRAINING_MAX: Final = 32  # lost connections whose received requests are still handled, at the same time
 
 
 class ConnectionListener(Protocol):
@@ -77,6 +80,8 @@ class Endpoint:
         self.failure_log = LogLimit()
         self.request_memory = RequestMemory(settings.request_bytes_max)
         self.fair_queue = FairQueue()
+        self._draining = Background()
+        self._draining_count = 0
         self.unsigned_frames = HalfFrames()  # of connections without a valid signature
         self.signed_frames = HalfFrames()
         self.unread_total_max = 0  # bound on output that peers have not read, over all connections; 0: unbounded
@@ -122,6 +127,21 @@ class Endpoint:
         """Record how many bytes of an incomplete frame a connection has buffered; fresh: it is another frame than before."""
         frames = self.signed_frames if connection.signed else self.unsigned_frames
         frames.note(connection, pending_bytes, fresh=fresh)
+
+    def drain(self, connection: Connection, unread: bytes) -> bool:
+        """Handle what a connection received before it was lost, in slices, then finish it; False if too many others are drained."""
+        if self.stopping or self._draining_count >= DRAINING_MAX:
+            return False
+        self._draining_count += 1
+        self._draining.add(self._drained(connection, unread))
+        return True
+
+    def _drained(self, connection: Connection, unread: bytes) -> Steps[None]:
+        try:
+            yield from connection.drained(unread)
+        finally:
+            self._draining_count -= 1
+            connection.finish()
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection and notify the listener; later calls have no effect."""

@@ -220,19 +220,13 @@ class Requests(Generic[C]):
         """Handle requests held back: the peer did not read, or had too many in flight. No effect while it waits for its turn."""
         limits, connection = self._limits, self._connection
         if limits.backlog and limits.may_handle and not connection.closed:
-            self.run(self._take_backlog())
+            self.run(self.take_backlog())
         if limits.undecoded and not limits.backlog and limits.may_handle and not connection.closed:
             connection.receive_held()
         limits.update_reading()
 
-    def run_yielded(self) -> None:
-        """Handle at once the requests that were left to the next turn: the connection has none."""
-        if self._limits.yielding:
-            self._limits.yielding = False
-            self.run(self._take_backlog(), last=True)
-            self._connection.receive_held()
-
-    def _take_backlog(self) -> list[Command]:
+    def take_backlog(self) -> list[Command]:
+        """Remove and return the requests held back."""
         waiting = list(self._limits.backlog)
         self._limits.backlog.clear()
         return waiting
