@@ -20,7 +20,7 @@ from saturnmq.client.receipt import TransactionState
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.errors import BodyError, HeaderError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import CheckTransactionState
 from saturnmq.protocol.message import Message, encode_record
@@ -161,6 +161,25 @@ def test_offset_answer_that_is_no_number_only_delays_the_queue(run: Run, cluster
                 await inbox.subscribe("T")
                 assert (await inbox.recv(30)).body == b"honest"
                 assert not answers, "the refused answers were used"
+
+    run(work)
+
+
+@pytest.mark.parametrize("follows", [-1, 0, 3])
+def test_pull_answer_with_messages_must_advance(run: Run, cluster: Any, follows: int) -> None:
+    """Readers of a range, such as `printMsg`, would otherwise print the same messages without end."""
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.add("T", c.route(read=1, write=1))
+            c.broker.put("T", 0, b"honest")
+            record = encode_record(Message("T", b"x", b"", queue_offset=3))
+            ext = {"nextBeginOffset": str(follows), "minOffset": "0", "maxOffset": "9"}
+            c.broker.script[RequestCode.PULL_MESSAGE] = [lambda command: command.reply(body=record, ext=ext)]
+            puller = client.puller()
+            (queue,) = await puller.queues("T")
+            with pytest.raises(HeaderError, match=f"nextBeginOffset={follows} does not follow offset 3"):
+                await puller.pull(queue, 3)
 
     run(work)
 

@@ -43,11 +43,12 @@ class BrokerState:
         return found if isfinite(found) else None
 
     def integer(self, key: str) -> int:
-        """A value as a whole number; 0 if there is none."""
+        """A value as a whole number of 64 bits; 0 if there is none."""
         try:
-            return int(self.runtime.get(key, ""))
+            found = int(self.runtime.get(key, ""))
         except ValueError:
             return 0
+        return found if abs(found) < 2**63 else 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Brokers:
     async def configuration(self, address: str) -> dict[str, str]:
         """Keys and values of a broker (26)."""
         answer = await self._connection.read(address, RequestCode.GET_BROKER_CONFIG)
-        return parse_properties((answer.body or b"").decode())
+        return parse_properties((answer.body or b"").decode(errors="replace"))
 
     async def update_configuration(self, addresses: Iterable[str], key: str, value: str) -> dict[str, SaturnError]:
         """Set a key on several brokers (25); the errors by address."""

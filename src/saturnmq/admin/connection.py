@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
 
 from saturnmq.admin.credentials import AdminAccess
+from saturnmq.client.connection.routes import check_route
 from saturnmq.client.connection.url import parse_addresses
 from saturnmq.client.connection.vip_channel import vip_address
 from saturnmq.client.errors import NoNameServer
@@ -232,9 +233,11 @@ class AdminConnection:
         return ClusterInfo.decode(answer.body)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of a topic (105). Raises TopicNotExist (17)."""
+        """The route of a topic (105). Raises TopicNotExist (17), BodyError for more queues or brokers than a topic may have."""
         answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo(topic=topic))
-        return TopicRouteData.decode(answer.body)
+        route = TopicRouteData.decode(answer.body)
+        check_route(topic, route)
+        return route
 
     async def masters(self, cluster: str) -> dict[str, str]:
         """Addresses of the masters of a cluster by broker name. Raises UnknownCluster (ADM-07)."""

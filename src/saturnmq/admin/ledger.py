@@ -75,6 +75,8 @@ async def _brokers(client: RemotingClient, name_servers: str, group: str) -> lis
         if group not in known:
             names = ", ".join(sorted(known)) or "none"
             raise ConfigError(f"-g {group}: no broker of that name at NameServer {address}; registered are: {names}")
+        if not known[group].broker_addrs:
+            raise ConfigError(f"-g {group}: NameServer {address} has no address of a member")
         return [broker for _, broker in sorted(known[group].broker_addrs.items())]
     raise ConnectionError("; ".join(problems) or f"-n {name_servers!r} names no NameServer")
 

@@ -26,7 +26,7 @@ class NameServers:
         found = {}
         for address in self._connection.name_servers:
             answer = await self._connection.read(address, RequestCode.GET_NAMESRV_CONFIG, main_port=True)
-            found[address] = parse_properties((answer.body or b"").decode())
+            found[address] = parse_properties((answer.body or b"").decode(errors="replace"))
         return found
 
     async def update_configuration(self, key: str, value: str) -> None:

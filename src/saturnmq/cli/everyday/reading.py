@@ -157,7 +157,7 @@ class TopicReader:
             before = queue.offset
             result = await self._pull(queue)
             queue.messages.extend(self._passed(result))
-            if result.status is PullStatus.NO_NEW_MESSAGE or queue.offset == before:
+            if result.status is PullStatus.NO_NEW_MESSAGE or queue.offset <= before:
                 return
 
     async def _pull(self, queue: _Queue, wait: float = 0.0) -> PullResult:

@@ -45,11 +45,11 @@ async def print_topic(call: Call) -> None:
         offset = low
         while offset < high:
             result = await puller.pull(queue, offset, expression=options.text("s", "*"))
-            offset = result.next_offset
+            before, offset = offset, result.next_offset
             status = _STATUS[result.status]
             if result.status is PullStatus.FOUND:
                 _print(call, result, charset if shows_body else None)
-            elif result.status is PullStatus.NO_MATCHED_MESSAGE:
+            elif result.status is PullStatus.NO_MATCHED_MESSAGE and offset > before:
                 call.out.line(f"{queue_text(queue)} no matched msg. status={status}, offset={offset}")
             else:
                 call.out.line(f"{queue_text(queue)} print msg finished. status={status}, offset={offset}")
@@ -69,8 +69,8 @@ async def print_queue(call: Call) -> None:
     tags: Counter[str] = Counter()
     while offset < high:
         result = await puller.pull(queue, offset, expression=options.text("s", "*"))
-        offset = result.next_offset
-        if result.status in _ENDS:
+        before, offset = offset, result.next_offset
+        if result.status in _ENDS or offset <= before:
             break
         tags.update(message.tag for message in result.messages() if message.tag and message.tag.strip())
         if shows:
@@ -181,12 +181,12 @@ async def _consume_until(call: Call, group: str, queue: MessageQueue, low: int, 
     offset = low
     while offset <= high:
         result = await puller.pull(queue, offset, max_count=high - offset + 1)
-        offset = result.next_offset
+        before, offset = offset, result.next_offset
         status = _STATUS[result.status]
         if result.status is PullStatus.FOUND:
             call.out.line("Consume ok")
             _print(call, result, "UTF-8")
-        elif result.status is PullStatus.NO_MATCHED_MESSAGE:
+        elif result.status is PullStatus.NO_MATCHED_MESSAGE and offset > before:
             call.out.line(f"{queue_text(queue)} no matched msg. status={status}, offset={offset}")
         else:
             call.out.line(f"{queue_text(queue)} print msg finished. status={status}, offset={offset}")

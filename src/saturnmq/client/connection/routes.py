@@ -50,7 +50,7 @@ def build_route(topic: str, data: TopicRouteData) -> Route:
 
     Raises BodyError if the answer claims more than QUEUES_MAX queues, before any of them is created.
     """
-    _check_queues(topic, data)
+    check_route(topic, data)
     addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     write: list[MessageQueue] = []
     read: list[MessageQueue] = []
@@ -65,7 +65,7 @@ def build_route(topic: str, data: TopicRouteData) -> Route:
     return Route(topic, tuple(write), tuple(read), addresses)
 
 
-def _check_queues(topic: str, data: TopicRouteData) -> None:
+def check_route(topic: str, data: TopicRouteData) -> None:
     """Check the number of queues per broker and of the whole topic, and of broker addresses. Raises BodyError."""
     addresses = sum(len(broker.broker_addrs) for broker in data.broker_datas)
     if addresses > ADDRESSES_MAX:

@@ -312,6 +312,11 @@ class Puller:
         result = pull_result(answer, queue, wanted.tags, self._namespace)
         if result is None:
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
+        if result.status is PullStatus.FOUND and result.next_offset <= offset:
+            raise HeaderError(
+                f"pull answer of {queue.broker_name} has messages, but nextBeginOffset={result.next_offset} does not follow "
+                f"offset {offset}"
+            )
         self._answered(wire, result)
         return result
 
