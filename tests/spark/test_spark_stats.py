@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from saturnmq import CallTimeout, Outgoing
+from saturnmq.history.file import History, Sample, Series
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
 from saturnmq.spark.pipelines import collect, lake, stats
@@ -152,6 +153,40 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
     made = source.reader(source.schema())
     alerts = [json.loads(row["body"]) for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
     assert {(a["rule"], a["state"]) for a in alerts[:2]} == {("behind", "firing"), ("stuck", "firing")}
+
+
+@pytest.mark.spark
+@pytest.mark.spec("EXP-05")
+def test_stats_reads_a_history_file_once_and_then_what_is_new(spark: Any, tmp_path: Path) -> None:
+    path, start = tmp_path / "history.db", NOON_MS // 1000
+    topic, dead = (Series("topic", "c", topic=name) for name in ("orders", "%DLQ%g"))
+    group, broker = Series("group", "c", topic="orders", group="g"), Series("broker", "c", broker="b:0")
+
+    def minutes(numbers: range) -> None:
+        with History(path) as history:
+            for n in numbers:
+                values = [
+                    Sample(topic, n * 10, 5),
+                    Sample(group, n * 8, n * 2),
+                    Sample(dead, n, n),
+                    Sample(broker, 9, 9),
+                ]
+                history.record(start + n * 60, values)
+
+    conf = stats.StatsConf(lake=str(tmp_path / "lake"), mode="history", history=path, alert_topic=None)
+    with pytest.raises(ConfigError, match="saturnmq collect"):
+        stats.run(spark, conf, quietly)
+    minutes(range(90))
+    assert stats.run(spark, conf, quietly).rows_in == 180
+    assert stats.run(spark, conf, quietly).rows_in == 0
+    minutes(range(90, 100))
+    last = stats.run(spark, conf, quietly)
+    assert (last.rows_in, last.lag) == (20, 198)
+    rows = lake.head(spark, conf.table("stats_1m"), 1000)
+    assert sum(row["msgs"] for row in rows if not row["group"]) == 990
+    assert sum(row["msgs"] for row in rows if row["group"] == "g") == 99 * 8
+    assert sum(row["fail"] for row in rows) == 99
+    assert {row["broker_name"] for row in rows} == {"c"} and {row["topic"] for row in rows} == {"orders"}
 
 
 @pytest.mark.spec("PIP-11")

@@ -224,6 +224,20 @@ class History:
         ).fetchall()
         return _points(rows)
 
+    def first_at(self, since: int) -> int | None:
+        """The time of the earliest sample at or after since, Unix seconds; None if there is none."""
+        (at,) = self._db.execute("SELECT min(at) FROM samples WHERE at >= ?", (since,)).fetchone()
+        return None if at is None else int(at)
+
+    def samples(self, since: int, until: int) -> list[tuple[int, Sample]]:
+        """All samples with since <= at < until, with their times, oldest first; about as many a minute as there are series."""
+        rows = self._db.execute(
+            "SELECT at, kind, cluster, broker, topic, consumer_group, total, level FROM samples "
+            "JOIN series ON series.id = samples.series WHERE at >= ? AND at < ? ORDER BY at, series.id",
+            (since, until),
+        )
+        return [(at, Sample(Series(*names), total, level)) for at, *names, total, level in rows]
+
 
 def _whole(number: int) -> int:
     """The number within SQLite's 64 bits."""

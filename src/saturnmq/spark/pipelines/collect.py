@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from saturnmq.history.file import Sample
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, TopicList
 from saturnmq.protocol.bodies.admin import BrokerStatsData, ConsumeStats, GroupList, TopicStatsTable
 from saturnmq.protocol.codes import DLQ_PREFIX, RequestCode, ResponseCode
@@ -85,6 +87,29 @@ def decode_tick(text: bytes) -> Tick:
 def encode_tick(tick: Tick) -> bytes:
     """Return a tick as JSON."""
     return json.dumps(asdict(tick)).encode()
+
+
+def ticks_of(samples: Sequence[tuple[int, Sample]]) -> list[Tick]:
+    """Return the ticks of samples of a history file with their times (Unix seconds); none of brokers and of system topics.
+
+    The history sums topics over brokers: broker_name is the cluster. It has neither bytes nor the age of a lag.
+    """
+    dead = {
+        (at, s.series.cluster, s.series.topic): s.total for at, s in samples if s.series.topic.startswith(DLQ_PREFIX)
+    }
+    return [
+        Tick(
+            at * 1000,
+            s.series.topic,
+            s.series.group,
+            s.series.cluster,
+            s.total,
+            lag=round(s.level) if s.series.group else 0,
+            fail=dead.get((at, s.series.cluster, DLQ_PREFIX + s.series.group), 0) if s.series.group else 0,
+        )
+        for at, s in samples
+        if s.series.topic and not is_system_topic(s.series.topic)
+    ]
 
 
 def collect(options: Connection, now_ms: int) -> list[Tick]:

@@ -1,10 +1,11 @@
 """Throughput and lag by minute, hour and day, and alerts.
 
 In: with --mode poll the brokers are queried; polling is what builds up a history. With --mode topic ticks are read from a
-topic, as the JSON that `collect` writes. Out: stats_ticks and, with --mode poll, stats_brokers (their runtime information),
-both append-only; stats_1m, stats_1h, stats_1d and alerts, rebuilt from all ticks: late or duplicate ticks change nothing. Ticks
-hold monotonic counters, so a missed tick loses nothing either. An alert fires once when its value reaches one threshold, and
-clears once when the value falls to the other.
+topic, as the JSON that `collect` writes, and with --mode history from the file of `saturnmq collect`, without a broker; give
+each lake one mode. Out: stats_ticks and, with --mode poll, stats_brokers (their runtime information), both append-only;
+stats_1m, stats_1h, stats_1d and alerts, rebuilt from all ticks: late or duplicate ticks change nothing. Ticks hold monotonic
+counters, so a missed tick loses nothing either. An alert fires once when its value reaches one threshold, and clears once when
+the value falls to the other.
 
 Requirements: PIP-11, EXP-04, EXP-05.
 """
@@ -24,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
+from saturnmq.history.file import History
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
 from saturnmq.spark.pipelines import SUMMARIES, collect, lake, report, running
@@ -48,15 +50,17 @@ DEFAULT_RULES: Final = (
     ("dead letters", "fail", 1.0, 0.0),
 )
 ROWS_MAX: Final = 100_000
+HISTORY_SECONDS: Final = 3600  # of a history file are read and stored at once
 _WHO: Final = ("topic", "group", "broker_name")
 
 
 @dataclass(frozen=True)
 class StatsConf(Conf):
-    """rules: (rule, metric, fire, clear). alert_topic: topic that alerts are sent to, None for none."""
+    """rules: (rule, metric, fire, clear). alert_topic: topic that alerts are sent to, None for none. history: a history file."""
 
     mode: str = "poll"
     topic: str = "SATURN_STATS"
+    history: Path | None = None
     rules: tuple[tuple[str, str, float, float], ...] = DEFAULT_RULES
     alert_topic: str | None = None
     publish: bool = False
@@ -139,6 +143,22 @@ def poll(spark: SparkSession, conf: StatsConf) -> int:
     return len(ticks)
 
 
+def from_history(spark: SparkSession, conf: StatsConf) -> int:
+    """Store the samples of the history file that are newer than all ticks; return the number of ticks. Raises ConfigError."""
+    if conf.history is None or not conf.history.is_file():
+        raise ConfigError(f"option --history={conf.history}: is no file; saturnmq collect writes one")
+    last = ticks_of(spark, conf).agg(f.unix_seconds(f.max("ts"))).first()
+    since, count = (last[0] + 1 if last and last[0] is not None else 0), 0
+    with History(conf.history) as history:
+        while (first := history.first_at(since)) is not None:
+            since = first - first % HISTORY_SECONDS + HISTORY_SECONDS
+            ticks = collect.ticks_of(history.samples(first, since))
+            if ticks:
+                lake.write_part(frame_of(spark, ticks), conf.table("stats_ticks"), first * 1000)
+            count += len(ticks)
+    return count
+
+
 def frame_of(
     spark: SparkSession, entries: Sequence[collect.Tick | collect.RuntimeInfo], columns: str = TICKS
 ) -> DataFrame:
@@ -206,7 +226,10 @@ def run(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Out
 def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
     """Store new ticks, then write the tables, the alerts and the report."""
     step("asking brokers" if conf.mode == "poll" else "reading ticks")
-    count = poll(spark, conf) if conf.mode == "poll" else ingest(spark, conf, step)
+    if conf.mode == "poll":
+        count = poll(spark, conf)
+    else:
+        count = from_history(spark, conf) if conf.mode == "history" else ingest(spark, conf, step)
     bad = lake.count(spark, conf.table("stats_ticks_bad"))
     conf.check_bad(bad, "stats_ticks_bad")
     fresh = tables(spark, conf, step)
@@ -269,8 +292,12 @@ def options(p: argparse.ArgumentParser) -> None:
     """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument(
-        "--mode", choices=["poll", "topic"], default="poll", help="ask brokers, or read ticks (default poll)"
+        "--mode",
+        choices=["poll", "topic", "history"],
+        default="poll",
+        help="ask brokers, or read ticks from a topic or a history file (default poll)",
     )
+    p.add_argument("--history", metavar="FILE", type=Path, help="with --mode history: the collector's file")
     p.add_argument("--topic", default="SATURN_STATS", help="topic of ticks (default %(default)s)")
     p.add_argument("--publish", action="store_true", help="with --mode poll: also send the ticks to the topic")
     p.add_argument("--rules", metavar="FILE", help="alert rules, a JSON list of rule, metric, fire, clear")
@@ -286,14 +313,18 @@ def options(p: argparse.ArgumentParser) -> None:
 def conf_of(args: argparse.Namespace) -> StatsConf:
     """Build the configuration from the command line. Raises ConfigError."""
     rules = read_rules(args.rules) if args.rules else DEFAULT_RULES
-    return StatsConf(**running.common(args), mode=args.mode, topic=args.topic, rules=rules, alert_topic=args.alert_topic,
-                     publish=args.publish)  # fmt: skip
+    return StatsConf(**running.common(args), mode=args.mode, topic=args.topic, history=args.history, rules=rules,
+                     alert_topic=args.alert_topic, publish=args.publish)  # fmt: skip
 
 
 PIPELINE: Final = Pipeline(
     "stats",
     SUMMARIES["stats"],
-    {"brokers": "with --mode poll: their counters and runtime information", "TOPIC": "with --mode topic: ticks"},
+    {
+        "brokers": "with --mode poll: their counters and runtime information",
+        "TOPIC": "with --mode topic: ticks",
+        "FILE": "with --mode history: the samples of `saturnmq collect`; the column broker_name holds the cluster",
+    },
     {
         "stats_ticks": TICKS,
         "stats_brokers": BROKERS,
