@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from saturnmq.admin import ledger
 from saturnmq.admin.brokers import Brokers, BrokerState
 from saturnmq.admin.connection import AdminConnection
+from saturnmq.admin.listings import LARGE_BYTES, decoded
 from saturnmq.admin.offsets import Offsets
 from saturnmq.admin.topics import Topics
 from saturnmq.net import RemotingClient
-from saturnmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from saturnmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import BodyError, ConfigError
 from saturnmq.protocol.frames.command import Command
@@ -69,3 +71,17 @@ def test_group_without_addresses_is_a_named_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(RemotingClient, "invoke", answer)
     with pytest.raises(ConfigError, match=r"-g g: NameServer 127\.0\.0\.1:1 has no address"):
         asyncio.run(ledger.group_status("127.0.0.1:1", "g"))
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_large_answer_is_decoded_beside_the_event_loop(large: bool) -> None:
+    threads: list[int] = []
+
+    class Seen(TopicList):
+        @classmethod
+        def decode(cls, data: bytes | None, *, budget: int = 0) -> Any:
+            threads.append(threading.get_ident())
+            return cls([])
+
+    asyncio.run(decoded(Seen, b" " * (LARGE_BYTES if large else LARGE_BYTES - 1)))
+    assert (threads == [threading.get_ident()]) is not large

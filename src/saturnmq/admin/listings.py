@@ -7,10 +7,12 @@ Requirements: ADM-09.
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Final, TypeVar
 
 from saturnmq.admin.connection import AdminConnection
 from saturnmq.protocol.bodies import (
+    Body,
     ConsumeStats,
     GroupList,
     KVTable,
@@ -23,18 +25,31 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.headers.messaging import GetConsumeStats, GetTopicStatsInfo, QueryTopicConsumeByWho
 
 SLOW: Final = 3  # times the timeout: requests for which a broker reads the store or asks a client
+LARGE_BYTES: Final = 256 * 1024  # a body of this size takes some 20 ms to decode
+
+B = TypeVar("B", bound=Body)
+
+
+async def decoded(kind: type[B], body: bytes | None) -> B:
+    """The decoded body of an answer; a large one is decoded in a thread. Raises BodyError.
+
+    A hostile broker's 12 MB would otherwise hold up the pages of the console for seconds.
+    """
+    if body is None or len(body) < LARGE_BYTES:
+        return kind.decode(body)
+    return await asyncio.to_thread(kind.decode, body)
 
 
 async def runtime_values(connection: AdminConnection, address: str) -> dict[str, str]:
     """Runtime information of a broker (28), by key."""
     answer = await connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    return KVTable.decode(answer.body).table
+    return (await decoded(KVTable, answer.body)).table
 
 
 async def topic_table(connection: AdminConnection, address: str, *, timeout_ms: int | None = None) -> TopicConfigTable:
     """Configurations of all topics of a broker, with the version of the table (21)."""
     answer = await connection.read(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms=timeout_ms)
-    return TopicConfigTable.decode(answer.body)
+    return await decoded(TopicConfigTable, answer.body)
 
 
 async def group_table(
@@ -42,13 +57,13 @@ async def group_table(
 ) -> SubscriptionGroupTable:
     """Configurations of all groups of a broker, with the version of the table (201)."""
     answer = await connection.read(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms=timeout_ms)
-    return SubscriptionGroupTable.decode(answer.body)
+    return await decoded(SubscriptionGroupTable, answer.body)
 
 
 async def topic_offsets(connection: AdminConnection, address: str, topic: str) -> TopicStatsTable:
     """Offsets of the queues of a topic on a broker (202)."""
     answer = await connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo(topic=topic))
-    return TopicStatsTable.decode(answer.body)
+    return await decoded(TopicStatsTable, answer.body)
 
 
 async def group_offsets(
@@ -57,19 +72,18 @@ async def group_offsets(
     """Offsets of a group by queue on a broker (208), of all its topics or of one."""
     header = GetConsumeStats(consumer_group=group, topic=topic)
     timeout_ms = connection.timeout_ms * SLOW
-    return ConsumeStats.decode(
-        (await connection.read(address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=timeout_ms)).body
-    )
+    answer = await connection.read(address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=timeout_ms)
+    return await decoded(ConsumeStats, answer.body)
 
 
 async def topic_groups(connection: AdminConnection, address: str, topic: str) -> list[str]:
     """Groups that consume a topic, as a broker knows them (300)."""
     header = QueryTopicConsumeByWho(topic=topic)
     answer = await connection.read(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-    return GroupList.decode(answer.body).group_list
+    return (await decoded(GroupList, answer.body)).group_list
 
 
 async def topic_names(connection: AdminConnection) -> list[str]:
     """Names of all topics that the NameServer knows (206), in its order."""
     answer = await connection.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    return TopicList.decode(answer.body).topic_list
+    return (await decoded(TopicList, answer.body)).topic_list
