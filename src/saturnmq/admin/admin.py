@@ -22,6 +22,8 @@ from saturnmq.admin.name_servers import NameServers
 from saturnmq.admin.offsets import Offsets
 from saturnmq.admin.statistics import Statistics
 from saturnmq.admin.topics import Topics
+from saturnmq.admin.traces import Traces
+from saturnmq.admin.waiting import Waiting
 
 
 class Admin:
@@ -55,6 +57,8 @@ class Admin:
         self.name_servers = NameServers(self.connection)
         self.messages = Messages(self.connection)
         self.dead_letters = DeadLetters(self.connection)
+        self.traces = Traces(self.connection)
+        self.waiting = Waiting(self.connection)
         self.offsets = Offsets(self.connection)
         self.clients = Clients(self.connection)
         self.statistics = Statistics(self.connection)

@@ -41,14 +41,19 @@ from saturnmq.admin.statistics import Statistics as AsyncStatistics
 from saturnmq.admin.statistics import TopicFlow
 from saturnmq.admin.topics import TopicStatistics, TopicUse
 from saturnmq.admin.topics import Topics as AsyncTopics
+from saturnmq.admin.traces import MessageTrace
+from saturnmq.admin.traces import Traces as AsyncTraces
+from saturnmq.admin.waiting import DelayLevel, Undecided
+from saturnmq.admin.waiting import Waiting as AsyncWaiting
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.sync.portal import portal as _portal
 from saturnmq.protocol.bodies import AclConfig, BrokerStatsData, Connection, ConsumeMessageDirectlyResult, ConsumeStats, ConsumeStatsList, ConsumerConnection, ConsumerRunningInfo, MessageQueue, PlainAccessConfig, ProducerInfo, QueueData, SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.offsets import QueueOffset
 
-__all__ = ["Accounts", "Admin", "Brokers", "Clients", "DeadLetters", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics"]
+__all__ = ["Accounts", "Admin", "Brokers", "Clients", "DeadLetters", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics", "Traces", "Waiting"]
 
 
 class Topics:
@@ -370,6 +375,35 @@ class DeadLetters:
         return _portal.run("DeadLetters.resend", lambda: self._inner.resend(group, message))
 
 
+class Traces:
+    """saturnmq.admin.traces.Traces without `await`."""
+
+    def __init__(self, inner: AsyncTraces) -> None:
+        self._inner = inner
+
+    def find(self, text: str, topic: str = TRACE_TOPIC) -> list[MessageTrace]:
+        """Traces of the message with this unique id, or of the messages with this key; empty if there is none.
+
+        topic: the trace topic. Messages that are no trace are skipped; of a key, at most MESSAGES_MAX messages are returned.
+        """
+        return _portal.run("Traces.find", lambda: self._inner.find(text, topic))
+
+
+class Waiting:
+    """saturnmq.admin.waiting.Waiting without `await`."""
+
+    def __init__(self, inner: AsyncWaiting) -> None:
+        self._inner = inner
+
+    def transactions(self, broker_name: str) -> Undecided:
+        """Half messages of a broker without a commit or rollback: at most HALVES_MAX are looked at."""
+        return _portal.run("Waiting.transactions", lambda: self._inner.transactions(broker_name))
+
+    def delays(self, address: str, broker_name: str) -> list[DelayLevel]:
+        """The levels of a broker that have waiting messages."""
+        return _portal.run("Waiting.delays", lambda: self._inner.delays(address, broker_name))
+
+
 class Offsets:
     """saturnmq.admin.offsets.Offsets without `await`."""
 
@@ -540,6 +574,8 @@ class Admin:
         self.name_servers = NameServers(self._inner.name_servers)
         self.messages = Messages(self._inner.messages)
         self.dead_letters = DeadLetters(self._inner.dead_letters)
+        self.traces = Traces(self._inner.traces)
+        self.waiting = Waiting(self._inner.waiting)
         self.offsets = Offsets(self._inner.offsets)
         self.clients = Clients(self._inner.clients)
         self.statistics = Statistics(self._inner.statistics)

@@ -30,6 +30,8 @@ from saturnmq.console import (
     search,
     servers,
     tail,
+    traces,
+    waiting,
 )
 from saturnmq.console.context import Services, changing, viewing
 from saturnmq.console.login import Login
@@ -60,6 +62,8 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
         "/search": (search.form, "viewer"),
         "/search/{id}": (search.show, "viewer"),
         "/search/{id}/download": (search.download, "viewer"),
+        "/traces": (traces.show, "viewer"),
+        "/waiting": (pages.of_state(waiting.show), "viewer"),
         "/accounts": (pages.of_state(accounts.listing), "admin"),
         "/ledger": (pages.of_state(ledger.groups), "viewer"),
         "/ledger/{name}": (pages.of_state(ledger.group), "viewer"),

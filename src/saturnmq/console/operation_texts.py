@@ -96,4 +96,30 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "health_checks": ("Health checks", "健康检查"),
     "check_cluster": ("Every broker answers", "所有节点均有响应"),
     "check_one_broker": ("Topics on one broker only", "仅位于单个节点的主题"),
+    # ---- traces
+    "traces": ("Traces", "轨迹"),
+    "id_or_key": ("Message id or key", "消息 ID 或业务键"),
+    "trace_topic": ("Trace topic", "轨迹主题"),
+    "no_trace": (
+        "There is no trace. Clients send one if their trace is switched on.",
+        "没有轨迹。客户端需开启轨迹功能。",
+    ),
+    "stored_at": ("Broker", "存储节点"),
+    "begin": ("Begin", "开始"),
+    "end": ("End", "结束"),
+    "checked": ("transaction check", "事务回查"),
+    "decided": ("transaction end", "事务结束"),
+    # ---- transactions and delays
+    "waiting": ("Held back", "待处理消息"),
+    "undecided": ("Transactions without a decision", "未决事务"),
+    "not_exact": (
+        "The decisions cannot be read from every broker: messages decided since its last round of checks are listed, too.",
+        "部分节点不允许读取决定记录:自上一轮回查以来已决的消息也会列出。",
+    ),
+    "age": ("Age", "已等待"),
+    "checks": ("Checks", "回查次数"),
+    "delayed": ("Delayed messages", "延时消息"),
+    "level": ("Level", "级别"),
+    "delay": ("Delay", "延时"),
+    "next_due": ("Next delivery", "下次投递"),
 }

@@ -1,0 +1,51 @@
+"""The page of message traces: by message id or key, drawn as a time line.
+
+Requirements: CON-10.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from saturnmq.admin.traces import MessageTrace
+from saturnmq.console.context import Page
+from saturnmq.console.timeline import Bar, time_line
+from saturnmq.protocol.codes import TRACE_TOPIC
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.names import topic_problem
+
+
+async def show(request: Request, page: Page) -> Response:
+    """Traces of one message, or of all with a key."""
+    query = request.query_params
+    topic, wanted = query.get("topic", "").strip() or TRACE_TOPIC, query.get("q", "").strip()
+    problem = topic_problem(topic)
+    if problem:
+        raise ConfigError(problem)
+    found = await page.services.admin.traces.find(wanted, topic) if wanted else []
+    return page.render(
+        "traces.html",
+        topic=topic,
+        wanted=wanted,
+        found=[(trace, time_line(trace.message_id, bars(page, trace))) for trace in found],
+    )
+
+
+def bars(page: Page, trace: MessageTrace) -> list[Bar]:
+    """The steps of a message: sends, ends of its transaction, deliveries by group."""
+    steps = []
+    for sent in trace.sends:
+        record = sent.record
+        cost_ms = getattr(record, "cost_ms", 0)
+        label = f"{page.text('sent')}: {record.group} {sent.client_host}"
+        failed = not getattr(record, "success", True)
+        steps.append(Bar(label, "send", record.timestamp_ms, record.timestamp_ms + cost_ms, failed))
+    for sent in trace.transactions:
+        label = f"{getattr(sent.record, 'state', '')}: {sent.record.group} {sent.client_host}"
+        steps.append(Bar(label, "transaction", sent.record.timestamp_ms, sent.record.timestamp_ms))
+    for group, many in trace.groups.items():
+        for one in many:
+            label = f"{page.text('received')}: {group} {one.client_host}"
+            steps.append(Bar(label, "consume", one.begin_ms, one.end_ms, one.success is False))
+    return steps

@@ -1,0 +1,97 @@
+# ruff: noqa: SIM117 - separate nested blocks for server, client and the objects created from it
+"""Traces as a time line, half messages without a decision, delayed messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from browsing import name_server, run
+
+from saturnmq import Client
+from saturnmq.admin.traces import MISSING, graphs
+from saturnmq.client.trace.records import EndTransaction, MessageType, Pub, SubAfter, SubBefore
+from saturnmq.console.timeline import Bar, time_line
+from saturnmq.testing import EmbeddedBroker
+from waiting import POLL_SECONDS
+
+Open = Callable[..., Any]
+HOSTILE = "<b>\u202e"
+SENT = Pub(1000, "r", "p", "orders", "ID", None, "k-1", "h:1", 3, 20, MessageType.NORMAL, None, True)
+BEFORE = SubBefore(1100, "r", "g", "R1", "ID", 0, "k-1")
+AFTER = SubAfter("R1", "ID", 30, True, "k-1", timestamp_ms=1130, group="g")
+
+
+@pytest.mark.spec("CON-10")
+def test_deliveries_are_paired_by_request_and_missing_records_are_minus_1() -> None:
+    end = EndTransaction(1050, "r", "p", "orders", "ID", None, "k-1", "h:1", MessageType.COMMIT, None, "COMMIT", True)
+    alone = SubAfter("R2", "ID", 7, False, None, group="g")
+    begun = SubBefore(1200, "r", "g2", "R3", "ID", 2, None)
+    other = SubBefore(1200, "r", "g", "R4", "OTHER", 0, None)
+    records = [(one, "10.0.0.1") for one in (AFTER, SENT, BEFORE, end, alone, begun, other)]
+    (trace,) = graphs("ID", records)
+    assert (len(trace.sends), len(trace.transactions), list(trace.groups)) == (1, 1, ["g", "g2"])
+    first, second = trace.groups["g"]
+    assert (first.begin_ms, first.end_ms, first.cost_ms, first.success) == (1100, 1130, 30, True)
+    assert (second.begin_ms, second.end_ms, second.cost_ms, second.retry_times) == (MISSING, MISSING, 7, MISSING)
+    (third,) = trace.groups["g2"]
+    assert (third.begin_ms, third.end_ms, third.cost_ms, third.success) == (1200, MISSING, MISSING, None)
+    assert [one.message_id for one in graphs("k-1", records)] == ["ID"] and graphs("none", records) == []
+
+
+def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:
+    drawing = str(time_line(HOSTILE, [Bar(HOSTILE, "send", 1000, -1), Bar("b", "consume", -1, 2000, True)]))
+    assert "<b>" not in drawing and "\u202e" not in drawing and drawing.count("<rect") == 2
+    assert 'class="consume failed"' in drawing and "style" not in drawing and "+1000 ms" in drawing
+    assert time_line("none", [Bar("c", "send", -1, -1)]) == ""
+
+
+@pytest.mark.spec("CON-10")
+def test_trace_of_a_message_is_drawn_by_id_and_by_key(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server:
+            async with Client.from_url(server.url, trace=True) as client:
+                async with client.producer("orders-p") as out:
+                    sent = await out.send("orders", b"x", keys=["k-1"])
+                async with client.consumer("billing", start="first") as inbox:
+                    await inbox.subscribe("orders")
+                    await (await inbox.recv(30)).ack()
+            async with console(name_server(server)) as one:
+                await one.log_in()
+                async with asyncio.timeout(30):
+                    while "billing" not in (page := (await one.browser.get(f"/traces?q={sent.message_id}")).text):
+                        await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
+                assert page.count("<rect") == 2 and "<td>orders-p</td><td>orders</td>" in page
+                by_key = (await one.browser.get("/traces?q=k-1&topic=RMQ_SYS_TRACE_TOPIC")).text
+                assert sent.message_id in by_key and by_key.count("<rect") == 2
+                assert "There is no trace." in (await one.browser.get("/traces?q=none")).text
+                assert (await one.browser.get("/traces?q=x&topic=a%20b")).status_code == 502
+
+    run(work)
+
+
+def test_undecided_transactions_and_delayed_messages_are_listed(console: Open) -> None:
+    async def unknown(message: Any) -> None:
+        return None
+
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+            async with client.producer("orders-p", check=unknown) as out:
+                await out.send("orders", b"x")
+                await out.send("orders", b"x", delay=timedelta(hours=2))
+                async with out.transaction("orders", b"half") as half:
+                    async with console(name_server(server)) as one:
+                        await one.log_in()
+                        await one.services.state.refresh()
+                        page = (await one.browser.get("/waiting")).text
+            assert (
+                page.count("<td>orders-p</td>") == 1 and half.message_id in page and "decisions cannot be read" in page
+            )
+            level = r'<td class="n">18</td><td class="n">2 h 0 min</td><td class="n">1</td><td>2\d{3}-[^<]+</td><td>orders</td>'
+            assert re.search(level, page), page
+
+    run(work)
