@@ -33,7 +33,7 @@ from saturnmq.console import (
     traces,
     waiting,
 )
-from saturnmq.console.context import Services, changing, viewing
+from saturnmq.console.context import Handler, Services, changing, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
 from saturnmq.tasks import cancel
@@ -41,64 +41,66 @@ from saturnmq.tasks import cancel
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]", "::1")
 STATIC: Final = Path(__file__).parent / "static"
 
+# Pages: path, handler, role that may see it.
+PAGES: Final[dict[str, tuple[Handler, str]]] = {
+    "/": (pages.of_state(pages.overview), "viewer"),
+    "/brokers": (pages.of_state(pages.brokers), "viewer"),
+    "/brokers/{address}": (pages.of_state(pages.broker), "viewer"),
+    "/topics": (pages.of_state(pages.topics), "viewer"),
+    "/topics/{cluster}/{name}": (pages.of_state(pages.topic), "viewer"),
+    "/groups": (pages.of_state(pages.groups), "viewer"),
+    "/groups/{cluster}/{name}/reset": (actions.preview_reset, "operator"),
+    "/groups/{cluster}/{name}": (pages.of_state(pages.group), "viewer"),
+    "/messages": (messages.search, "viewer"),
+    "/messages/{topic}/{id}": (messages.show, "viewer"),
+    "/dead-letters": (pages.of_state(dead_letters.groups), "viewer"),
+    "/dead-letters/{name}": (dead_letters.listing, "viewer"),
+    "/dead-letters/{name}/export/{kind}": (dead_letters.export, "viewer"),
+    "/search": (search.form, "viewer"),
+    "/search/{id}": (search.show, "viewer"),
+    "/search/{id}/download": (search.download, "viewer"),
+    "/traces": (traces.show, "viewer"),
+    "/waiting": (pages.of_state(waiting.show), "viewer"),
+    "/accounts": (pages.of_state(accounts.listing), "admin"),
+    "/ledger": (pages.of_state(ledger.groups), "viewer"),
+    "/ledger/{name}": (pages.of_state(ledger.group), "viewer"),
+    "/ledger/{name}/transfer": (pages.of_state(ledger.preview_transfer), "admin"),
+    "/producers": (pages.of_state(servers.producers), "viewer"),
+    "/name-servers": (servers.name_servers, "viewer"),
+    "/audit": (pages.audit_log, "admin"),
+}
+# Changes: path, action in the audit log, handler, role that may make it.
+CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
+    "/do/message": ("send", messages.send, "operator"),
+    "/do/dead-letters/resend": ("resend", dead_letters.resend, "operator"),
+    "/do/message/consume": ("consume", direct.consume, "operator"),
+    "/do/search": ("search", search.start, "viewer"),
+    "/do/search/cancel": ("search_cancel", search.cancel, "viewer"),
+    "/do/tail": ("tail", tail.start, "viewer"),
+    "/do/analysis": ("analysis", analysis.start, "viewer"),
+    "/do/group/reset": ("reset", actions.reset, "operator"),
+    "/do/account": ("account", accounts.put, "admin"),
+    "/do/account/delete": ("account_delete", accounts.delete, "admin"),
+    "/do/account/white": ("white_list", accounts.white_list, "admin"),
+    "/do/ledger/transfer": ("ledger_transfer", ledger.transfer, "admin"),
+    "/do/name-servers": ("name_servers", servers.switch, "admin"),
+    "/do/topic": ("topic", actions.put_topic, "operator"),
+    "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
+}
+
 
 def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: bool = False) -> Starlette:
     """The application. hosts: names under which browsers may ask for it; secure: it is served over TLS."""
     login = Login(services, secure=secure)
-    shown = {
-        "/": (pages.of_state(pages.overview), "viewer"),
-        "/brokers": (pages.of_state(pages.brokers), "viewer"),
-        "/brokers/{address}": (pages.of_state(pages.broker), "viewer"),
-        "/topics": (pages.of_state(pages.topics), "viewer"),
-        "/topics/{cluster}/{name}": (pages.of_state(pages.topic), "viewer"),
-        "/groups": (pages.of_state(pages.groups), "viewer"),
-        "/groups/{cluster}/{name}/reset": (actions.preview_reset, "operator"),
-        "/groups/{cluster}/{name}": (pages.of_state(pages.group), "viewer"),
-        "/messages": (messages.search, "viewer"),
-        "/messages/{topic}/{id}": (messages.show, "viewer"),
-        "/dead-letters": (pages.of_state(dead_letters.groups), "viewer"),
-        "/dead-letters/{name}": (dead_letters.listing, "viewer"),
-        "/dead-letters/{name}/export/{kind}": (dead_letters.export, "viewer"),
-        "/search": (search.form, "viewer"),
-        "/search/{id}": (search.show, "viewer"),
-        "/search/{id}/download": (search.download, "viewer"),
-        "/traces": (traces.show, "viewer"),
-        "/waiting": (pages.of_state(waiting.show), "viewer"),
-        "/accounts": (pages.of_state(accounts.listing), "admin"),
-        "/ledger": (pages.of_state(ledger.groups), "viewer"),
-        "/ledger/{name}": (pages.of_state(ledger.group), "viewer"),
-        "/ledger/{name}/transfer": (pages.of_state(ledger.preview_transfer), "admin"),
-        "/producers": (pages.of_state(servers.producers), "viewer"),
-        "/name-servers": (servers.name_servers, "viewer"),
-        "/audit": (pages.audit_log, "admin"),
-    }
-    changes = {
-        "/do/logout": ("logout", login.log_out, "viewer"),
-        "/do/message": ("send", messages.send, "operator"),
-        "/do/dead-letters/resend": ("resend", dead_letters.resend, "operator"),
-        "/do/message/consume": ("consume", direct.consume, "operator"),
-        "/do/search": ("search", search.start, "viewer"),
-        "/do/search/cancel": ("search_cancel", search.cancel, "viewer"),
-        "/do/tail": ("tail", tail.start, "viewer"),
-        "/do/analysis": ("analysis", analysis.start, "viewer"),
-        "/do/group/reset": ("reset", actions.reset, "operator"),
-        "/do/account": ("account", accounts.put, "admin"),
-        "/do/account/delete": ("account_delete", accounts.delete, "admin"),
-        "/do/account/white": ("white_list", accounts.white_list, "admin"),
-        "/do/ledger/transfer": ("ledger_transfer", ledger.transfer, "admin"),
-        "/do/name-servers": ("name_servers", servers.switch, "admin"),
-        "/do/topic": ("topic", actions.put_topic, "operator"),
-        "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
-    }
     routes = [
         Route("/login", login.form, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),
         Route("/language", login.language, methods=["POST"]),
         Route("/health", lambda request: PlainTextResponse("ok"), methods=["GET"]),
-        *(Route(path, viewing(services, handler, role), methods=["GET"]) for path, (handler, role) in shown.items()),
+        *(Route(path, viewing(services, handler, role), methods=["GET"]) for path, (handler, role) in PAGES.items()),
         *(
             Route(path, changing(services, action, handler, role), methods=["POST"])
-            for path, (action, handler, role) in changes.items()
+            for path, (action, handler, role) in {"/do/logout": ("logout", login.log_out, "viewer"), **CHANGES}.items()
         ),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]
