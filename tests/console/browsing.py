@@ -37,7 +37,10 @@ class Console:
         return await self.browser.post("/login", data={"user": user, "password": password or self.password})
 
     async def csrf(self) -> str:
-        page = await self.browser.get("/topics")
+        return await self.csrf_of("/topics")
+
+    async def csrf_of(self, path: str) -> str:
+        page = await self.browser.get(path)
         found = re.search(r'name="csrf" value="([^"]+)"', page.text)
         assert found is not None, page.text
         return found[1]

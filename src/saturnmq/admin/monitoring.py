@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -135,7 +136,7 @@ class WebhookListener(MonitorListener):
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"webhook {url!r:.100} must be an http:// or https:// address")
         self._url = url
-        self._post = post or _post
+        self._post = post or post_json
 
     async def undone(self, found: UndoneMessages) -> None:
         if found.total:
@@ -156,12 +157,24 @@ class WebhookListener(MonitorListener):
         await self._post(self._url, json.dumps({"event": event, **fields}).encode())
 
 
-async def _post(url: str, document: bytes) -> None:
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: it could lead to an address that was never configured."""
+
+    def redirect_request(self, *args: object) -> None:
+        return None
+
+
+async def post_json(url: str, document: bytes) -> None:
+    """Post a JSON document to an http or https address, within 10 s. Raises OSError, also for a status other than 2xx."""
     request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310 - as below
 
     def send() -> None:
-        with urllib.request.urlopen(request, timeout=_WEBHOOK_SECONDS):  # noqa: S310 - the scheme is checked
-            pass
+        opener = urllib.request.build_opener(_NoRedirects)
+        try:
+            opener.open(request, timeout=_WEBHOOK_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
     await asyncio.to_thread(send)
 

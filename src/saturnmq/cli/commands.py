@@ -121,6 +121,13 @@ HISTORY: Final = (
             ),
             option("--certificate", type=Path, metavar="FILE", help="TLS certificate, PEM; with --certificate-key"),
             option("--certificate-key", type=Path, metavar="FILE", help="key of the certificate, PEM"),
+            option("--webhook", metavar="URL", default="", help="address to which alarms are posted as JSON"),
+            option("--mail-server", metavar="HOST:PORT", default="", help="SMTP server for alarms; with --mail-to"),
+            option("--mail-to", metavar="ADDRESS,...", default="", help="who gets alarms by e-mail"),
+            option(
+                "--mail-from", metavar="ADDRESS", default="saturnmq@localhost",
+                help="sender of e-mails (default saturnmq@localhost)",
+            ),
             NODE_FILE, TOOLS_YML, SIGNATURE,
         ),
     ),

@@ -9,13 +9,17 @@ import argparse
 import asyncio
 import importlib.util
 import signal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from saturnmq.cli.output import EXIT_DONE, ready, warn
 from saturnmq.protocol.errors import ConfigError
 
+if TYPE_CHECKING:
+    from saturnmq.console.notices import Send
+
 NEEDED: Final = ("starlette", "jinja2", "multipart", "uvicorn")
 USERS_FILE: Final = "users.json"
+ALARMS_FILE: Final = "alarms.json"
 
 
 def run_console(args: argparse.Namespace) -> int:
@@ -29,9 +33,22 @@ def run_console(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def senders_of(args: argparse.Namespace) -> list[Send]:
+    """How alarms are sent, by the options. Raises ConfigError."""
+    from saturnmq.console.notices import mail, webhook
+
+    senders = [webhook(args.webhook)] if args.webhook else []
+    if args.mail_server or args.mail_to:
+        if not (args.mail_server and args.mail_to):
+            raise ConfigError("--mail-server and --mail-to belong together")
+        senders.append(mail(args.mail_server, args.mail_from, args.mail_to))
+    return senders
+
+
 async def _serve(args: argparse.Namespace) -> None:
     from saturnmq.admin import Admin, read_access
     from saturnmq.admin.survey import Surveyor
+    from saturnmq.console.alarms import Alarms, RulesFile
     from saturnmq.console.app import LOCAL_HOSTS, build
     from saturnmq.console.context import Services
     from saturnmq.console.serving import Server
@@ -46,13 +63,14 @@ async def _serve(args: argparse.Namespace) -> None:
     users = Users(folder / USERS_FILE)
     password = await asyncio.to_thread(users.create_first)
     users.find(FIRST_USER)  # a damaged file is an error now, not at the first login
+    alarms = Alarms(RulesFile(folder / ALARMS_FILE), *senders_of(args))
     access = read_access(tools=args.tools_yml, config=args.config, signature=args.signature)
     hosts = (*LOCAL_HOSTS, *(name.strip() for name in args.hosts.split(",") if name.strip()))
     previewing = Admin(args.name_servers, access=access, dry_run=lambda change: None)
     async with Admin(args.name_servers, access=access) as admin, previewing as preview:
         with History(folder / "history.db") as history:
             state = ClusterState(Surveyor(admin.connection))
-            services = Services(admin, preview, state, Sessions(users), history, folder / "audit.log")
+            services = Services(admin, preview, state, Sessions(users), history, folder / "audit.log", alarms=alarms)
             app = build(services, hosts=hosts, secure=secure)
             server = Server(app, host, args.port, certificate=args.certificate, key=args.certificate_key)
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from saturnmq.console import (
     accounts,
     actions,
+    alarm_pages,
     analysis,
     dead_letters,
     direct,
@@ -67,6 +68,7 @@ PAGES: Final[dict[str, tuple[Handler, str]]] = {
     "/ledger/{name}/transfer": (pages.of_state(ledger.preview_transfer), "admin"),
     "/producers": (pages.of_state(servers.producers), "viewer"),
     "/name-servers": (servers.name_servers, "viewer"),
+    "/alarms": (alarm_pages.show, "viewer"),
     "/audit": (pages.audit_log, "admin"),
 }
 # Changes: path, action in the audit log, handler, role that may make it.
@@ -84,6 +86,8 @@ CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
     "/do/account/white": ("white_list", accounts.white_list, "admin"),
     "/do/ledger/transfer": ("ledger_transfer", ledger.transfer, "admin"),
     "/do/name-servers": ("name_servers", servers.switch, "admin"),
+    "/do/alarms": ("alarms", alarm_pages.change, "operator"),
+    "/do/alarms/group": ("alarms_group", alarm_pages.change_group, "operator"),
     "/do/topic": ("topic", actions.put_topic, "operator"),
     "/do/topic/delete": ("topic_delete", actions.delete_topic, "admin"),
 }
@@ -108,10 +112,11 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         work = asyncio.ensure_future(services.state.run())
+        watching = asyncio.ensure_future(services.alarms.run(services.state, services.admin))
         try:
             yield
         finally:
-            await cancel(work)
+            await cancel(work, watching)
             await services.jobs.close()
 
     middleware = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from saturnmq.admin import Admin
+from saturnmq.console.alarms import Alarms
 from saturnmq.console.audit_file import append_line
 from saturnmq.console.charts import line_chart, short
 from saturnmq.console.jobs import Jobs
@@ -52,6 +53,7 @@ class Services:
     history: History | None = None
     audit_file: Path | None = None
     jobs: Jobs = field(default_factory=Jobs)
+    alarms: Alarms = field(default_factory=Alarms)
     refusals: LogLimit = field(default_factory=lambda: LogLimit(interval_seconds=60.0))
 
     def record(self, session: Session | None, peer: str, action: str, target: str, result: str) -> None:

@@ -53,6 +53,7 @@ async def overview(request: Request, page: Page, view: View) -> Response:
         topic_count=len(own),
         charts=charts,
         problem=page.services.state.problem,
+        alarms=list(page.services.alarms.active.values())[:20],
     )
 
 

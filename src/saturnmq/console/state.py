@@ -70,6 +70,13 @@ class ClusterState:
                 return None
         return self._view
 
+    async def recent(self, seconds: float) -> Survey | None:
+        """A survey that is not older, taken now if need be; None if none can be taken."""
+        if self._view is None or self._clock() - self._view.at > seconds:
+            await self.refresh()
+        fresh = self._view is not None and self._clock() - self._view.at <= seconds
+        return self._view.survey if self._view is not None and fresh else None
+
     async def run(self) -> None:
         """Take surveys until cancelled; pauses while no page is viewed."""
         while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from saturnmq.console.alarm_texts import ALARM_TEXTS
 from saturnmq.console.operation_texts import OPERATION_TEXTS
 from saturnmq.console.search_texts import SEARCH_TEXTS
 
@@ -121,6 +122,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "server": ("Cluster state cannot be read: {reason}", "无法读取集群状态:{reason}"),
     **OPERATION_TEXTS,
     **SEARCH_TEXTS,
+    **ALARM_TEXTS,
 }
 
 

@@ -1,0 +1,226 @@
+"""Alarms: findings of a survey, their begin and end, the file of rules, the pages, and what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import socketserver
+import threading
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Times, run
+
+from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
+from saturnmq.console.notices import mail, webhook
+from saturnmq.protocol.errors import ConfigError
+
+Open = Callable[..., Any]
+HOSTILE = '<script>alert("x")</script>\u202e'
+
+
+def survey(*, lag: int = 0, disk: str = "0.1", slave: int = 100, dead: int = 0, problem: str = "") -> Survey:
+    master = BrokerState("C", "b", 0, "h:1", {"commitLogDiskRatio": disk, "commitLogMaxOffset": "100"}, problem)
+    follower = BrokerState("C", "b", 1, "h:2", {"commitLogMaxOffset": str(slave)})
+    topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", dead)}
+    return Survey([master, follower], topics, {("C", "g"): GroupState("C", "g", {"t": Progress(0, lag)})}, {})
+
+
+def rules() -> Rules:
+    limits = {"lag": 10, "disk": 85, "slave_bytes": 50, "dead_letters": 2}
+    return Rules(limits, {"m": GroupRule(2, 0)})
+
+
+@pytest.mark.spec("OPS-17")
+@pytest.mark.parametrize(
+    ("found", "rule", "value"),
+    [
+        ({"lag": 11}, "lag", "11"),
+        ({"disk": "0.9"}, "disk", "90 %"),
+        ({"slave": 10}, "slave", "90 B"),
+        ({"problem": "no answer"}, "broker", "no answer"),
+    ],
+)
+def test_alarm_begins_once_and_ends(found: dict[str, Any], rule: str, value: str) -> None:
+    alarms = Alarms()
+    alarms.rules = rules()
+    for _ in range(2):
+        alarms.look(survey(**found), {})
+    assert [(one.rule, one.value, one.began) for one in alarms.events] == [(rule, value, True)]
+    alarms.look(survey(), {})
+    assert alarms.active == {} and not alarms.events[-1].began
+
+
+@pytest.mark.spec("CON-07", "OPS-17")
+def test_members_dead_letters_and_masters_are_watched() -> None:
+    clock = Times()
+    alarms = Alarms(clock=clock)
+    alarms.rules = rules()
+    alarms.look(survey(), {"m": 1})
+    assert list(alarms.active) == [("members", "m")]
+    alarms.look(survey(), {"m": None})  # the brokers did not answer
+    assert list(alarms.active) == [("members", "m")]
+    alarms.look(survey(dead=1), {"m": 2})
+    assert alarms.active == {}
+    alarms.look(survey(dead=2), {"m": 2})
+    assert alarms.active["dead_letters", "C/g"].value == "+2"
+    clock.now += 601
+    alarms.look(survey(dead=2), {"m": 2})
+    assert alarms.active == {}
+    lone = survey()
+    alarms.look(Survey(lone.brokers[1:], {}, {}, {}), {"m": 2})
+    assert list(alarms.active) == [("leader", "C/b")]
+    for _ in range(HISTORY_MAX):
+        alarms.look(survey(), {"m": 0})
+        alarms.look(survey(), {"m": 3})
+    assert len(alarms.events) == HISTORY_MAX
+
+
+@pytest.mark.spec("CON-07")
+def test_rules_are_kept_with_the_version_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "alarms.json"
+        alarms = Alarms(RulesFile(path))
+        await alarms.with_group("g", GroupRule(2, 1000))
+        assert json.loads(path.read_text())["groups"] == {"g": {"minCount": 2, "maxDiffTotal": 1000}}
+        await alarms.with_group("g", GroupRule())
+        assert Alarms(RulesFile(path)).rules.groups == {}
+        assert "g" in json.loads((tmp_path / "alarms.json.bak").read_text())["groups"]
+        with pytest.raises(ConfigError, match=r"disk 101 must be in 0\.\.100"):
+            await alarms.change(Rules({"disk": 101}))
+        for text in ("[]", "{", '{"limits": {"lag": []}, "groups": {}}', "[" * 100_000):
+            path.write_text(text)
+            with pytest.raises(ConfigError, match="alarm rules"):
+                RulesFile(path).read()
+
+    run(work)
+
+
+@pytest.mark.spec("CON-07")
+def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            alarms = one.services.alarms
+            alarms.active["lag", HOSTILE] = Event(1, True, "lag", HOSTILE, "5")
+            alarms.events.append(alarms.active["lag", HOSTILE])
+            page = (await one.browser.get("/alarms")).text
+            assert page.count("&lt;script&gt;") == 2 and "\u202e" not in page
+            csrf = await one.csrf_of("/alarms")
+            form = {"csrf": csrf, "lag": "7", "disk": "80", "slave_bytes": "0", "dead_letters": "3"}
+            assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
+            assert alarms.rules.limits == {"lag": 7, "disk": 80, "slave_bytes": 0, "dead_letters": 3}
+            assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 502
+            group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
+            await one.browser.post("/do/alarms/group", data=group)
+            assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9)}
+            page = (await one.browser.get("/alarms", headers={"accept-language": "zh"})).text
+            assert "<script>alert" not in page and "告警" in page
+            assert "action=alarms_group" in (one.folder / "audit.log").read_text()
+
+    run(work)
+
+
+def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
+    async def work() -> None:
+        tried = 0
+        ended = asyncio.Event()
+
+        async def fails(document: dict[str, Any]) -> None:
+            nonlocal tried
+            tried += 1
+            raise OSError("refused")
+
+        async def works(document: dict[str, Any]) -> None:
+            assert document["rule"] == "lag" and document["event"] == "alarm"
+            ended.set()
+
+        class Surveys:
+            async def recent(self, seconds: float) -> Survey:
+                return survey(lag=10**9)
+
+        async def sleep(seconds: float) -> None:
+            if seconds > 30:
+                await asyncio.Event().wait()
+
+        alarms = Alarms(None, fails, works)
+        watching = asyncio.ensure_future(alarms.run(Surveys(), None, sleep))  # type: ignore[arg-type]
+        await asyncio.wait_for(ended.wait(), 30)
+        assert tried == TRIES and alarms.unsent == 1
+        watching.cancel()
+
+    run(work)
+
+
+class Taking(http.server.BaseHTTPRequestHandler):
+    """Keeps posted documents; redirects /moved."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.taken.append((self.path, self.headers["content-type"], body))  # type: ignore[attr-defined]
+        self.send_response(302 if self.path == "/moved" else 200)
+        self.send_header("location", "/other")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing: the test looks at what was taken."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Any]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Taking) as server:
+        server.taken = []  # type: ignore[attr-defined]
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.realtime
+def test_webhook_posts_json_and_follows_no_redirect(receiver: Any) -> None:
+    url = f"http://127.0.0.1:{receiver.server_port}"
+    asyncio.run(webhook(url)({"rule": "lag"}))
+    with pytest.raises(urllib.error.HTTPError):
+        asyncio.run(webhook(f"{url}/moved")({"rule": "lag"}))
+    assert [taken[1:] for taken in receiver.taken] == [("application/json", b'{"rule": "lag"}')] * 2
+    with pytest.raises(ConfigError, match="--webhook"):
+        webhook("file:///etc/passwd")
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """A few lines of SMTP."""
+
+    def handle(self) -> None:
+        letter: list[bytes] = []
+        self.wfile.write(b"220 ok\r\n")
+        for line in self.rfile:
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go\r\n")
+                while (part := self.rfile.readline()) != b".\r\n":
+                    letter.append(part)
+            if line.upper().startswith(b"QUIT"):
+                self.wfile.write(b"221 bye\r\n")
+                break
+            self.wfile.write(b"250 ok\r\n")
+        self.server.letter = b"".join(letter)  # type: ignore[attr-defined]
+
+
+@pytest.mark.realtime
+def test_mail_has_no_lines_of_a_hostile_name() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        send = mail(f"127.0.0.1:{server.server_address[1]}", "a@b", "c@d,e@f")
+        asyncio.run(send({"began": True, "rule": "lag", "what": "x\r\nBcc: evil@b", "value": "1"}))
+        serving.join()
+        letter = server.letter.decode()  # type: ignore[attr-defined]
+    assert "Subject: [SaturnMQ] lag began: x" in letter and "\nBcc" not in letter
+    for server_text, to in (("nowhere", "a@b"), ("h:99999", "a@b"), ("h:25", "a"), ("h:25", "a@b\nBcc: c@d")):
+        with pytest.raises(ConfigError, match="--mail"):
+            mail(server_text, "a@b", to)
