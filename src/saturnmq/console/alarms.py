@@ -26,6 +26,7 @@ from saturnmq.admin import Admin
 from saturnmq.admin.connection import ask_each
 from saturnmq.admin.survey import Survey
 from saturnmq.durable import sync_path
+from saturnmq.escaping import quoted
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -252,7 +253,7 @@ class Alarms:
             "alarm %s rule=%s what=%s value=%s",
             "began" if event.began else "ended",
             event.rule,
-            event.what,
+            quoted(event.what),
             event.value,
         )
         self.events.append(event)
