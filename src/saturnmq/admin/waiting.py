@@ -19,7 +19,6 @@ from saturnmq.protocol.bodies import KVTable, MessageQueue, TopicStatsTable
 from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.headers.messaging import GetTopicStatsInfo
-from saturnmq.store.delay import delay_levels
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which brokers keep the progress of their checks
 HALVES_MAX: Final = 1000
@@ -167,6 +166,8 @@ def _progress(table: dict[str, str]) -> dict[int, int]:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
+    from saturnmq.store.delay import delay_levels  # loads the store, which other commands do not need
+
     try:
         return tuple(delay_levels(text))
     except ValueError:
