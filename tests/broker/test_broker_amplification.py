@@ -154,7 +154,10 @@ def test_relays_that_wait_hold_no_message() -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send(body=b"x")
-            group, member = Mock(), Mock(spec=Connection, closed=False, output_full=True)
+            group, member = (
+                Mock(),
+                Mock(spec=Connection, closed=False, output_full=True, attributes={}, remote_address="127.0.0.1:1"),
+            )
             group.members = {member: Mock(client_id="c", version=407)}
             w.broker.clients.consumers["G"] = group
             who = {"consumerGroup": "G", "clientId": "c", "msgId": sent.ext["msgId"], "brokerName": "b"}

@@ -516,7 +516,7 @@ def test_parked_pulls_are_limited_per_connection() -> None:
             kept = [h for h in w.broker.long_polling.parked() if "x" in h.request.ext or h.request.body]
             assert kept == [], "a held pull keeps only what it needs"
             long = Command(RequestCode.PULL_MESSAGE, ext=pull | {"subscription": "a" * 70_000})
-            assert (await other.invoke(w.server.broker_address, long, 5000)).code == 19
+            assert (await other.invoke(w.server.broker_address, long, 5000)).code == 23
             await w.send()
             assert [answer.code for answer in await asyncio.gather(*held, waiting)] == [0, 0, 0]
             assert w.broker.long_polling._connections == {}

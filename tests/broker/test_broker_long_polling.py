@@ -364,14 +364,14 @@ def test_delayed_pulls_of_closed_connection_and_of_stop_are_released() -> None:
 
 @pytest.mark.spec("LIM-13")
 def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "PARKED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(polling, "PARKED_BYTES_MAX", 50_000)
 
     async def work() -> None:
         async with wire(short_polling_ms=1) as w:
             await w.send()
             async with peer(w) as sock:
-                await park(w, sock, [pull_frame(1, subscription="a" * 60_000)])
-                await asyncio.get_running_loop().sock_sendall(sock, pull_frame(2, subscription="b" * 60_000))
+                await park(w, sock, [pull_frame(1, subscription="a" * 30_000)])
+                await asyncio.get_running_loop().sock_sendall(sock, pull_frame(2, subscription="b" * 30_000))
                 await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
                 await park(w, sock, [pull_frame(3)])
                 assert (await answers(sock, 1))[0].opaque == 2

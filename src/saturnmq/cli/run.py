@@ -43,13 +43,14 @@ def print_version(as_json: bool) -> int:
     return EXIT_DONE
 
 
-def set_up_logging(*, debug: bool, quiet: bool) -> None:
-    """Log to stderr, one line per event."""
+def set_up_logging(*, debug: bool, quiet: bool, errors_only: bool = False) -> None:
+    """Log to stderr, one line per event. errors_only: where a program reads stderr, as that of admin commands with --json."""
     import logging
 
     from saturnmq.escaping import OneLine
 
-    level = logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO
+    usual = logging.ERROR if errors_only else logging.WARNING if quiet else logging.INFO
+    level = logging.DEBUG if debug else usual
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
@@ -71,7 +72,7 @@ def run_admin(words: Sequence[str]) -> int:
     """Run a command in mqadmin's form; return its exit code."""
     from saturnmq.cli.mqadmin import run
 
-    set_up_logging(debug="--debug" in words, quiet="--debug" not in words)
+    set_up_logging(debug="--debug" in words, quiet=True, errors_only="--json" in words)
     implementation()
     try:
         code = run.main(words)
