@@ -5,19 +5,16 @@ Requirements: DL-M09, DL-L01, DL-Q06.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from saturnmq.admin.connection import AdminConnection, ask_each
 from saturnmq.admin.credentials import AdminAccess
-from saturnmq.client.connection.url import parse_addresses
-from saturnmq.net import RemotingClient
-from saturnmq.protocol.bodies import ClusterInfo, KVTable
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.protocol.frames.command import Command
+from saturnmq.admin.listings import runtime_values
+from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.ledger import check
 from saturnmq.raft.settings import parse_peers
@@ -51,50 +48,35 @@ class GroupStatus:
 
 
 async def group_status(name_servers: str, group: str, access: AdminAccess | None = None) -> GroupStatus:
-    """Request the runtime information (code 28) of each broker of a group. Raises ConfigError, ConnectionError."""
-    client = (access or AdminAccess()).client()
+    """Request the runtime information (code 28) of each broker of a group. Raises ConfigError, NoNameServer."""
+    connection = AdminConnection(name_servers, access=access, timeout_ms=REQUEST_TIMEOUT_MS)
     try:
-        addresses = await _brokers(client, name_servers, group)
-        return GroupStatus(await asyncio.gather(*(_broker_status(client, address) for address in addresses)))
-    finally:
-        await client.close()
-
-
-async def _brokers(client: RemotingClient, name_servers: str, group: str) -> list[str]:
-    problems = []
-    for address in parse_addresses(name_servers):
-        try:
-            answer = await client.invoke(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), REQUEST_TIMEOUT_MS)
-        except SaturnError as error:
-            problems.append(error.message)
-            continue
-        if answer.code != ResponseCode.SUCCESS:
-            problems.append(f"{address} refused: {answer.remark or answer.code}")
-            continue
-        known = ClusterInfo.decode(answer.body or b"{}").broker_addr_table
+        known = (await connection.cluster()).broker_addr_table
         if group not in known:
             names = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"-g {group}: no broker of that name at NameServer {address}; registered are: {names}")
+            raise ConfigError(
+                f"-g {group}: no broker of that name at NameServer {name_servers}; registered are: {names}"
+            )
         if not known[group].broker_addrs:
-            raise ConfigError(f"-g {group}: NameServer {address} has no address of a member")
-        return [broker for _, broker in sorted(known[group].broker_addrs.items())]
-    raise ConnectionError("; ".join(problems) or f"-n {name_servers!r} names no NameServer")
+            raise ConfigError(f"-g {group}: NameServer {name_servers} has no address of a member")
+        addresses = [broker for _, broker in sorted(known[group].broker_addrs.items())]
+        found = await ask_each(addresses, partial(runtime_values, connection), seconds=REQUEST_TIMEOUT_MS / 1000)
+        return GroupStatus([_row(address, one) for address, one in found.items()])
+    finally:
+        await connection.close()
 
 
-async def _broker_status(client: RemotingClient, address: str) -> dict[str, Any]:
+def _row(address: str, found: Mapping[str, str] | SaturnError) -> dict[str, Any]:
     row: dict[str, Any] = {"broker": address, **dict.fromkeys(_FIELDS), "watermarks": ""}
-    try:
-        answer = await client.invoke(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), REQUEST_TIMEOUT_MS)
-    except SaturnError as error:
-        return row | {"failed": f"no response: {error.message}"}
-    if answer.code != ResponseCode.SUCCESS:
-        return row | {"failed": f"refused: {answer.remark or answer.code}"}
-    table = KVTable.decode(answer.body or b"{}").table
-    if _FIELDS["role"] not in table:
+    if isinstance(found, ResponseError):
+        return row | {"failed": f"refused: {found.message or found.code}"}
+    if isinstance(found, SaturnError):
+        return row | {"failed": f"no response: {found.message}"}
+    if _FIELDS["role"] not in found:
         return row | {"failed": "reports no group: not a member of one, or an Apache broker"}
-    marks = {name.removeprefix(_WATERMARK): mark for name, mark in table.items() if name.startswith(_WATERMARK)}
+    marks = {name.removeprefix(_WATERMARK): mark for name, mark in found.items() if name.startswith(_WATERMARK)}
     watermarks = " ".join(f"{name}={mark}" for name, mark in sorted(marks.items()))
-    return row | {name: table.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
+    return row | {name: found.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
 
 
 async def transfer_leadership(group: str, peers: str, to: str, access: AdminAccess | None = None) -> Code:
