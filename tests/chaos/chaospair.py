@@ -6,7 +6,6 @@ Requirements: CHA-10.
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import signal
 import sys
@@ -16,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from chaosbrokers import TOPIC, BrokerGroup, PlainBroker
-from chaosgroup import PRODUCERS, unpack
+from chaosgroup import PRODUCERS
 from chaosproxy import Network, pause
 
 from harness.history.operations import OK
+from harness.pairlog import REPAIR, appended, excuses, log_of, records_from
 from ports import free_port
-from saturnmq.protocol.message import Message
 from saturnmq.store import StoreProfile, StoreSettings
-from saturnmq.store.tools.scan import log_files
 from saturnmq.store.tools.verify import verify
 
 FILE_BYTES = 1_048_576
 WITHIN_SECONDS = 120.0  # a machine may be busy
 SHORT_LANES, SHORT_RATE_MAX = 2, 200  # keys of each producer, sends per second
-REPAIR = re.compile(r"run `(saturnmq store repair [^`]+)`")
 # A slave copies consumer offsets every 10 s: after it became the master, members of a group read these seconds again. What a
 # transaction ended with is recorded after its message: if only the first was replicated, the half message is checked again.
 AGAIN = ("nonmonotonic-poll: member", "duplicate: 'half-")
@@ -158,7 +155,7 @@ class Pair(PlainBroker):
         assert not gone or not self.safe, f"acknowledged messages are not at the slave: {gone}"
         self.lost |= gone
         self.counts = {"lacked": self.counts["lacked"] + len(lacked), "lost": len(self.lost)}
-        self.excused = (*self.excused, *(AGAIN if self.long else ()), *excuses(lacked))
+        self.excused = (*self.excused, *(AGAIN if self.long else ()), *excuses(lacked, TOPIC, "g"))
         if lacked:  # a reader that had them begins where the new log ends
             self.excused = (*self.excused, "nonmonotonic-poll: reader")
         if not self.sync:  # offsets of lost messages are used again
@@ -226,32 +223,3 @@ class ShortPair(Pair):
 
 class ShortSyncPair(SyncPair):
     long = False
-
-
-def log_of(settings: StoreSettings) -> bytes:
-    """The log of a store up to its last byte in use."""
-    return b"".join(bytes(file.read(0, file.file_bytes)) for file in log_files(settings)).rstrip(b"\0")
-
-
-def records_from(settings: StoreSettings, offset: int) -> list[Message]:
-    """The messages of clients in a log, from an offset on; a transaction's end has a record, too, whose body is a number."""
-    found = [message for file in log_files(settings) for message in file.records()]
-    records = [message for message in found if isinstance(message, Message)]
-    assert len(records) == len(found)
-    return [message for message in records if message.physical_offset >= offset and b"#" in bytes(message.body)]
-
-
-def appended(message: Message) -> tuple[str, int]:
-    """Value and attempt of a message."""
-    return unpack(bytes(message.body).decode())
-
-
-def excuses(lost: list[Message]) -> list[str]:
-    """The beginnings of what the checker reports when exactly these messages are lost."""
-    said = []
-    for message in lost:
-        value, attempt = appended(message)
-        at = f"{TOPIC}/g/{message.queue_id} offset {message.queue_offset}"
-        said += [f"{kind}: {value!r} (attempt {attempt})," for kind in ("lost-write", "unseen")]
-        said.append(f"inconsistent-offsets: {at} holds {value!r} (attempt {attempt}),")
-    return said

@@ -51,14 +51,15 @@ def test_production_lists_all_that_is_missing(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     store.chmod(0o755)
-    lines = (f"storePathRootDir={store}", "tls.server.need.client.auth=require")
+    lines = (f"storePathRootDir={store}", "tls.server.need.client.auth=require", "haAllowedAddresses=10.0.0.2")
     found = problems(configured(tmp_path, *lines, mode=0o644), tmp_path)
-    wanted = ["acl", "autoCreate", "syncFlush", "tls", "clientCertificates", "fileModes"]
+    wanted = ["acl", "autoCreate", "syncFlush", "haSecret", "tls", "clientCertificates", "fileModes"]
     assert [text.rpartition("=")[2] for text in found] == wanted
     assert {text.rpartition("=")[2] for text in found} == set(ITEMS)
     for text, wanted in zip(
         found,
-        ("aclEnable=true", "autoCreateTopicEnable=false", "flushDiskType=SYNC_FLUSH", "tls.server.mode=enforcing",
+        ("aclEnable=true", "autoCreateTopicEnable=false", "flushDiskType=SYNC_FLUSH", "haClusterSecret",
+         "tls.server.mode=enforcing",
          "exempts plain connections", "server.conf (mode 0644), " + str(store) + " (mode 0755)"),
         strict=True,
     ):  # fmt: skip
@@ -73,6 +74,7 @@ def test_each_item_is_waived_by_its_name(item: str, tmp_path: Path, capsys: pyte
     undo = {
         "acl": "aclEnable=false", "autoCreate": "autoCreateTopicEnable=true", "syncFlush": "flushDiskType=ASYNC_FLUSH",
         "tls": "tls.server.mode=permissive", "fileModes": "",
+        "haSecret": "brokerRole=SYNC_MASTER",
         "clientCertificates": "tls.server.mode=permissive\ntls.server.need.client.auth=require\nproduction.waive=tls",
     }  # fmt: skip
     if item == "fileModes":
@@ -82,6 +84,21 @@ def test_each_item_is_waived_by_its_name(item: str, tmp_path: Path, capsys: pyte
     waived = configured(tmp_path, *lines, undo[item], f"production.waive=tls,{item}")
     assert problems(waived, tmp_path) == []
     assert f"({WAIVE}={item})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "missing"),
+    [
+        (["brokerRole=SLAVE", "brokerId=1"], True),
+        (["brokerRole=SLAVE", "brokerId=1", "haClusterSecret=0123456789abcdef"], False),
+        (["haAllowedAddresses=10.0.0.2", "haClusterSecret=0123456789abcdef"], True),
+        (["haAllowedAddresses=10.0.0.2", "haClusterSecret=0123456789abcdef", "haRequireClusterSecret=true"], False),
+        (["brokerRole=SYNC_MASTER", "haClusterSecret=0123456789abcdef"], False),
+    ],
+)
+def test_a_pair_needs_its_secret(lines: list[str], missing: bool, tmp_path: Path) -> None:
+    found = problems(configured(tmp_path, *secured(tmp_path), *lines), tmp_path)
+    assert [text.rpartition("=")[2] for text in found] == ["haSecret"] * missing
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,8 @@ class Member:
 
 
 class System:
+    healed_s = 10.0  # how long after the last fault sends may fail
+
     def __init__(self, seed: int, folder: Path, seconds: float) -> None:
         self.seed, self.folder, self.seconds = seed, folder, seconds
         self.rng = random.Random(seed)
@@ -613,14 +615,10 @@ class System:
 
     # a whole run
 
-    async def run(self) -> None:
-        for server in self.servers:
-            await self.loop.run_as(server, self.start_server(server))
-        for member in self.members:
-            self.start(member)
+    def load(self) -> list[tuple[Process, Coroutine[Any, Any, None]]]:
+        """What runs until the faults end, and in which client's process."""
         one, two, three = self.clients
-        await self.loop.run_as(one, self.ready())
-        work: list[tuple[Process, Coroutine[Any, Any, None]]] = [
+        return [
             (one, self.sender(0)),
             (two, self.sender(1)),
             (one, self.reader()),
@@ -631,7 +629,15 @@ class System:
             (three, self.routes()),
             (three, self.positions()),
         ]
-        tasks = [self.loop.run_as(process, load) for process, load in work]
+
+    async def run(self) -> None:
+        for server in self.servers:
+            await self.loop.run_as(server, self.start_server(server))
+        for member in self.members:
+            self.start(member)
+        one, three = self.clients[0], self.clients[2]
+        await self.loop.run_as(one, self.ready())
+        tasks = [self.loop.run_as(process, load) for process, load in self.load()]
         others = self.loop.run_as(three, self.others())
         faults = self.loop.create_task(self.faults())
         switches = self.loop.create_task(self.switches())
@@ -669,8 +675,8 @@ class System:
         return {None if node is None else (node.end_index, node.committed) for node in nodes}
 
     async def marker(self) -> None:
-        """Send a message to each queue; it must be stored within 10 s after all faults are healed (SIM-10)."""
-        async with asyncio.timeout(10), self.library.producer("marker") as producer:
+        """Send a message to each queue; it must be stored within healed_s after all faults are healed (SIM-10)."""
+        async with asyncio.timeout(self.healed_s), self.library.producer("marker") as producer:
             for number in range(QUEUES):
                 assert await self.send(producer, "marker", f"marker-{self.now:.0f}-{number}", f"k{100 + number}")
 
@@ -735,11 +741,11 @@ def differing_queues(one: MessageStore, other: MessageStore) -> list[str]:
     return differ
 
 
-def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
+def run_seed(seed: int, seconds: float, clock: Any, kind: type[System]) -> dict[str, Any]:
     """Run a seed in the current process, which must be its own. clock: returns the real CPU time in seconds."""
     folder = Path(tempfile.mkdtemp(prefix=f"sim{seed}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     began, why = clock(), None
-    system = System(seed, folder, seconds)
+    system = kind(seed, folder, seconds)
     try:
         replace_the_machine(system.loop)
         asyncio.set_event_loop(system.loop)
@@ -767,7 +773,7 @@ def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
     }
 
 
-def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
+def fork_seed(seed: int, seconds: float, kind: type[System]) -> dict[str, Any]:
     """Run a seed in a child process, so that seeds share no state."""
     read, write = os.pipe()
     pid = os.fork()
@@ -775,7 +781,7 @@ def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
         os.close(read)
         gc.disable()
         with os.fdopen(write, "w") as out:
-            json.dump(run_seed(seed, seconds, lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])), out)
+            json.dump(run_seed(seed, seconds, lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), kind), out)
             out.flush()
             os._exit(0)
     os.close(write)
@@ -811,7 +817,8 @@ def plant(defect: str) -> None:
         raise SystemExit(f"no defect is called {defect!r}")
 
 
-def main() -> None:
+def main(kind: type[System], plant: Callable[[str], None]) -> None:
+    """Run the seeds of the command line. plant: plants a defect by name."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     first, count = int(sys.argv[1]), int(sys.argv[2])
@@ -823,8 +830,8 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for seed in range(first, first + count):
-        print(json.dumps(fork_seed(seed, seconds)), flush=True)
+        print(json.dumps(fork_seed(seed, seconds, kind)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(System, plant)

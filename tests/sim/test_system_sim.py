@@ -42,8 +42,8 @@ IN_MANY = ("crash", "crash all", "crash leader", "isolate leader", "partition", 
            "slow net", "plain", "transfer 200", "clock", "switch", "send unknown", "send fail", "forwarded")  # fmt: skip
 
 
-def simulate(first: int, count: int, seconds: float, *defect: str) -> list[dict[str, Any]]:
-    words = [sys.executable, str(PROGRAM), str(first), str(count), str(seconds), *defect]
+def simulate(first: int, count: int, seconds: float, *defect: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
+    words = [sys.executable, str(program), str(first), str(count), str(seconds), *defect]
     env = os.environ | {"PYTHONHASHSEED": "0"}  # without it the program starts itself again
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -27,7 +27,6 @@ from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 from saturnmq.replication.masterslave.master import HaMaster, SlaveConnection
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.slave import HaSlave
-from saturnmq.replication.masterslave.tail import Mark
 from saturnmq.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,6 @@ class Master:
     async def start(self, host: str, port: int) -> None:
         """Listen on a port, 0: any free one, if the HA port is to be open. Raises StartError."""
         if self._open:
-            Mark(self._store.settings.root, self._store.disk).set()
             self.address = await self.port.start(host, port)
 
     async def stop(self) -> None:

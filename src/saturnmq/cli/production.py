@@ -23,6 +23,7 @@ ITEMS: Final = {
     "clientCertificates": "certificates of all clients",
     "autoCreate": "no automatic creation of topics and groups",
     "syncFlush": "synchronous flush",
+    "haSecret": "a secret between master and slave",
     "fileModes": "files closed to other users",
 }
 _OTHERS: Final = 0o007
@@ -62,6 +63,7 @@ def _missing(configured: Configured, config_file: Path | None) -> Iterator[tuple
                 "syncFlush",
                 "acknowledged messages may be lost with the machine's power; set flushDiskType=SYNC_FLUSH",
             )
+        yield from _replication(configured)
         home = home_folder(broker.acl_home, Path(store.store_path_root_dir))
         accounts = _accounts(home, broker.acl_file) if broker.acl_enable else []
         folders = [Path(store.store_path_root_dir)]
@@ -86,6 +88,20 @@ def _missing(configured: Configured, config_file: Path | None) -> Iterator[tuple
     modes = [*_too_open(secret, _GROUP_AND_OTHERS), *_too_open(folders, _OTHERS)]
     if modes:
         yield "fileModes", f"other users can read {', '.join(modes)}; run chmod 600 on files and chmod 750 on folders"
+
+
+def _replication(configured: Configured) -> Iterator[tuple[str, str]]:
+    """What a slave, or a master that is set up for slaves, misses. A member of a group is neither."""
+    broker, ha = configured.part("broker"), configured.part("ha")
+    if configured.part("raft").enabled:
+        return
+    if broker.broker_role == "SLAVE" and not ha.cluster_secret:
+        yield "haSecret", "a slave copies from any broker that registers as its master; set haClusterSecret"
+    elif (
+        broker.broker_role == "SYNC_MASTER" or (broker.broker_role != "SLAVE" and ha.allowed_text.strip())
+    ) and not ha.secret_only(protected=broker.acl_enable):
+        text = "an address suffices to copy all messages; set haClusterSecret and haRequireClusterSecret=true"
+        yield "haSecret", text
 
 
 def _accounts(home: Path, default: str) -> list[Path]:

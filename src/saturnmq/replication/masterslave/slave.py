@@ -24,7 +24,7 @@ from saturnmq.replication.masterslave.dispatch import STEP_SECONDS, SlaveDispatc
 from saturnmq.replication.masterslave.handshake import SlaveChannel
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
-from saturnmq.replication.masterslave.tail import COMPARED_BYTES, WIDER, Mark, TailCheck
+from saturnmq.replication.masterslave.tail import COMPARED_BYTES, WIDER, TailCheck
 from saturnmq.store import wait_confirmed
 from saturnmq.tasks import supervised
 
@@ -262,14 +262,12 @@ class HaSlave:
         """Copy the log until the connection is closed; returns why it was."""
         host, _, port = address.rpartition(":")
         dispatch = self._dispatch
-        mark = Mark(dispatch.store.settings.root, dispatch.store.disk)
-        compared_bytes = self._compared_bytes if mark.is_set else 0
 
         def channel(send: Callable[[bytes], object]) -> SlaveChannel:
             return SlaveChannel(send, address, self._context, self._secret)
 
         def connected() -> MasterConnection:
-            return MasterConnection(self._settings, dispatch, channel, compared_bytes)
+            return MasterConnection(self._settings, dispatch, channel, self._compared_bytes)
 
         try:
             await self._settle()
@@ -287,7 +285,7 @@ class HaSlave:
                 connection.check()
                 if connection.served and not served:
                     served = True
-                    mark.remove()
+                    self._compared_bytes = COMPARED_BYTES
                     log.info("replication started master=%s offset=%s", address, dispatch.log.end)
             return await self._why(connection)
         finally:

@@ -1,24 +1,20 @@
-"""Compares the end of a slave's log with what its master sends, if this broker was a master before.
+"""Compares the end of a slave's log with what its master sends, at the beginning of every connection.
 
-After a manual switch of roles the old master can have messages that the new one does not have, at offsets that the new one uses
-for others, and the stream says nothing about it. Such a slave therefore asks for a part that it has, and continues only if the
-master sends the same bytes: an equal record at the same offset comes from the same log, and so does everything before it.
-
-A master leaves a mark in its store, which a slave removes after the comparison. Without the mark a slave reports the end of its
-log, as HA-04 says.
+An old master can have messages that the new one does not have, and a master that lost power can come back with less than its
+slave has; it then uses the same offsets for other messages, and the stream says nothing about it. A slave therefore asks for a
+part that it has, and continues only if the master sends the same bytes: an equal record at the same offset comes from the same
+log, and so does everything before it.
 
 Requirements: HA-04, HA-16.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.replication.masterslave.log import SlaveLog
-from saturnmq.store.files.disk import Disk
 
 COMPARED_BYTES: Final = (4 << 20) + (128 << 10)  # more than the largest message: one record begins in it
 EQUAL_BYTES_MIN: Final = 64 << 10
@@ -36,7 +32,7 @@ class Diverged(RemoteProtocolError):
 class TailCheck:
     """The comparison of one connection. at: everything before this offset is equal, as far as it was compared.
 
-    compared_bytes: how much of the log's end is compared.
+    compared_bytes: how much of the log's end is compared, at first only in its last file: the master may have deleted others.
     """
 
     def __init__(self, log: SlaveLog, compared_bytes: int) -> None:
@@ -45,7 +41,11 @@ class TailCheck:
         self.diverged: Diverged | None = None
         # An offset of 0 is the report of an empty slave.
         first = max(log.first_position, 1)
-        self.first = self.at = PhysicalOffset(max(first, log.end - compared_bytes) if log.end else log.end)
+        begin = max(first, log.end - compared_bytes)
+        file = log.file_at(PhysicalOffset(log.end - 1)) if log.end else None
+        if file is not None and compared_bytes <= COMPARED_BYTES:
+            begin = max(begin, file.start)
+        self.first = self.at = PhysicalOffset(begin if log.end else log.end)
         self._whole = self.first == first
 
     @property
@@ -78,26 +78,3 @@ class TailCheck:
     def is_certain(self, at: PhysicalOffset) -> bool:
         """Whether so many bytes before a difference are equal that the logs are the same up to it."""
         return self._whole or at - self.first >= EQUAL_BYTES_MIN
-
-
-class Mark:
-    """The file that says that a master wrote to this store."""
-
-    def __init__(self, root: Path, disk: Disk) -> None:
-        self._path = root / "written-as-master"
-        self._disk = disk
-
-    @property
-    def is_set(self) -> bool:
-        return self._path.exists()
-
-    def set(self) -> None:
-        """Raises OSError."""
-        if not self.is_set:
-            self._disk.write_file(self._path, b"")
-            self._disk.sync_folder(self._path.parent)
-
-    def remove(self) -> None:
-        """Raises OSError."""
-        if self.is_set:
-            self._disk.unlink(self._path)
