@@ -228,7 +228,7 @@ class PairSystem(System):
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep the first failure of tasks that nobody waits for."""
+        """Keep the first failure of tasks that are not awaited."""
         try:
             yield
         except Exception as error:
