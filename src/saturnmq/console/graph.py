@@ -18,7 +18,7 @@ from saturnmq.admin.connection import answered, ask_each
 from saturnmq.admin.survey import Survey
 from saturnmq.console.charts import short
 from saturnmq.console.context import Page
-from saturnmq.console.state import View
+from saturnmq.console.state import View, is_internal
 from saturnmq.escaping import escaped
 
 EDGES_MAX: Final = 150
@@ -41,13 +41,13 @@ class Edge:
 
 
 def edges_of(survey: Survey, wanted: str) -> list[Edge]:
-    """Every topic that a group consumes and one of whose names holds the text, without retry topics; largest lag first."""
+    """Every topic that a group consumes and one of whose names holds the text, without the brokers' own; largest lag first."""
     text = wanted.lower()
     found = [
         Edge(one.cluster, topic, one.name, progress.lag)
         for one in survey.groups.values()
         for topic, progress in one.topics.items()
-        if not topic.startswith("%RETRY%") and (text in topic.lower() or text in one.name.lower())
+        if not is_internal(topic) and (text in topic.lower() or text in one.name.lower())
     ]
     return sorted(found, key=lambda one: (-one.lag, one.topic, one.group))
 

@@ -134,8 +134,12 @@ def _consumed(group: GroupState) -> int:
 def is_system(topic: TopicState) -> bool:
     """Whether a topic belongs to the brokers: retry, dead letters, internal topics, those named after a broker or its cluster."""
     return (
-        topic.name in SYSTEM_TOPICS
+        is_internal(topic.name)
         or topic.name in topic.configs
         or topic.name in (topic.cluster, f"{topic.cluster}_{REPLY_TOPIC_SUFFIX}")
-        or topic.name.startswith(("%RETRY%", "%DLQ%", SYSTEM_TOPIC_PREFIX))
     )
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the name of a topic says that it belongs to the brokers."""
+    return topic in SYSTEM_TOPICS or topic.startswith(("%RETRY%", "%DLQ%", SYSTEM_TOPIC_PREFIX))
