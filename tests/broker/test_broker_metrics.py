@@ -56,6 +56,8 @@ async def polled(w: Wire, table: dict[str, ConsumeStatus]) -> list[Command]:
     asked: list[Command] = []
 
     def answer(connection: Any, request: Command) -> Command | None:
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # the heartbeat's, which may come as late as this
+            return None
         asked.append(request)
         return request.reply(body=ConsumerRunningInfo(status_table=table).encode())
 
