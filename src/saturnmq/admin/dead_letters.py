@@ -17,7 +17,7 @@ from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
 from saturnmq.admin.messages import Messages
 from saturnmq.admin.queue_ranges import PULL_COUNT, newest, read_range
-from saturnmq.admin.topics import Topics
+from saturnmq.admin.topics import Topics, TopicStatistics
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import (
@@ -88,11 +88,8 @@ class DeadLetters:
 
     async def listing(self, group: str, *, skipped: int = 0, count: int = 50) -> DeadLetterPage:
         """A page of the dead letters of a group; an empty one if the group has none. skipped: those of the pages before."""
-        try:
-            found = await self._topics.statistics(DLQ_PREFIX + group)
-        except ResponseError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
+        found = await self._statistics(group)
+        if found is None:
             return DeadLetterPage([], 0, {})
         puller = await self._messages.puller()
         messages: list[Message[bytes]] = []
@@ -103,17 +100,23 @@ class DeadLetters:
 
     async def all_of(self, group: str) -> AsyncIterator[Message[bytes]]:
         """All dead letters of a group, oldest first in each queue; nothing if the group has none."""
-        try:
-            found = await self._topics.statistics(DLQ_PREFIX + group)
-        except ResponseError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
+        found = await self._statistics(group)
+        if found is None:
             return
         puller = await self._messages.puller()
         for queue, one in found.offsets.items():
             for begin in range(one.min_offset, one.max_offset, PULL_COUNT):
                 for message in await read_range(puller, queue, begin, min(begin + PULL_COUNT, one.max_offset)):
                     yield message
+
+    async def _statistics(self, group: str) -> TopicStatistics | None:
+        """Offsets of the dead letters of a group; None if it has none."""
+        try:
+            return await self._topics.statistics(DLQ_PREFIX + group)
+        except ResponseError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return None
 
     async def at(self, group: str, broker_name: str, queue_id: int, offset: int) -> Message[bytes]:
         """The dead letter at an offset. Raises NoMessage (208)."""

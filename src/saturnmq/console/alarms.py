@@ -193,16 +193,16 @@ class Alarms:
             where = f"{one.cluster}/{one.name}:{one.number}"
             if one.problem:
                 yield ("broker", where), one.problem
-            ratio = _number(one.runtime.get("commitLogDiskRatio")) * 100
+            ratio = (one.first_number("commitLogDiskRatio") or 0.0) * 100
             if limits["disk"] and ratio > limits["disk"]:
                 yield ("disk", where), f"{ratio:.0f} %"
             master = masters.get((one.cluster, one.name))
             if master is None:
                 yield ("leader", f"{one.cluster}/{one.name}"), "no master"
             elif one.number and limits["slave_bytes"] and not (one.problem or master.problem):
-                ends = [_number(each.runtime.get("commitLogMaxOffset")) for each in (master, one)]
+                ends = [each.integer("commitLogMaxOffset") for each in (master, one)]
                 if ends[0] - ends[1] > limits["slave_bytes"]:
-                    yield ("slave", where), f"{ends[0] - ends[1]:.0f} B"
+                    yield ("slave", where), f"{ends[0] - ends[1]} B"
         for group in survey.groups.values():
             rule = self.rules.groups.get(group.name)
             most = rule.maxDiffTotal if rule is not None and rule.maxDiffTotal else limits["lag"]
@@ -279,11 +279,3 @@ class Alarms:
                 if attempt + 1 < TRIES:
                     await sleep(RETRY_SECONDS * 2**attempt)
         self.unsent += 1
-
-
-def _number(text: str | None) -> float:
-    try:
-        found = float(text or 0)
-    except ValueError:
-        return 0.0
-    return found if abs(found) < 1e300 else 0.0

@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 
 from saturnmq.client.message import Message
 from saturnmq.console.context import PAGE_ROWS, Page, paged
+from saturnmq.console.download import harmless
 from saturnmq.console.messages import link
 from saturnmq.console.pages import missing
 from saturnmq.console.state import View
@@ -38,7 +39,6 @@ RESENT_AT_ONCE: Final = 8
 COLUMNS: Final = (
     "topic", "msgId", "bornHost", "bornTime", "storeTime", "reconsumeTimes", "properties", "body", "encoding", "bodyCRC",
 )  # fmt: skip
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # a cell that begins so is a formula for a spreadsheet
 
 
 async def groups(request: Request, page: Page, view: View) -> Response:
@@ -211,4 +211,4 @@ def csv_row(cells: Sequence[str]) -> str:
 
 def cell(text: str) -> str:
     """Text for a spreadsheet: an apostrophe before what would be a formula, control and directional characters escaped."""
-    return escaped(f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text)
+    return escaped(harmless(text))

@@ -58,10 +58,13 @@ def csv_line(values: Sequence[Any]) -> bytes:
     return out.getvalue().encode(errors="replace")
 
 
+def harmless(text: str) -> str:
+    """Text for a spreadsheet, with an apostrophe before what it would run as a formula."""
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+
+
 def _cell(value: Any) -> Any:
     if isinstance(value, int):
         return value
     text = json.dumps(value) if isinstance(value, dict) else str(value).replace("\0", "")
-    if text.lstrip(" ").startswith(_FORMULA):
-        text = "'" + text
-    return text[:CELL_MAX]
+    return harmless(text)[:CELL_MAX]

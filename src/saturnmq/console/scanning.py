@@ -112,9 +112,8 @@ class Scan:
             if span.end_ms is None:
                 return last, last
             first = await puller.min_offset(queue)
-            if (
-                span.begin_ms > 0
-            ):  # 1 ms earlier: brokers return any one of several messages stored in the same millisecond
+            # 1 ms earlier: brokers return any one of several messages stored in the same millisecond
+            if span.begin_ms > 0:
                 first = max(first, await puller.offset_by_time(queue, span.begin_ms - 1))
             end = await puller.offset_by_time(queue, span.end_ms + 1)
             return first, max(min(end + 1, last), min(first + 1, last))
