@@ -1097,6 +1097,37 @@ def test_cluster_offsets_are_cached_and_stored_at_the_broker(
     assert [r for r in caplog.records if r.message.startswith("offset not stored")]
 
 
+def test_first_offset_of_a_topic_is_confirmed_before_others_are_sent(run: Run, cluster: Any) -> None:
+    """Apache's broker (4.9.7) makes the table of a group and topic at the first offset: of two at the same time one is lost."""
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            await client.topic_exists("T")
+            offsets = ClusterOffsets(client._core, "g")
+            for queue, offset in ((ZERO, 3), (ONE, 4)):
+                offsets.update(queue, offset)
+            stored = asyncio.Event()
+
+            async def late(command: Command) -> Command:
+                await stored.wait()
+                return command.reply()
+
+            c.broker.script[15] = [late]
+            leaving = asyncio.gather(*(offsets.persist(queue, confirmed=True) for queue in (ZERO, ONE)))
+            await c.broker.wait_for(15, 1)
+            await offsets.read(ONE)  # anything sent before has arrived when this is answered
+            assert [command.ext["queueId"] for command in c.broker.of(15)] == ["0"]
+            stored.set()
+            await leaving
+            assert [command.ext["queueId"] for command in c.broker.of(15)] == ["0", "1"], "each once"
+            for queue in (ZERO, ONE):
+                offsets.update(queue, 9)
+            await offsets.persist_all()
+            assert all(command.is_oneway for command in (await c.broker.wait_for(15, 4))[2:])
+
+    run(work)
+
+
 @pytest.mark.spec("OF-02", "OF-01")
 def test_local_offsets_file_has_apache_format_and_backup(run: Run, tmp_path: Path) -> None:
     async def work() -> None:

@@ -68,6 +68,8 @@ class ClusterOffsets(_Cached):
         self._core = core
         self._group = group
         self._persisted: dict[MessageQueue, QueueOffset] = {}
+        self._begun: set[tuple[str, str]] = set()  # topic and broker of which a first offset was stored
+        self._beginning = asyncio.Lock()
 
     async def load(self) -> None:
         """Do nothing: the brokers hold the offsets."""
@@ -93,11 +95,32 @@ class ClusterOffsets(_Cached):
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
         """Store the offset of one queue if it has changed; one-way unless `confirmed`.
 
+        The first offset of a topic at a broker is confirmed before the next is sent: Apache's broker (4.9.7) makes the table of
+        a group and topic when it stores the first, and of two that it stores at the same time one is lost.
         Raises if it cannot be sent or, when confirmed, is rejected.
         """
-        offset = self._offsets.get(queue)
-        if offset is None or self._persisted.get(queue) == offset:
+        if not self._changed(queue):
             return
+        place = (queue.topic, queue.broker_name)
+        if place not in self._begun:
+            async with self._beginning:
+                if place not in self._begun:
+                    try:
+                        await self._store(queue, confirmed=True)
+                    finally:
+                        self._begun.add(
+                            place
+                        )  # also after a failure, so that a silent broker delays one store and not each
+        await self._store(queue, confirmed=confirmed)
+
+    def _changed(self, queue: MessageQueue) -> bool:
+        offset = self._offsets.get(queue)
+        return offset is not None and self._persisted.get(queue) != offset
+
+    async def _store(self, queue: MessageQueue, *, confirmed: bool) -> None:
+        if not self._changed(queue):
+            return  # stored meanwhile, or no longer assigned
+        offset = self._offsets[queue]
         address, _slave = await self._core.read_address(queue.topic, queue.broker_name)
         ext = self._fields(queue)
         ext["commitOffset"] = str(offset)
