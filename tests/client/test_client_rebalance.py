@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,44 @@ def test_changed_assignment_is_announced_with_a_new_version(run: Run, cluster: A
                 assert {announced(broker, "T") for broker in brokers} == {mine.sub_version}
                 assert mine.sub_version >= int(begin_ms), "Unix ms of the change"
                 await until(lambda: inbox.subscription_version("T") == mine.sub_version)  # from then on in pulls
+
+    run(work)
+
+
+def pulled(broker: Any, queue: MessageQueue) -> list[int]:
+    """The offsets of a queue that were pulled so far."""
+    return [int(pull.ext["queueOffset"]) for pull in broker.of(11) if pull.ext["queueId"] == str(queue.queue_id)]
+
+
+@pytest.mark.spec("RW-10")
+def test_member_takes_its_page_of_the_sorted_queues(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        quiet: Any = {"rebalance_ms": 60_000, "heartbeat_ms": 100_000, "route_poll_ms": 100_000}
+        async with cluster(2) as c, Client(name_servers=c.name_servers, **quiet) as client:
+            brokers = dict(sorted(c.brokers.items()))
+            page = [MessageQueue("T", name, queue_id) for name in brokers for queue_id in range(4)][3:6]
+            for number, queue in enumerate(page):
+                broker = brokers[queue.broker_name]
+                broker.groups["g"] |= {"zzz", "!"}  # the client's own id sorts between them
+                broker.offsets["g", "T", queue.queue_id] = number
+                for body in (b"a", b"b", b"c"):
+                    broker.put("T", queue.queue_id, body)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await until(lambda: len(inbox.assigned) == 3)
+                assert sorted(inbox.assigned, key=str) == sorted(page, key=str)
+                assert any(broker.of(38) for broker in brokers.values()), "members come from a broker"
+                for number, queue in enumerate(page):
+                    broker = brokers[queue.broker_name]
+                    await until(partial(pulled, broker, queue))
+                    assert pulled(broker, queue)[0] == number, queue
+                asked = [request.ext["topic"] for request in c.ns[0].of(105)].count("T")
+                rounds = inbox._rounds
+                inbox.wake_rebalance()
+                await until(lambda: inbox._rounds > rounds)
+                assert [request.ext["topic"] for request in c.ns[0].of(105)].count("T") == asked, (
+                    "the queues come from the cached route"
+                )
 
     run(work)
 
