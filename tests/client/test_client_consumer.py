@@ -678,15 +678,19 @@ def test_offset_timer_sends_oneway_and_only_changed_offsets(run: Run, cluster: A
         async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
             one_queue(c)
             c.broker.put("T", 0, b"x")
+            c.broker.put("T", 0, b"y")
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T")
                 await (await inbox.recv(30)).ack()
-                (command,) = await c.broker.wait_for(15)
-                assert command.is_oneway and command.ext["commitOffset"] == "1" and command.ext["bname"] == "b0"
+                (first,) = await c.broker.wait_for(15)
+                assert not first.is_oneway and first.ext["commitOffset"] == "1" and first.ext["bname"] == "b0"
+                await (await inbox.recv(30)).ack()
+                (_, command) = await c.broker.wait_for(15, 2)
+                assert command.is_oneway and command.ext["commitOffset"] == "2" and command.ext["bname"] == "b0"
                 for _ in range(3):
                     await client._core._persist_offsets()
                 await client.puller().max_offset(MessageQueue("T", "b0", 0))
-                assert len(c.broker.of(15)) == 1
+                assert len(c.broker.of(15)) == 2
 
     run(work)
 
