@@ -12,6 +12,7 @@ Requirements: FUZ-07, DUR-09, DUR-10.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -421,6 +422,15 @@ def check_start(base: Base, changes: list[Harm], folder: Path) -> bool:
 @pytest.mark.parametrize("name", OWN)
 def test_undamaged_store_opens_with_all_messages(name: str, bases: dict[str, Base], tmp_path: Path) -> None:
     assert check_start(bases[name], [], tmp_path / "store")
+
+
+def test_queue_with_damaged_first_units_is_rebuilt(bases: dict[str, Base], tmp_path: Path) -> None:
+    """Units that point beyond the log end the queue at 0: its next record must not start it again at a later offset."""
+    base = bases["killed"]
+    queues = [name for name in sorted(base.files) if re.match(r"consumequeue/.*/0{20}$", name)]
+    for number, (queue, size) in enumerate(itertools.product(queues, (20, 60, 64, 70, 100))):
+        harm = Harm("set", sorted(base.files).index(queue), False, 0, 0, size, 1)
+        assert check_start(base, [harm], tmp_path / str(number)), queue
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")

@@ -31,7 +31,7 @@ from saturnmq.store.index.index_file import NAME_DIGITS
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Synced
 from saturnmq.store.log.log import Log
-from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
@@ -234,6 +234,8 @@ class _Recovery:
         self._misfit: Message | None = None
         # Records that restart a queue at 0, and the queue's end before that.
         self._restarted: dict[tuple[str, int], tuple[Message, QueueOffset]] = {}
+        # Queues that the first truncation emptied, and their unit at offset 0 before that.
+        self._emptied: dict[tuple[str, int], Unit] = {}
         # Topics without a queue: first record's offset, number of records.
         self._absent: dict[str, tuple[PhysicalOffset, int]] = {}
         self._index_seconds = 0.0  # CPU time spent on the index
@@ -249,6 +251,10 @@ class _Recovery:
         elif not clean:
             if not self.foreign:
                 store.queues.drop_unlisted()
+            for key, queue in store.queues.by_key.items():
+                unit = queue.unit(QueueOffset(0)) if queue.end_before(self.queues_from) == 0 else None
+                if unit is not None:
+                    self._emptied[key] = unit
             store.queues.truncate(self.queues_from)
             for queue in store.queues.by_key.values():
                 queue.trim_extension()
@@ -259,6 +265,7 @@ class _Recovery:
                 store.log.first_position,
             )
             store.queues.clear()
+            self._emptied.clear()
             self.rebuild, self.queues_from, self.read_from = True, store.log.first_position, store.log.first_position
             if not self._read(store.log.first_position, scan):
                 raise self._misfit_error()
@@ -377,6 +384,9 @@ class _Recovery:
             queue.delete()
         before = queue.max_offset
         if not before and number:
+            first = self._emptied.get(key)
+            if first is not None and place_of(store, first[0]) != (first[1], key[1], 0):
+                return False  # its units were damaged: those that the truncation took belong to older records
             start = store.log.first_position
             if self.queues_from > start and not self.known:
                 return False  # its earlier units are missing
