@@ -108,9 +108,8 @@ class ClusterOffsets(_Cached):
                     try:
                         await self._store(queue, confirmed=True)
                     finally:
-                        self._begun.add(
-                            place
-                        )  # also after a failure, so that a silent broker delays one store and not each
+                        # Also after a failure: a silent broker delays one store, not each.
+                        self._begun.add(place)
         await self._store(queue, confirmed=confirmed)
 
     def _changed(self, queue: MessageQueue) -> bool:
