@@ -155,9 +155,9 @@ async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
             )
 
     # Apache's broker loses one of two offsets that it stores at the same time when they are the first of a group and topic.
-    firsts = {key[:2]: key for key in reversed(due)}
-    await asyncio.gather(*(one(key, due[key]) for key in firsts.values()))
-    await asyncio.gather(*(one(key, offset) for key, offset in due.items() if firsts[key[:2]] != key))
+    firsts = {key[:2]: key for key in due}.values()
+    for keys in (firsts, due.keys() - firsts):
+        await asyncio.gather(*(one(key, due[key]) for key in keys))
 
 
 async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
