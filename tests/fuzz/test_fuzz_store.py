@@ -427,10 +427,11 @@ def test_undamaged_store_opens_with_all_messages(name: str, bases: dict[str, Bas
 def test_queue_with_damaged_first_units_is_rebuilt(bases: dict[str, Base], tmp_path: Path) -> None:
     """Units that point beyond the log end the queue at 0: its next record must not start it again at a later offset."""
     base = bases["killed"]
-    queues = [name for name in sorted(base.files) if re.match(r"consumequeue/.*/0{20}$", name)]
-    for number, (queue, size) in enumerate(itertools.product(queues, (20, 60, 64, 70, 100))):
-        harm = Harm("set", sorted(base.files).index(queue), False, 0, 0, size, 1)
-        assert check_start(base, [harm], tmp_path / str(number)), queue
+    names = sorted(base.files)
+    queues = [name for name in names if re.match(r"consumequeue/.*/0{20}$", name)]
+    for queue, size in itertools.product(queues, (20, 60, 64, 70, 100)):
+        harm = Harm("set", names.index(queue), False, 0, 0, size, 1)
+        assert check_start(base, [harm], tmp_path / "store"), (queue, size)
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")

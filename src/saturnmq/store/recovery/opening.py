@@ -251,12 +251,12 @@ class _Recovery:
         elif not clean:
             if not self.foreign:
                 store.queues.drop_unlisted()
-            for key, queue in store.queues.by_key.items():
-                unit = queue.unit(QueueOffset(0)) if queue.end_before(self.queues_from) == 0 else None
-                if unit is not None:
-                    self._emptied[key] = unit
+            firsts = {key: queue.unit(QueueOffset(0)) for key, queue in store.queues.by_key.items()}
             store.queues.truncate(self.queues_from)
-            for queue in store.queues.by_key.values():
+            for key, queue in store.queues.by_key.items():
+                first = firsts[key]
+                if first is not None and not queue.max_offset:
+                    self._emptied[key] = first
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
