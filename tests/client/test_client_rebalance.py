@@ -75,7 +75,8 @@ def test_changed_assignment_is_announced_with_a_new_version(run: Run, cluster: A
 
 def pulled(broker: Any, queue: MessageQueue) -> list[int]:
     """The offsets of a queue that were pulled so far."""
-    return [int(pull.ext["queueOffset"]) for pull in broker.of(11) if pull.ext["queueId"] == str(queue.queue_id)]
+    place = queue.topic, str(queue.queue_id)
+    return [int(r.ext["queueOffset"]) for r in broker.of(11) if (r.ext["topic"], r.ext["queueId"]) == place]
 
 
 @pytest.mark.spec("RW-10")
