@@ -11,6 +11,8 @@ RERUNS := --reruns-max=3
 # Four processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
 # WORKERS= runs all in one.
 WORKERS := -n 4 --dist loadfile
+# The stores of the tests are in /dev/shm if it has enough space (tests/harness/gate/folders.py); FOLDERS= puts them on the disk.
+FOLDERS := --folders-in-memory
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.
 RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothesis-seed=$(HYPOTHESIS_SEED))
 CODE := $(wildcard src tests bench demo tools)
@@ -42,7 +44,7 @@ demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 s
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py
 
 test: $(READY)  ## the tests (HYPOTHESIS_SEED=N draws new examples)
-	$(PYTEST) $(UNIT) $(WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
+	$(PYTEST) $(UNIT) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
 

@@ -1,1 +1,1 @@
-"""pytest plugins of the gate: reruns of realtime tests, and peers that are missing on this machine."""
+"""pytest plugins of the gate: reruns of realtime tests, missing peers, how files are shared out, and where folders are."""

@@ -10,6 +10,7 @@ About half of the tests' time is waiting, for processes that start and for elect
 from __future__ import annotations
 
 import functools
+import gc
 import re
 from collections.abc import Generator
 from pathlib import Path
@@ -24,9 +25,14 @@ _SESSION: Final = re.compile(r"\bspark: ")  # a parameter: the fixture
 FIRST: Final = (
     SHARED,
     "tests/spark/test_spark_cluster",
-    "tests/sim/test_system_sim",
-    "tests/store/test_store_crash",
+    "tests/chaos/test_chaos_pairs",
+    "tests/broker/test_broker_masterslave_connection",
+    "tests/broker/test_broker_forwarding",
     "tests/cli/test_cli_docs",
+    "tests/store/test_store_crash",
+    "tests/store/test_store_index_queue",
+    "tests/sim/test_system_sim",
+    "tests/sim/test_raft_sim_timers",
     "tests/sim/test_raft_sim_seeds",
     "tests/raft/test_raft_broker_processes",
     "tests/testing/test_testing_plugin",
@@ -88,6 +94,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if hasattr(config, "workerinput"):
         items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and collected tests, half a million objects, out of the garbage collections during the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
