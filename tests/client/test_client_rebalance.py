@@ -79,6 +79,11 @@ def pulled(broker: Any, queue: MessageQueue) -> list[int]:
     return [int(r.ext["queueOffset"]) for r in broker.of(11) if (r.ext["topic"], r.ext["queueId"]) == place]
 
 
+def has_begun_after(inbox: Any, rounds: int) -> bool:
+    """Whether another rebalance round than the first `rounds` has begun."""
+    return inbox._rounds > rounds
+
+
 @pytest.mark.spec("RW-10")
 def test_member_takes_its_page_of_the_sorted_queues(run: Run, cluster: Any) -> None:
     async def work() -> None:
@@ -102,12 +107,11 @@ def test_member_takes_its_page_of_the_sorted_queues(run: Run, cluster: Any) -> N
                     await until(partial(pulled, broker, queue))
                     assert pulled(broker, queue)[0] == number, queue
                 asked = [request.ext["topic"] for request in c.ns[0].of(105)].count("T")
-                rounds = inbox._rounds
-                inbox.wake_rebalance()
-                await until(lambda: inbox._rounds > rounds)
-                assert [request.ext["topic"] for request in c.ns[0].of(105)].count("T") == asked, (
-                    "the queues come from the cached route"
-                )
+                for _ in range(5):
+                    inbox.wake_rebalance()
+                    await until(partial(has_begun_after, inbox, inbox._rounds))
+                asks = [request.ext["topic"] for request in c.ns[0].of(105)].count("T") - asked
+                assert asks <= 1, "the queues come from the cached route; the first route poll may ask once"
 
     run(work)
 
