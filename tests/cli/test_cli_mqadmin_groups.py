@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from admincli import AdminCli
 
@@ -105,3 +107,27 @@ def test_get_consumer_config_lists_every_field(admin_cli: AdminCli) -> None:
         "whichBrokerWhenConsumeSlowly            =  1",
         "notifyConsumerIdsChangedEnable          =  true",
     ]
+
+
+@pytest.mark.spec("UX-10")
+def test_consumer_connection_warns_of_clients_in_conflict(admin_cli: AdminCli) -> None:
+    clients = admin_cli.server.inner.broker.clients
+    group = "g-conflict"
+    for topic in ("orders-1", "orders-2"):
+        admin_cli.text("updateTopic", "-b", "{broker}", "-t", topic)
+    url = admin_cli.server.url
+    with saturnmq.sync.Client.from_url(url) as one, saturnmq.sync.Client.from_url(url) as other:  # noqa: SIM117
+        with one.consumer(group) as first, other.consumer(group) as second:
+            first.subscribe("orders-1")
+            second.subscribe("orders-2")
+            deadline = time.monotonic() + 30
+            while group not in clients.unequal:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)  # poll
+            code, out, err = admin_cli.run("consumerConnection", "-g", group)
+            assert code == 0 and "warn" not in out
+            members = clients.consumers[group].members
+            assert all(f"{info.client_id} ({c.remote_address})" in err for c, info in members.items())
+            assert "orders-1, orders-2 differently" in err
+            conflicts = admin_cli.json("consumerConnection", "-g", group)["conflicts"]
+            assert [(c["kind"], c["topics"]) for c in conflicts] == [("subscriptions", ["orders-1", "orders-2"])]

@@ -7,14 +7,26 @@ Requirements: ADM-09, RT-03, RT-06.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
 from saturnmq.admin.listings import group_offsets, topic_groups
-from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats, MessageQueue, OffsetWrapper
+from saturnmq.protocol.bodies import (
+    ClientConflict,
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    MessageQueue,
+    OffsetWrapper,
+)
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.headers.messaging import GetConsumerConnectionList
+
+_CONFLICTS: Final = ("client_id", "subscriptions")  # kinds of them
+_CONFLICTS_MAX: Final = 20  # of one broker
 
 
 async def group_brokers(connection: AdminConnection, group: str) -> list[str]:
@@ -92,7 +104,12 @@ async def consumer_connection(
 
 
 def _merged(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
-    clients = {client.client_id: client for one in found for client in one.connection_set}
+    clients: dict[tuple[str, int], Connection] = {}  # two of one broker may have the same id
+    for one in found:
+        seen: Counter[str] = Counter()
+        for client in one.connection_set:
+            clients[client.client_id, seen[client.client_id]] = client
+            seen[client.client_id] += 1
     subscriptions = {topic: data for one in found for topic, data in one.subscription_table.items()}
     first = found[0] if found else ConsumerConnection()
     return ConsumerConnection(
@@ -101,7 +118,27 @@ def _merged(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
         consume_type=first.consume_type,
         message_model=first.message_model,
         consume_from_where=first.consume_from_where,
+        conflicts=list({_pair(pair): pair for one in found for pair in _conflicts(one)}.values()) or None,
     )
+
+
+def _conflicts(found: ConsumerConnection) -> list[ClientConflict]:
+    """The conflicts that a broker answered; from Apache's, clients with the same id."""
+    if found.conflicts is not None:
+        return [one for one in found.conflicts[:_CONFLICTS_MAX] if one.kind in _CONFLICTS]
+    first: dict[str, Connection] = {}
+    pairs = []
+    for one in found.connection_set:
+        other = first.setdefault(one.client_id, one)
+        if other is not one:
+            addresses = (other.client_addr, one.client_addr)
+            pairs.append(ClientConflict("client_id", one.client_id, addresses[0], one.client_id, addresses[1]))
+    return pairs
+
+
+def _pair(conflict: ClientConflict) -> tuple[str, frozenset[str]]:
+    """Identifies a conflict that several brokers answer: the addresses of a client differ from broker to broker."""
+    return conflict.kind, frozenset((conflict.client_id, conflict.other_id))
 
 
 async def groups_of(connection: AdminConnection, topic: str) -> list[str]:

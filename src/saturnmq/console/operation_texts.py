@@ -27,6 +27,15 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "export_json": ("Export as JSON lines", "导出 JSON 行"),
     "export_limit": ("At most {count} messages.", "最多 {count} 条消息。"),
     "back": ("Back", "返回"),
+    # ---- clients in conflict
+    "conflict_client_id": (
+        "Two connections use one client id; queues are assigned wrongly:",
+        "两个连接使用同一个客户端 ID,队列分配会出错:",
+    ),
+    "conflict_subscriptions": (
+        "Members of the group subscribe differently; messages may be lost:",
+        "组内成员的订阅关系不一致,可能丢失消息:",
+    ),
     # ---- accounts
     "accounts": ("Accounts", "访问账号"),
     "access_key": ("Access key", "访问密钥"),

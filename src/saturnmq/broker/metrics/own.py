@@ -6,6 +6,7 @@ Requirements: INT-11, MON-17, OPS-17.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from saturnmq.broker.metrics.sources import Progress, Sources
@@ -15,6 +16,7 @@ from saturnmq.net.endpoint_metrics import Durations, register
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store.files.capacity import space
 
+CONFLICTS_MAX: Final = 50  # pairs of clients in a scrape
 _TOPIC: Final = (
     ("saturnmq_topic_put_messages_total", "TOPIC_PUT_NUMS", "Messages put."),
     ("saturnmq_topic_put_bytes_total", "TOPIC_PUT_SIZE", "Bytes put, whole records."),
@@ -63,6 +65,14 @@ class OwnFamilies:
                 yield (group.name,), len(group.members)
 
         registry.family(GAUGE, "saturnmq_group_members", "Members of a consumer group online.", ("group",), members)
+
+        def conflicts() -> Rows:
+            for one in islice(sources.clients.conflicts(), CONFLICTS_MAX):
+                yield (one.kind.value, one.group, one.client_id, one.address, one.other_id, one.other_address), 1
+
+        text = "Two clients with one client id, or with unequal subscriptions in a group; at most 50 pairs."
+        labels = ("kind", "group", "client", "address", "other", "other_address")
+        registry.family(GAUGE, "saturnmq_client_conflict", text, labels, conflicts)
 
     def _messages(self) -> None:
         registry, sources, stats = self._registry, self._sources, self._sources.stats

@@ -12,11 +12,13 @@ from saturnmq.broker.requests.context import ClientContext
 from saturnmq.broker.requests.table_row import CALLER, decode_body
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.broker.state.clients import ClientInfo, Owner, version_ms
+from saturnmq.broker.state.conflicts import Conflict
 from saturnmq.filter import check_subscription
 from saturnmq.net import Connection
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import (
     CheckClientRequest,
+    ClientConflict,
     ConsumerConnection,
     ConsumerData,
     HeartbeatData,
@@ -39,6 +41,7 @@ VERSION_AHEAD_MS: Final = (
     86_400_000  # a subscription's version is its client's time; a greater one would never be replaced
 )
 _NAME_CHARS_MAX: Final = 255
+_CONFLICTS_MAX: Final = 20  # in one answer
 
 
 def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> LongAnswer:
@@ -60,6 +63,8 @@ def heartbeat(ctx: ClientContext, connection: Connection, request: Command, head
     if ctx.clients.taken_id(data.client_id, owner):
         text = f"{data.client_id!r} is online at another address or with another account"
         ctx.rejections.note("client_id", connection.remote_address, text)
+    if not connection.closed:
+        ctx.clients.ids.heard(data.client_id, connection)
     return ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
 
 
@@ -216,8 +221,16 @@ def consumer_connections(
         group.consume_type,
         group.message_model,
         group.consume_from_where,
+        [_conflict(one) for one in ctx.clients.conflicts_of(group)[:_CONFLICTS_MAX]] or None,
     )
     return ctx.slices.run(ctx.slices.reply(request, body))
+
+
+def _conflict(found: Conflict) -> ClientConflict:
+    addresses = (found.address, found.other_address)
+    return ClientConflict(
+        found.kind.value, found.client_id, addresses[0], found.other_id, addresses[1], list(found.topics)
+    )
 
 
 def producer_connections(

@@ -9,12 +9,13 @@ Requirements: HB-04..HB-07, RB-07, LIM-13.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from saturnmq.broker.events import Event
+from saturnmq.broker.state.conflicts import ClientIds, Conflict, ConflictKind, Expressions, Variants, differing
 from saturnmq.net import Connection
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.shares import Shares
@@ -28,8 +29,8 @@ CROWDED_GROUPS_MAX: Final = 64  # the same while all clients together have many
 _MEMBERSHIPS_FACTOR: Final = 4  # memberships of all clients, as a multiple of the groups online
 _UNIT_BYTES: Final = 1024
 _CODE_BYTES: Final = 8
-_COMPARED_MAX: Final = 100  # members whose subscriptions are compared with those of a new one
 _WARN_INTERVAL_MS: Final = 60_000  # between two warnings of one group
+_CONFLICTS_SEARCHED_MAX: Final = 1000
 _UNLIMITED: Final = 2**31
 _NANOSECONDS: Final = 10**17  # no time in ms of this age is as great
 
@@ -55,7 +56,7 @@ class ClientInfo:
     heartbeat_ms: int
     owner: Owner = ("", None)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    expressions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression, expression type)
+    expressions: Expressions = frozenset()
     units: int = 0  # of the subscriptions
 
 
@@ -70,6 +71,7 @@ class ConsumerGroup:
     members: dict[Connection, ClientInfo] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     sources: dict[str, Connection] = field(default_factory=dict)  # topic -> member whose subscription is the group's
+    variants: Variants = field(default_factory=Variants)
     ids_body: bytes | None = None  # encoded client ids, as long as no member changes
     warned_ms: int = -_WARN_INTERVAL_MS  # time of the last warning of unequal subscriptions
 
@@ -131,32 +133,6 @@ def units(subscriptions: Iterable[SubscriptionData]) -> int:
     return count
 
 
-def _warn_of_unequal_subscriptions(
-    group: ConsumerGroup, connection: Connection, info: ClientInfo, limit: LogLimit
-) -> None:
-    """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03).
-
-    Once per change, at most once per minute and group, and within the limit by group.
-    """
-    if info.heartbeat_ms - group.warned_ms < _WARN_INTERVAL_MS:
-        return
-    for member, other in islice(group.members.items(), _COMPARED_MAX):
-        if member is not connection and other.expressions != info.expressions:
-            topics = sorted(
-                topic
-                for topic in other.expressions.keys() | info.expressions.keys()
-                if other.expressions.get(topic) != info.expressions.get(topic)
-            )
-            group.warned_ms = info.heartbeat_ms
-            if limit.suppressed(group.name) is None:
-                return
-            log.warning(
-                "unequal subscriptions in one group, messages may be lost group=%s client=%s other=%s topics=%s",
-                group.name, info.client_id, other.client_id, topics[:10],
-            )  # fmt: skip
-            return
-
-
 class Clients:
     """All live clients.
 
@@ -187,6 +163,8 @@ class Clients:
         self.changed: Event[ConsumerGroup] = Event()
         self.resubscribed: Event[tuple[ConsumerGroup, list[str]]] = Event()
         self.offline: Event[str] = Event()
+        self.ids = ClientIds()
+        self.unequal: set[str] = set()  # groups whose members have unequal subscriptions
         self._producer_ids: dict[str, tuple[Connection, Owner]] = {}  # by client id
         self._round = 0
 
@@ -279,16 +257,81 @@ class Clients:
         for s in data.subscription_data_set:
             if (twice := info.subscriptions.get(s.topic)) is None or s.sub_version > twice.sub_version:
                 info.subscriptions[s.topic] = s
-        info.expressions = {topic: (s.sub_string, s.expression_type) for topic, s in info.subscriptions.items()}
+        info.expressions = frozenset((t, s.sub_string, s.expression_type) for t, s in info.subscriptions.items())
         info.units = units(info.subscriptions.values())
         self._count_units(connection, info.owner[0], info.units - (known.units if known is not None else 0))
-        if known is None or known.expressions != info.expressions:
-            _warn_of_unequal_subscriptions(group, connection, info, self._log_limit)
         group.members[connection] = info
+        if known is None or known.expressions != info.expressions:
+            self._subscribed(group, connection, known.expressions if known is not None else None, info.expressions)
+            self._warn_if_unequal(group, connection, info)
         self._joined(connection, 1, group.name, info)
         changed = group.update(data, connection, info.subscriptions)
         if (known is None or changed) and notify:
             self.changed.emit(group)
+
+    def _subscribed(
+        self, group: ConsumerGroup, connection: Connection, before: Expressions | None, after: Expressions | None
+    ) -> None:
+        group.variants.move(connection, before, after)
+        if group.variants.unequal:
+            self.unequal.add(group.name)
+        else:
+            self.unequal.discard(group.name)
+
+    def _warn_if_unequal(self, group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
+        """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03).
+
+        Once per change, at most once per minute and group, and within the limit by group.
+        """
+        other = group.variants.other(info.expressions)
+        if other is None or info.heartbeat_ms - group.warned_ms < _WARN_INTERVAL_MS:
+            return
+        group.warned_ms = info.heartbeat_ms
+        suppressed = self._log_limit.suppressed(group.name)
+        if suppressed is not None:
+            log.warning(
+                "unequal subscriptions in one group, messages may be lost group=%s client=%s peer=%s other=%s other_peer=%s "
+                "topics=%s suppressed=%s",
+                group.name, info.client_id, connection.remote_address, group.members[other].client_id, other.remote_address,
+                list(differing(info.expressions, group.members[other].expressions)), suppressed,
+            )  # fmt: skip
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Clients that impair each other now: client ids, then groups."""
+        yield from self.ids.conflicts()
+        for name in list(self.unequal):
+            group = self.consumers.get(name)
+            if group is not None and (conflict := self._unequal_members(group)) is not None:
+                yield conflict
+
+    def conflicts_of(self, group: ConsumerGroup) -> list[Conflict]:
+        """The conflicts that a group takes part in, of the first ones."""
+        searched = islice(self.ids.shared.items(), _CONFLICTS_SEARCHED_MAX)
+        ids = [client_id for client_id, pair in searched if any(one in group.members for one in pair)]
+        found = [conflict for client_id in ids if (conflict := self.ids.conflict(client_id)) is not None]
+        if (unequal := self._unequal_members(group)) is not None:
+            found.append(unequal)
+        return found
+
+    def _unequal_members(self, group: ConsumerGroup) -> Conflict | None:
+        if not group.variants.unequal:
+            return None
+        one = group.variants.first()
+        info = group.members[one]
+        other = group.variants.other(info.expressions)
+        assert other is not None
+        other_info = group.members[other]
+        topics = differing(info.expressions, other_info.expressions)
+        addresses = (one.remote_address, other.remote_address)
+        return Conflict(
+            ConflictKind.SUBSCRIPTIONS,
+            group.name,
+            info.client_id,
+            addresses[0],
+            other_info.client_id,
+            addresses[1],
+            topics,
+        )
 
     def _joined(self, connection: Connection, kind: int, name: str, info: ClientInfo) -> None:
         """Record a membership. kind: 0 as a producer, 1 as a consumer."""
@@ -318,6 +361,7 @@ class Clients:
         as_consumer.discard(consumer_group or "")
         if not as_producer and not as_consumer:
             self._groups_of.pop(connection, None)
+            self.ids.closed(connection)
         if producer_group:
             members = self.producers.get(producer_group)
             if members is not None:
@@ -336,6 +380,7 @@ class Clients:
                 self._memberships.add(info.owner[0], -1)
                 self._count_units(connection, info.owner[0], -info.units)
                 group.ids_body = None
+                self._subscribed(group, connection, info.expressions, None)
                 self._left(group, connection)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -348,6 +393,7 @@ class Clients:
 
         A client that comes back meanwhile has another connection, so that its memberships and its client id stay.
         """
+        self.ids.closed(connection)
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
         for name in list(as_producer):
             self.unregister(connection, name, None)

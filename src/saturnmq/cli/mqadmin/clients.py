@@ -5,12 +5,14 @@ Requirements: C-36, C-39, C-40.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Final
 
 from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.java_text import absent, version_name
 from saturnmq.cli.mqadmin.output import Shown
+from saturnmq.cli.output import warn
 
 _CLIENT: Final = "%-36s %-22s %-10s %s\n"
 _SUBSCRIPTION: Final = "%-20s %s\n"
@@ -19,13 +21,19 @@ _SUBSCRIPTION: Final = "%-20s %s\n"
 async def consumer_connection(call: Call) -> None:
     """Print clients and subscriptions of a consumer group."""
     found = await call.admin.clients.consumers(call.options.text("g"), call.options.text("b") or None)
+    for one in found.conflicts or ():
+        if one.kind == "client_id":
+            warn(f"two connections use the client id {one.client_id}: {one.client_addr} and {one.other_addr}")
+        else:
+            members = f"{one.client_id} ({one.client_addr}) and {one.other_id} ({one.other_addr})"
+            warn(f"{members} subscribe to {', '.join(one.topics)} differently; messages may be lost")
     columns = [("#ClientId", "client_id"), ("#ClientAddr", "client_addr"), ("#Language", "language")]
     rows = [(c.client_id, c.client_addr, c.language, version_name(c.version)) for c in found.connection_set]
     call.out.table(_CLIENT, [*columns, ("#Version", "version")], rows)
     subscriptions = [found.subscription_table[topic] for topic in text_order(found.subscription_table)]
     if call.out.as_json:
         listed = [{"topic": one.topic, "sub_expression": one.sub_string} for one in subscriptions]
-        call.out.summary("", subscriptions=listed)
+        call.out.summary("", subscriptions=listed, conflicts=[asdict(one) for one in found.conflicts or ()])
     else:
         call.out.line()
         call.out.line("Below is subscription:")

@@ -99,14 +99,27 @@ class Connection(Body):
 
 
 @body()
+class ClientConflict(Body):
+    """Two clients that impair each other. kind: client_id or subscriptions, then with the topics that differ. SaturnMQ only."""
+
+    kind: str = ""
+    client_id: str = ""
+    client_addr: str = ""
+    other_id: str = ""
+    other_addr: str = ""
+    topics: list[str] = field(default_factory=list)
+
+
+@body()
 class ConsumerConnection(Body):
-    """Clients and subscriptions of a consumer group (203)."""
+    """Clients and subscriptions of a consumer group (203). conflicts: only SaturnMQ answers them, and only if there are any."""
 
     connection_set: list[Connection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
+    conflicts: list[ClientConflict] | None = None
 
 
 @body()
