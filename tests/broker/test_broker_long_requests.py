@@ -27,8 +27,10 @@ from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.message import Host, Message
+from saturnmq.protocol.message import Host, Message, decode_records, encode_properties
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.slices import SLICE_SECONDS, Slices, Steps
+from saturnmq.store import wall_clock_ms
 
 pytestmark = pytest.mark.realtime  # measures steps of the event loop
 
@@ -201,5 +203,26 @@ def test_slices_reject_what_exceeds_the_limit_of_waiting_work() -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         assert slices.waiting == 0
+
+    run(work)
+
+
+@pytest.mark.spec("IX-03", "IX-06")
+def test_query_by_key_does_not_hold_the_event_loop() -> None:
+    """Every entry that shares the key's slot was read in one step: 300,000 messages with one key took 0.4 s for each query."""
+
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            properties = encode_properties({"KEYS": "k"})
+            now = wall_clock_ms()
+            await w.send(properties={"KEYS": "k"})
+            index = w.broker.store.index
+            assert index is not None
+            w.broker.store.put_in_index()
+            beyond = w.broker.store.log.end
+            index.put_many([("T", properties, PhysicalOffset(beyond + n), now + 60_000) for n in range(300_000)])
+            ask = {"topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": now + 30_000}
+            answer = await beside_sends(w, lambda: w.call(Code.QUERY_MESSAGE, timeout_ms=25_000, **ask))
+            assert [message.properties["KEYS"] for message in decode_records(answer.body or b"")] == ["k"]
 
     run(work)

@@ -19,6 +19,7 @@ from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
+from saturnmq.slices import Steps
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.log import ReadableLog
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
@@ -314,8 +315,8 @@ def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) 
     return right if timestamp_ms - left_ms > right_ms - timestamp_ms else left
 
 
-def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-    """Implement `MessageStore.query`."""
+def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[QueryResult]:
+    """Implement `MessageStore.query_steps`."""
     result = QueryResult()
     if store.index is None:
         return result
@@ -323,12 +324,13 @@ def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, en
     result.last_update_ms, result.last_update_offset = store.index.last_update
     asked = max(1, min(max_count, store.settings.query_count_max))
     for _ in range(_QUERY_TRIES):
-        offsets = sorted(store.index.query(topic, key, asked, begin_ms, end_ms))
+        offsets = yield from store.index.search(topic, key, asked, begin_ms, end_ms)
         if not offsets:
             break
         total = 0
         oldest_ms = -1
         for offset in offsets:
+            yield
             record = store.read_record(offset)
             if record is None:
                 continue

@@ -26,6 +26,7 @@ from saturnmq.protocol.errors import FlushFailed, ResourceExhausted, SaturnError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
+from saturnmq.slices import Steps, completed
 from saturnmq.store import batch, cold, reading
 from saturnmq.store.append_watch import AppendWatch
 from saturnmq.store.batch import Entry
@@ -593,6 +594,10 @@ class MessageStore:
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records whose topic and key have the given hash, stored in the time range, ascending (IX-06, IX-07)."""
+        return completed(self.query_steps(topic, key, max_count, begin_ms, end_ms))
+
+    def query_steps(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[QueryResult]:
+        """As `query`, in steps: the index may hold millions of entries that share a slot with the key."""
         return reading.query(self, topic, key, max_count, begin_ms, end_ms)
 
     def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:

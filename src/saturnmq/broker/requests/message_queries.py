@@ -14,7 +14,9 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.message import MESSAGE_MAGIC, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.slices import LongAnswer, Steps
 from saturnmq.store import MessageStore
+from saturnmq.store.results import QueryResult
 
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
@@ -27,18 +29,32 @@ def view(ctx: MessageContext, connection: Connection, request: Command, header: 
     return request.reply(body=record)
 
 
-def query(ctx: MessageContext, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
+def query(ctx: MessageContext, connection: Connection, request: Command, header: h.QueryMessage) -> LongAnswer:
     """Serve QUERY_MESSAGE (12) by key or unique key.
 
     The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
-    equal are left out here: the caller may have no right on them.
+    equal are left out here: the caller may have no right on them. Other keys may share a slot of the index with this one, millions
+    of entries, so the search runs in slices (LIM-09).
     """
     count = ctx.store.settings.unique_query_count_max if header.unique_key_query else header.max_num
-    found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+
+    def answered() -> Steps[Command]:
+        span = header.begin_timestamp, header.end_timestamp
+        found = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
+        return (yield from _answer(request, header.topic, found))
+
+    return ctx.slices.run(answered())
+
+
+def _answer(request: Command, topic: str, found: QueryResult) -> Steps[Command]:
     answer = h.QueryMessageResponse(
         index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
     )
-    records = [record for record in found.records if decode_record(record).topic == header.topic]
+    records = []
+    for record in found.records:
+        if decode_record(record).topic == topic:
+            records.append(record)
+        yield
     if not records:
         text = "can not find message, maybe time range not correct"
         return request.reply(ResponseCode.QUERY_NOT_FOUND, text, ext=answer.to_ext())

@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import java_hash
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk, open_error
 
 NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
@@ -42,7 +43,7 @@ ENTRY: Final = struct.Struct(">iqii")
 HEADER_BYTES: Final = HEADER.size
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = ENTRY.size
-STEPS_PER_TURN: Final = 10_000  # entries that a search examines before it yields to the event loop
+STEPS_PER_TURN: Final = 1000  # entries that a search examines before it yields: about 1 ms
 _SECONDS_MAX: Final = 2**31 - 1
 _SET_BACK_MS_MAX: Final = 86_400_000  # largest backward clock step tolerated while a file is filled
 _U32: Final = 0xFFFFFFFF
@@ -420,7 +421,7 @@ class IndexFile:
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def search(
-        self, value: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]
+        self, value: int, count_max: int, begin_ms: int, end_ms: int, found: list[PhysicalOffset]
     ) -> Generator[None, None, None]:
         """Add to found the offsets of matching entries, newest first, one per record, up to count_max (IX-06).
 
@@ -436,7 +437,7 @@ class IndexFile:
             if seconds < 0:
                 return
             if stored == value and begin_ms <= time_ms <= end_ms and offset >= 0 and found[-1:] != [offset]:
-                found.append(offset)
+                found.append(PhysicalOffset(offset))
             if time_ms < begin_ms:
                 return
             newer, entry = entry, previous

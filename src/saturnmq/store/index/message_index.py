@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, key_words, keys_of
+from saturnmq.slices import Steps, completed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
 
@@ -363,19 +364,11 @@ class MessageIndex:
 
         Only hashes are stored: the caller reads each record and compares its keys (IX-03). Raises StoreError.
         """
-        steps = self.search(topic, key, max_count, begin_ms, end_ms)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                found: list[PhysicalOffset] = done.value
-                return found
+        return completed(self.search(topic, key, max_count, begin_ms, end_ms))
 
-    def search(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
-    ) -> Generator[None, None, list[int]]:
+    def search(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[list[PhysicalOffset]]:
         """As `query`, as a generator that yields regularly, so that a long chain does not block the loop; returns the offsets."""
-        found: list[int] = []
+        found: list[PhysicalOffset] = []
         count_max = min(max_count, self._query_count_max)
         value = key_hash(topic_hash(topic), key)
         for file in reversed(self._files.copy()):
