@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 from saturnmq.namesrv.access_control import Accounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.kv_config import BYTES_MAX, NAME_CHARS_MAX, KVConfig
+from saturnmq.namesrv.places import Places
 from saturnmq.namesrv.registration import TOPICS_PER_NAME_MAX, Topics, is_large, parse
 from saturnmq.namesrv.routes import (
     CLUSTERS_PER_NAME_MAX,
@@ -68,6 +69,7 @@ class Context(Protocol):
     accounts: Accounts | None
 
     routes: RouteTable
+    places: Places
     kv: KVConfig
     settings: NameServerSettings
     answers: AnswerCache
@@ -149,6 +151,7 @@ def _register(
     _check_owner(ctx, connection, request, registration)
     host = network_of(host_of(connection.remote_address))
     _check_limits(ctx, connection, registration, host, merged)
+    _check_place(ctx, connection, request, registration)
     if topics.ignored:
         text = (
             f"{topics.ignored} topics of broker {registration.broker_name[:_SHOWN_CHARS]!r} ignored, illegal name or number; "
@@ -187,6 +190,18 @@ def _check_owner(ctx: Context, connection: Peer, request: Command, registration:
         problem = f"in cluster {cluster}"
     if problem is not None:
         _refuse(ctx, connection, request, f"{registration.address} is registered {problem} and live")
+
+
+def _check_place(ctx: Context, connection: Peer, request: Command, registration: Registration) -> None:
+    """Raise ResponseError for the name and id of another live broker (places.py)."""
+
+    def owner_host(address: str) -> str | None:
+        owner = _owner(ctx, address)
+        return host_of(owner.remote_address) if owner is not None else None
+
+    problem = ctx.places.refusal(registration, host_of(connection.remote_address), owner_host, ctx.now_ms())
+    if problem is not None:
+        _refuse(ctx, connection, request, problem)
 
 
 def _refuse(ctx: Context, connection: Peer, request: Command, reason: str) -> NoReturn:
@@ -238,6 +253,7 @@ def unregister_broker(ctx: Context, connection: Peer, request: Command, header: 
         _refuse(ctx, connection, request, f"{header.broker_addr} is registered from {owner.remote_address} and live")
     if header.broker_addr in ctx.routes.live:
         ctx.routes.unregister(header.broker_addr)
+        ctx.places.left(header.broker_addr)
         ctx.removed([header.broker_addr], peer, "unregistered")
     return request.reply()
 
@@ -250,6 +266,7 @@ def query_data_version(ctx: Context, connection: Peer, request: Command, header:
     if _owner(ctx, header.broker_addr) not in (None, connection):
         return request.reply(ext=h.QueryDataVersionResponse(changed=True).to_ext())
     own = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
+    ctx.places.seen(header.broker_addr, ctx.now_ms())
     changed, known = ctx.routes.version_changed(header.broker_addr, own, ctx.now_ms(), connection)
     return request.reply(
         ext=h.QueryDataVersionResponse(changed=changed).to_ext(), body=known.encode() if known else None

@@ -317,8 +317,9 @@ class RouteTable:
         live = self.live.get(address)
         if live is None:
             return True, None
-        if live.version != version:
-            return True, live.version
+        broker = self.brokers.get(live.name)
+        if live.version != version or broker is None or broker.broker_addrs.get(live.number) != address:
+            return True, live.version  # another address has its place: a registration takes it back, or is refused
         live.updated_ms = now_ms
         if connection is not None:
             live.connection = connection

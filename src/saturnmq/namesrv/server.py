@@ -22,6 +22,7 @@ from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.disposal import Disposal
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.metrics import NameServerMetrics
+from saturnmq.namesrv.places import Places
 from saturnmq.namesrv.processor import TABLE, Answer, Peer, process
 from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
@@ -60,6 +61,7 @@ class NameServer:
         self.net = net
         self._disposal = Disposal()
         self.routes = RouteTable(self._disposal.add)
+        self.places = Places(self.routes)
         self.answers = AnswerCache(lambda: self.routes.changes, net.frame_bytes_max)
         self.kv = KVConfig(Path(settings.kv_config_path))
         self._unknown = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}

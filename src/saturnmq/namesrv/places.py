@@ -1,0 +1,121 @@
+"""Who may register under the name and id of a live broker: its place in the route table.
+
+The senior of a place is the broker that holds it without an interruption of more than KEPT_MS. While the senior is live, or
+else the broker that has the place now, it is given to another address only
+
+- from the same host,
+- or, as a failover, from a host that is registered under the same broker name already. If the senior then registers for its place
+  again, which a broker that has stepped down does not do, it gets the place back, and that host none as long as the senior is live.
+
+A broker is not live once its connection is closed, it has registered under another id, or nothing was heard of it for SILENT_MS.
+No I/O and no clock: time is an argument, Unix ms.
+
+Requirements: SEC-17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.namesrv.routes import Registration, RouteTable
+
+SILENT_MS: Final = 70_000  # a broker registers every 60 s or more often (registerNameServerPeriod)
+KEPT_MS: Final = 120_000  # a senior whose connection was interrupted for longer has to wait as others do
+_LOSERS_MAX: Final = 64  # hosts of one place
+_SENIORS_MAX: Final = 8192  # a place beyond is not protected
+_PRUNE_MS: Final = 1000
+
+HostOf = Callable[[str], str | None]
+"""The remote host of a broker address that is registered over an open connection; else None."""
+
+
+@dataclass(slots=True)
+class _Senior:
+    address: str
+    seen_ms: int
+    losers: dict[str, None] = field(default_factory=dict)  # hosts that took the place of this senior
+
+
+class Places:
+    """The seniors of all places."""
+
+    def __init__(self, routes: RouteTable) -> None:
+        self._routes = routes
+        self._seniors: dict[tuple[str, int], _Senior] = {}
+        self._pruned_ms = -_PRUNE_MS
+
+    def refusal(self, registration: Registration, host: str, host_of: HostOf, now_ms: int) -> str | None:
+        """Why the broker may not have the place for which it registers, or None. host: the peer's address without port."""
+        place = registration.broker_name, registration.broker_id
+        senior = self._seniors.get(place)
+        live = self._routes.live.get(senior.address) if senior is not None else None
+        if senior is None or (live is None and now_ms - senior.seen_ms > KEPT_MS):
+            self._take(place, registration.address, now_ms)
+            return None
+        if senior.address == registration.address:
+            senior.seen_ms = now_ms
+            self._note_loser(senior, place, host, host_of)
+            return None
+        rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(place)
+        if rival in ("", registration.address) or not self._is_live(rival, host_of, now_ms):
+            return None
+        live, live_host = self._routes.live[rival], host_of(rival)
+        if (live.name, live.number) != place or live_host == host:
+            if rival == senior.address:
+                self._take(place, registration.address, now_ms)
+            return None
+        if host not in senior.losers and host in self._hosts(registration.broker_name, host_of):
+            return None
+        return f"broker {place[1]} of {place[0]} is {rival}, registered from {live_host} and live"
+
+    def seen(self, address: str, now_ms: int) -> None:
+        """The live broker at an address has asked whether it must register."""
+        live = self._routes.live.get(address)
+        senior = self._seniors.get((live.name, live.number)) if live is not None else None
+        if senior is not None and senior.address == address:
+            senior.seen_ms = now_ms
+
+    def __len__(self) -> int:
+        """How many places have a senior."""
+        return len(self._seniors)
+
+    def left(self, address: str) -> None:
+        """The broker at an address has unregistered."""
+        for place in [place for place, senior in self._seniors.items() if senior.address == address]:
+            del self._seniors[place]
+
+    def _take(self, place: tuple[str, int], address: str, now_ms: int) -> None:
+        if place not in self._seniors and len(self._seniors) >= _SENIORS_MAX:
+            if now_ms - self._pruned_ms < _PRUNE_MS:
+                return  # its next registration is recorded
+            self._pruned_ms = now_ms
+            live = self._routes.live
+            self._seniors = {key: one for key, one in self._seniors.items() if one.address in live}
+            if len(self._seniors) >= _SENIORS_MAX:
+                return
+        self._seniors[place] = _Senior(address, now_ms)
+
+    def _note_loser(self, senior: _Senior, place: tuple[str, int], host: str, host_of: HostOf) -> None:
+        """The senior registers again: remember the host whose broker has its place now."""
+        holder, live = self._holder(place), self._routes.live.get(senior.address)
+        if holder in ("", senior.address) or live is None or (live.name, live.number) != place:
+            return
+        loser = host_of(holder)
+        if loser is not None and loser != host and len(senior.losers) < _LOSERS_MAX:
+            senior.losers[loser] = None
+
+    def _holder(self, place: tuple[str, int]) -> str:
+        """Address of the broker that has a place in the routes; "" for none."""
+        broker = self._routes.brokers.get(place[0])
+        return broker.broker_addrs.get(place[1], "") if broker is not None else ""
+
+    def _is_live(self, address: str, host_of: HostOf, now_ms: int) -> bool:
+        live = self._routes.live.get(address)
+        return live is not None and host_of(address) is not None and now_ms - live.updated_ms <= SILENT_MS
+
+    def _hosts(self, name: str, host_of: HostOf) -> set[str | None]:
+        """Hosts of the live brokers of a broker name."""
+        broker = self._routes.brokers.get(name)
+        return {host_of(address) for address in broker.broker_addrs.values()} if broker is not None else set()
