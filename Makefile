@@ -71,10 +71,14 @@ interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, J
 interop-full: $(READY)  ## all of interop: further parameters, long runs, and the controls (Apache against Apache)
 	$(PYTEST) tests/interop -m interop $(RERUNS) $(RANDOM_EXAMPLES)
 
-chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)
-	CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
-	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py tests/chaos/test_chaos_kinds.py tests/chaos/test_chaos_pairs.py
-	CHURN_SECONDS=120 $(PYTEST) tests/chaos/test_chaos_churn.py
+# What `make chaos` runs: FAULT=name one fault, SERVERS=name one kind of servers (ledger, brokers, kinds, pairs, churn); REPORT=file gets
+# its tables, KEEP=folder the histories, logs and stores.
+CHAOS := CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
+	$(if $(REPORT),CHAOS_REPORT=$(REPORT)) $(if $(KEEP),CHAOS_KEEP=$(KEEP))
+SERVERS := ledger brokers kinds pairs $(if $(FAULT),,churn)
+
+chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SERVERS=, SEED=, RATE=, SECONDS=)
+	$(CHAOS) CHURN_SECONDS=120 $(PYTEST) $(patsubst %,tests/chaos/test_chaos_%.py,$(SERVERS))
 
 chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, each killed 20 times (KILLS=, SEED=)
 	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py

@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, settings
 
 from recorded import VECTORS
 
-pytest_plugins = ["harness.gate.reruns", "harness.gate.peers", "harness.gate.workers", "harness.gate.folders"]
+pytest_plugins = [
+    "harness.gate.reruns",
+    "harness.gate.peers",
+    "harness.gate.workers",
+    "harness.gate.folders",
+    "harness.gate.goals",
+]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples
 # (make test HYPOTHESIS_SEED=N; the gate chooses a seed, prints it and says how to repeat the run); "deep" takes minutes.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chaosgroup import PRODUCERS, Group, unpack
+from chaosgroup import DEADLINE_SECONDS, PRODUCERS, Group, unpack
 from chaosproxy import pause
 
 from harness.history.operations import FAIL, OK, UNKNOWN, result_of
@@ -34,7 +34,10 @@ TOPIC, QUEUES = "chaos", 4
 SEND_SECONDS = 1.5
 DELAY_MS = 995  # delay of the first level, less the loss by rounding to milliseconds
 COMMIT, ROLLBACK = "commit", "rollback"
-SETTLE_SECONDS = 8.0  # time for delayed messages to arrive and for unfinished transactions to be checked
+LATER = ("delayed-", "half-")  # messages that arrive some time after their acknowledgement
+AFTERWARDS_SECONDS = (
+    3.0  # after all that is owed has arrived, for what must never arrive: two rounds of transaction checks
+)
 CONSUMER = Path(__file__).resolve().parent / "chaosconsumer.py"
 ENDS_SHOWN = {
     PullStatus.FOUND: ("min", "max"),
@@ -55,6 +58,7 @@ SETTINGS = {
     "flushDiskType": "SYNC_FLUSH",
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
+    "transactionCheckMax": "100000",  # 15 checks, once a second, would discard what waits for its producer
     "fastPortEnable": "false",
     "listenPort": "0",
 }
@@ -82,6 +86,8 @@ class BrokerGroup(Group):
     reads_while_running = True
     ends_never_fall = True  # of queues, as brokers answer pulls; not where a slave with less takes over
     settings: Mapping[str, str] = SETTINGS
+    topic = TOPIC
+    transaction_seconds = 0.2  # between two half messages
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         super().__init__(folder, size=size, heartbeat_ms=heartbeat_ms, seed=seed)
@@ -92,6 +98,9 @@ class BrokerGroup(Group):
         self.at = ""
         self.masters: list[int] = []  # number of brokers with id 0 in each route response (CHA-08)
         self.ends: dict[str, str] = {}
+        self.owed: set[tuple[str, int]] = set()  # value and attempt of acknowledged messages that arrive later
+        self.arrived: set[tuple[str, int]] = set()
+        self.next_offsets = dict.fromkeys(range(QUEUES), 0)  # of the assigned reader
 
     def command(self, name: str) -> list[str]:
         values = dict(self.settings) | {
@@ -107,25 +116,33 @@ class BrokerGroup(Group):
         addresses = [await server.start("127.0.0.1", 0) for server in self.name_servers]
         self.at = ";".join(f"{host}:{port}" for host, port in addresses)
         await super().start()
+        await self.start_clients()
+
+    async def start_clients(self) -> None:
+        """Start the producers, once the topic exists. They live until the end: a half message may be checked late."""
         self.library = Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS)
         await self.library.__aenter__()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 with suppress(SaturnError):
-                    await self.library.create_topic(TOPIC, queues=QUEUES)
-                    if len(await self.library.puller().queues(TOPIC)) == QUEUES:
+                    await self.library.create_topic(self.topic, queues=QUEUES)
+                    if len(await self.library.puller().queues(self.topic)) == QUEUES:
                         break
                 await pause(0.1)
-        self.producers = [self.library.producer(f"p{number}") for number in range(PRODUCERS)]
+        self.deciding = self.library.producer("transactions", check=self.decided)
+        self.producers = [*(self.library.producer(f"p{number}") for number in range(PRODUCERS)), self.deciding]
         for producer in self.producers:
             await producer.start()
 
-    async def stop(self) -> list[int]:
+    async def stop_clients(self) -> None:
         if hasattr(self, "library"):
             for producer in getattr(self, "producers", []):
                 with suppress(SaturnError):
                     await producer.stop()
             await self.library.__aexit__(None, None, None)
+
+    async def stop(self) -> list[int]:
+        await self.stop_clients()
         codes = await super().stop()
         for server in self.name_servers:
             await server.stop()
@@ -140,20 +157,25 @@ class BrokerGroup(Group):
             self.transactions(),
             self.assigned(),
             self.subscribed(),
+            self.ordered(),
             self.routes(),
         ]
+
+    def queue_of(self, number: int) -> MessageQueue:
+        """The queue for a message number; the library sends once to an explicit queue (CHA-05)."""
+        return MessageQueue(self.topic, "g", number % QUEUES)
 
     async def send(self, process: str, value: str, key: str) -> None:
         """Retry in this harness, not in the library: with an explicit queue the library sends once (CHA-05)."""
         producer = self.producers[int(process[1]) if process[1:2].isdigit() else 0]
-        queue = MessageQueue(TOPIC, "g", int(key[1:]) % QUEUES if key[1:].isdigit() else 0)
+        queue = self.queue_of(int(key[1:]) if key[1:].isdigit() else 0)
         attempt = 0
         while True:
             attempt += 1
             begin, offset, why = self.now(), None, None
             try:
                 body = f"{value}#{attempt}".ljust(100, ".").encode()
-                receipt = await producer.send(TOPIC, body, queue=queue, keys=value, timeout=SEND_SECONDS)
+                receipt = await producer.send(self.topic, body, queue=queue, keys=value, timeout=SEND_SECONDS)
                 result = OK if receipt.status is SendStatus.SEND_OK else UNKNOWN
                 offset = receipt.offset
             except SaturnError as error:
@@ -172,7 +194,7 @@ class BrokerGroup(Group):
                 return
             await pause(0.03)
             with suppress(SaturnError):
-                await self.library.puller().queues(TOPIC)
+                await self.library.puller().queues(self.topic)
 
     async def delayed(self) -> None:
         """Send messages of the first delay level (1 s); only readers learn their offsets."""
@@ -182,8 +204,12 @@ class BrokerGroup(Group):
             number += 1
             begin, body = self.now(), f"delayed-{number}#1".encode()
             result, why = await self.once(
-                self.producers[0].send(TOPIC, body, queue=queue_of(number), delay_level=1, timeout=SEND_SECONDS)
+                self.producers[0].send(
+                    self.topic, body, queue=self.queue_of(number), delay_level=1, timeout=SEND_SECONDS
+                )
             )
+            if result == OK:
+                self.owed.add((f"delayed-{number}", 1))
             more = {"messages": [[f"delayed-{number}", None]], "deliver_at": begin + DELAY_MS, "why": why}
             self.history.add("send", "delayed", begin, self.now(), result=result, attempt=1, **more)
 
@@ -197,29 +223,29 @@ class BrokerGroup(Group):
 
     async def transactions(self) -> None:
         """Send half messages whose outcome is decided beforehand; the broker checks those whose end it did not receive."""
-        number, producer = 0, self.library.producer("transactions", check=self.decided)
-        async with producer:
-            while self.loading:
-                await pause(0.2)
-                number += 1
-                value, begin, result, why = f"half-{number}", self.now(), OK, None
-                end = ROLLBACK if number % 3 == 0 else COMMIT
-                self.ends[value] = end
-                self.history.add(
-                    "end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end
-                )
-                try:
-                    async with producer.transaction(
-                        TOPIC, f"{value}#1".encode(), queue=queue_of(number), timeout=SEND_SECONDS
-                    ):
-                        if end == ROLLBACK:
-                            raise RolledBack
-                except RolledBack:
-                    pass
-                except SaturnError as error:
-                    result, why = UNKNOWN, str(error)[:600]
-                more = {"messages": [[value, None]], "half": True, "why": why}
-                self.history.add("send", "transactions", begin, self.now(), result=result, attempt=1, **more)
+        number = 0
+        while self.loading:
+            await pause(self.transaction_seconds)
+            number += 1
+            value, begin, result, why = f"half-{number}", self.now(), OK, None
+            end = ROLLBACK if number % 3 == 0 else COMMIT
+            self.ends[value] = end
+            self.history.add("end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end)
+            if end == COMMIT:
+                self.owed.add((value, 1))
+            try:
+                async with self.deciding.transaction(
+                    self.topic, f"{value}#1".encode(), queue=self.queue_of(number), timeout=SEND_SECONDS
+                ):
+                    if end == ROLLBACK:
+                        raise RolledBack
+            except RolledBack:
+                pass
+            except SaturnError as error:
+                result, why = UNKNOWN, str(error)[:600]
+                self.owed.discard((value, 1))
+            more = {"messages": [[value, None]], "half": True, "why": why}
+            self.history.add("send", "transactions", begin, self.now(), result=result, attempt=1, **more)
 
     def decided(self, message: Any) -> TransactionState:
         end = self.ends.get(unpack(message.value.decode())[0])
@@ -227,15 +253,19 @@ class BrokerGroup(Group):
 
     async def assigned(self) -> None:
         """Read all queues by offset, as one process."""
-        puller, at = self.library.puller(), dict.fromkeys(range(QUEUES), 0)
         while self.loading:
-            await pause(0.05)
-            for number, offset in at.items():
-                at[number] = await self.pull(puller, number, offset, "reader", "assigned")
+            await self.read_once()
+
+    async def read_once(self) -> None:
+        """Read each queue once from where the last read ended."""
+        puller = self.library.puller()
+        await pause(0.05)
+        for number, offset in self.next_offsets.items():
+            self.next_offsets[number] = await self.pull(puller, number, offset, "reader", "assigned")
 
     async def pull(self, puller: Any, number: int, offset: int, process: str, mode: str) -> int:
         """Pull once and record the messages; returns the next offset."""
-        queue, begin = MessageQueue(TOPIC, "g", number), self.now()
+        queue, begin = self.queue_of(number), self.now()
         try:
             result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
         except SaturnError:
@@ -247,6 +277,7 @@ class BrokerGroup(Group):
         if result.status is not PullStatus.FOUND:
             return int(result.next_offset) if result.status is PullStatus.OFFSET_ILLEGAL else offset
         found = [[message.offset, *unpack(message.value.decode())] for message in result.messages()]
+        self.arrived.update((value, attempt) for _, value, attempt in found if value.startswith(LATER))
         more = {"group": mode, "queue": name_of(queue), "mode": mode, "messages": found}
         self.history.add("poll", process, begin, self.now(), **more)
         return int(result.next_offset)
@@ -256,42 +287,56 @@ class BrokerGroup(Group):
         number = 0
         while self.loading:
             number += 1
-            with (self.folder / f"member{number}.log").open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, str(CONSUMER), self.at, TOPIC, "subscribed", stdout=asyncio.subprocess.PIPE, stderr=log
-                )  # fmt: skip
-            assert process.stdout is not None
-            listening = asyncio.create_task(self._record(process.stdout, f"member{number}"))
-            end_ms = self.now() + CONSUMER_SECONDS * 1000
-            try:
-                while self.loading and self.now() < end_ms:
-                    assert process.returncode is None, f"the subscribed client ended by itself; see {log.name}"
-                    await pause(0.1)
-            finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-                await listening
-                transport: Any = process._transport  # type: ignore[attr-defined]
-                transport.close()
+            await self.member(f"member{number}", "subscribed", CONSUMER_SECONDS)
 
-    async def _record(self, stdout: asyncio.StreamReader, process: str) -> None:
-        """Add what a subscribed client prints to the history."""
+    async def ordered(self) -> None:
+        """Consume in order; a killed member would keep its queues locked for a minute."""
+        await self.member("ordered1", "ordered", float("inf"))
+
+    async def member(self, name: str, group: str, seconds: float) -> None:
+        """The process of a member of a group, killed after some seconds or with the load."""
+        words = [str(CONSUMER), self.at, self.topic, f"{group}-{self.topic}", group]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        assert process.stdout is not None
+        listening = asyncio.create_task(self._record(process.stdout, name, group))
+        end_ms = self.now() + seconds * 1000
+        try:
+            while self.loading and self.now() < end_ms:
+                assert process.returncode is None, f"the client {name} ended by itself; see {log.name}"
+                await pause(0.1)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await listening
+            transport: Any = process._transport  # type: ignore[attr-defined]
+            transport.close()
+
+    async def _record(self, stdout: asyncio.StreamReader, process: str, group: str) -> None:
+        """Add what a member of a group prints to the history."""
+        ordered = True if group == "ordered" else None
         while (line := await stdout.readline()).endswith(b"\n"):
             broker, queue_id, offset, body = json.loads(line)
-            now, queue = self.now(), MessageQueue(TOPIC, broker, queue_id)
-            more = {"group": "subscribed", "queue": name_of(queue), "mode": "subscribed"}
+            now, queue = self.now(), MessageQueue(self.topic, broker, queue_id)
+            more = {"group": group, "queue": name_of(queue), "mode": "subscribed", "ordered": ordered}
             self.history.add("poll", process, now, now, **more, messages=[[offset, *unpack(body)]])
 
     async def routes(self) -> None:
         """Record repeatedly how many brokers a NameServer names as master."""
         net = RemotingClient(settings=NetSettings())
-        request = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
+        request = {"topic": self.topic, "acceptStandardJsonOnly": "true"}
         try:
             while self.loading:
                 await pause(0.1)
                 for address in self.at.split(";"):
-                    answer = await net.invoke(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=request), 3000)
+                    call = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=request)
+                    try:
+                        answer = await net.invoke(address, call, 3000)
+                    except SaturnError:  # the machine is too busy
+                        continue
                     if answer.code == 0:
                         brokers = TopicRouteData.decode(answer.body).broker_datas
                         self.masters.append(sum(0 in broker.broker_addrs for broker in brokers))
@@ -304,7 +349,16 @@ class BrokerGroup(Group):
         """Send a marker to each queue; the ledgers are compared after the brokers stopped."""
         for number in range(QUEUES):
             await self.send("marker", f"marker-{number}", f"m{number}")
-        await pause(SETTLE_SECONDS)
+
+    async def settled(self) -> None:
+        """Read on until delayed messages and committed transactions have arrived; what is missing then, the checker reports."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while self.owed - self.arrived:
+                    await self.read_once()
+        until = self.now() + AFTERWARDS_SECONDS * 1000
+        while self.now() < until:
+            await self.read_once()
 
     async def final_polls(self) -> None:
         if self.jumped:  # a delayed message's due time came from a clock that jumped
@@ -312,10 +366,10 @@ class BrokerGroup(Group):
                 op.update({"deliver_at": op["begin"]} if "deliver_at" in op else {})
         puller = self.library.puller()
         for number in range(QUEUES):
-            queue = MessageQueue(TOPIC, "g", number)
+            queue = self.queue_of(number)
             offset = await puller.min_offset(queue)
             end = await puller.max_offset(queue)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 while offset < end:
                     offset = await self.pull(puller, number, offset, "final", "final")
 
@@ -356,11 +410,6 @@ class PlainBroker(BrokerGroup):
 
 class PlainSyncBroker(PlainBroker):
     settings: Mapping[str, str] = {**PlainBroker.settings, "flushDiskType": "SYNC_FLUSH"}
-
-
-def queue_of(number: int) -> MessageQueue:
-    """The queue for a message number; the library sends once to an explicit queue (CHA-05)."""
-    return MessageQueue(TOPIC, "g", number % QUEUES)
 
 
 def name_of(queue: MessageQueue) -> str:

@@ -1,6 +1,6 @@
 """A subscribed client that its caller kills: prints broker, queue, offset and body of each message before it acknowledges it.
 
-Arguments: name servers, topic, group.
+Arguments: name servers, topic, group, `subscribed` or `ordered`.
 
 Requirements: CHA-04.
 """
@@ -18,10 +18,10 @@ from saturnmq.protocol.errors import SaturnError
 TIMEOUT_SECONDS = 1.5
 
 
-async def consume(name_servers: str, topic: str, group: str) -> None:
+async def consume(name_servers: str, topic: str, group: str, kind: str) -> None:
     async with (
         Client(name_servers=name_servers, route_poll_ms=300, timeout=TIMEOUT_SECONDS) as client,
-        client.consumer(group, start="first") as inbox,
+        client.consumer(group, start="first", ordered=kind == "ordered") as inbox,
     ):
         with suppress(SaturnError):
             await inbox.subscribe(topic)

@@ -1,6 +1,6 @@
 """Three broker processes of a DLedger group, two NameServers and our clients under faults; long runs only (`make chaos`).
 
-The environment variables are those of test_chaos_ledger.py. Disk faults are covered by the runs of the bare ledger.
+chaosrun.py lists the environment variables. Disk faults are covered by the runs of the bare ledger.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from chaosbrokers import BrokerGroup, outcome_of
 from chaosfaults import FAULTS, FIVE
-from test_chaos_ledger import HEARTBEAT_MS, LONG, RTO_P95_MS, SECONDS, a_run, long_run, tell
+from chaosrun import HEARTBEAT_MS, LONG, RUN_SECONDS_MAX, a_run, long_run, tell
 
+from harness.gate.goals import RTO_P95_MS, rows
 from saturnmq import Client
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
 from saturnmq.protocol.bodies import MessageQueue
@@ -25,24 +26,25 @@ NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not na
 
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
-@pytest.mark.timeout(int(400 + 4 * SECONDS))
+@pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08")
 @pytest.mark.parametrize("name", NAMES)
 def test_broker_group_loses_nothing_under_a_fault(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = long_run(name, tmp_path, BrokerGroup)
+    found = long_run(name, tmp_path, BrokerGroup, "brokers in a group of three", "G01", "G07")
     tell(capsys, f"brokers, {name}", found)
     assert found["acknowledged"] > 100
     assert max(found["rto_ms"]) <= BROKER_RTO_MAX_MS
 
 
 @pytest.mark.skipif("leader-kill" not in LONG, reason="make chaos")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("CHA-07")
 def test_broker_group_recovers_in_time_after_leader_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """RTO, from the first unsuccessful send to the next success, over many kills."""
-    kills = asyncio.run(a_run(tmp_path / "run", ["leader-kill"] * KILLS, 3.0, 3.0, HEARTBEAT_MS, BrokerGroup))
+    with rows.one("brokers in a group of three", f"leader-kill x {KILLS}", ("G07",)):
+        kills = asyncio.run(a_run(tmp_path / "run", ["leader-kill"] * KILLS, 3.0, 3.0, HEARTBEAT_MS, BrokerGroup))
     tell(capsys, f"brokers, {KILLS} leaders killed", kills)
     assert sorted(kills["rto_ms"])[int(KILLS * 0.95)] <= RTO_P95_MS
 

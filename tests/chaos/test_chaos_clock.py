@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from chaosbrokers import QUEUES, TOPIC, PlainSyncBroker, queue_of
+from chaosbrokers import QUEUES, TOPIC, PlainSyncBroker
 from chaosfaults import HOUR_SECONDS
 from chaosproxy import pause
 
@@ -28,15 +28,15 @@ class Jumping(PlainSyncBroker):
 
     async def tell(self, delay_level: int = 0) -> None:
         body = b"%d#1" % len(self.bodies)
-        receipt = await self.producers[0].send(TOPIC, body, queue=queue_of(0), delay_level=delay_level, timeout=5)
+        receipt = await self.producers[0].send(TOPIC, body, queue=self.queue_of(0), delay_level=delay_level, timeout=5)
         assert receipt.status is SendStatus.SEND_OK
         self.bodies.append(body)
 
     async def stored(self) -> list[tuple[bytes, datetime]]:
         found: list[tuple[bytes, datetime]] = []
-        end = await self.library.puller().max_offset(queue_of(0))
+        end = await self.library.puller().max_offset(self.queue_of(0))
         while len(found) < end:
-            result = await self.library.puller().pull(queue_of(0), len(found), timeout=5)
+            result = await self.library.puller().pull(self.queue_of(0), len(found), timeout=5)
             found += [(message.value, message.stored_at) for message in result.messages()]
         return found
 
@@ -84,7 +84,7 @@ def test_wall_clock_jump_loses_skips_and_repeats_nothing(tmp_path: Path) -> None
                 assert sorted(body for body, _ in stored) == sorted(group.bodies)
                 times = [at for _, at in stored]
                 assert times == sorted(times), "a queue is searched by time"
-                assert times[await group.library.puller().offset_by_time(queue_of(0), times[1])] == times[1]
+                assert times[await group.library.puller().offset_by_time(group.queue_of(0), times[1])] == times[1]
             finally:
                 codes = await group.stop()
             assert codes == [0]

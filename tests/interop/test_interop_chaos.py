@@ -14,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1] / "chaos"))
 from chaosbrokers import BrokerGroup, PlainBroker, PlainSyncBroker
 from chaospeers import HEARTBEAT_MS, MixedBrokers, TheirBrokers
-from test_chaos_ledger import ONLY, SECONDS, SHORT_HEARTBEAT_MS, a_run, tell
+from chaosrun import ONLY, RUN_SECONDS_MAX, SECONDS, SHORT_HEARTBEAT_MS, a_run, tell
 
 HEALTHY_SECONDS = 3.0
 FAULTY_SECONDS = max(12.0, SECONDS / 2)  # Apache's timers need up to 10 s
@@ -36,7 +36,7 @@ def test_plain_broker_killed_and_frozen_loses_nothing(
     assert found["problems"] == []
 
 
-@pytest.mark.timeout(int(400 + 4 * SECONDS))
+@pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("CHA-10")
 @pytest.mark.parametrize("kind", KINDS)
 def test_group_with_apache_members_survives_a_leader_kill(
