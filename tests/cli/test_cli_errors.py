@@ -134,3 +134,30 @@ def test_spark_check_reports_versions_and_worker(started_cli: Cli) -> None:
     (row,) = json.loads(done.stdout)["rows"]
     assert row["worker"] == "works"
     assert row["java"] and row["pyspark"]
+
+
+@pytest.mark.spec("UX-05", "CLI-03")
+@pytest.mark.parametrize(
+    ("words", "problem", "step"),
+    [
+        (("sned", "orders"), "unknown command 'sned'", "did you mean send?"),
+        (("store", "verfy"), "unknown command 'verfy'", "did you mean verify?"),
+        (("xyzzy",), "unknown command 'xyzzy'; there are: standalone, namesrv,", "saturnmq --help lists the options."),
+        (("completion", "bsh"), "unknown shell 'bsh'", "did you mean bash?"),
+        (
+            ("send", "orders", "--tagg", "x"),
+            "unrecognized arguments: --tagg x",
+            "did you mean --tag? saturnmq send --help lists the options.",
+        ),
+        (
+            ("store", "verify", "--data", "x", "--forse"),
+            "unrecognized arguments: --forse",
+            "did you mean --force? saturnmq store verify --help lists the options.",
+        ),
+    ],
+)
+def test_wrong_word_is_answered_with_the_nearest(cli: Cli, words: tuple[str, ...], problem: str, step: str) -> None:
+    done = cli(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    error, following = done.stderr.splitlines()
+    assert error.startswith(f"saturnmq: error: {problem}") and following == f"saturnmq: next: {step}"

@@ -32,6 +32,7 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
 _PIPE_COLUMNS: Final = 200
+_SEE: Final = "\nSee http"  # what 4.9.7 appends to its texts: pages that do not exist any more
 
 
 def write(text: str, end: str = "\n") -> None:
@@ -72,6 +73,7 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
     """Report an error, with its traceback under --debug; return the exit code."""
+    from saturnmq.cli.next_step import next_step
     from saturnmq.protocol.errors import ConfigError, SaturnError
 
     if args.debug:
@@ -79,11 +81,8 @@ def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
 
         logging.getLogger("saturnmq").error("failed", exc_info=error)
     problems = error.problems if isinstance(error, ConfigError) else [_text(error)]
-    hint = getattr(error, "hint", None)
-    if hint is None and isinstance(error, ConfigError):
-        hint = "See saturnmq --help, or --print-config for every key with its value."
     number = error.code if isinstance(error, SaturnError) else None
-    print_error(problems, hint or "Run it again with --debug for the traceback.", number, args.json)
+    print_error(problems, next_step(error), number, args.json)
     return code
 
 
@@ -92,7 +91,7 @@ def _text(error: Exception) -> str:
     from saturnmq.protocol.errors import SaturnError
 
     if isinstance(error, SaturnError):
-        return error.message
+        return error.message.partition(_SEE)[0]
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or "interrupted"

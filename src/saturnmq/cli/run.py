@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     command: Command | None = getattr(args, "command", None)
     if rest and not (command is not None and command.delegates):
-        parser.parse_args(argv)  # reports the unknown options
+        parser.unknown(rest, command, COMMON)
     args.rest = rest
     try:
         if args.version:

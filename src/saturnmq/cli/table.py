@@ -15,6 +15,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 from saturnmq.cli.output import EXIT_USAGE, print_error
 
 PORT_MAX: Final = 65535
+_CHOICE: Final = re.compile(
+    r"argument (?P<what>[^:]+): invalid choice: '(?P<word>.*)' \(choose from (?P<names>.*)\)$"
+)  # as argparse says it
 _PORT_AFTER_P: Final = re.compile(r"unrecognized arguments: (\d+)$")
 
 
@@ -62,14 +65,40 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in the format of the commands."""
 
     def error(self, message: str) -> NoReturn:
-        """Report invalid options and exit with code 2."""
+        """Report invalid options, with the nearest name of a command, and exit with code 2."""
+        choice = _CHOICE.match(message)
+        if choice is None:
+            self.report(message)
+        names = re.findall(r"'([^']+)'", choice["names"]) or choice["names"].split(", ")
+        near = _nearest(choice["word"], names)
+        what = "command" if choice["what"] in ("COMMAND", "ACTION") else choice["what"]
+        listed = "" if near else f"; there are: {', '.join(names)}"
+        self.report(f"unknown {what} {choice['word']!r}{listed}", f"did you mean {near[0]}?" if near else "")
+
+    def unknown(self, words: Sequence[str], command: Command | None, common: Sequence[Option]) -> NoReturn:
+        """Report words that belong to no option of a command, with the nearest option, and exit with code 2."""
+        options = (*(command.options if command is not None else ()), *common)
+        names = [name for one in options for name in one.names if name.startswith("--")]
+        strange = next((word.partition("=")[0] for word in words if word.startswith("--")), "")
+        near = _nearest(strange, names) if strange else []
+        prog = f"{self.prog} {command.name}" if command is not None else self.prog
+        hint = f"did you mean {near[0]}? " if near else ""
+        self.report(f"unrecognized arguments: {' '.join(words)}", f"{hint}{prog} --help lists the options.")
+
+    def report(self, message: str, hint: str = "") -> NoReturn:
+        """Print an error and what to do, and exit with code 2."""
         argv = sys.argv[1:]
-        hint = f"{self.prog} --help lists the options."
         port = _PORT_AFTER_P.match(message)
         if port and "-p" in argv:
             hint = f"-p prints the configuration, as mqbroker's does; the port is --port {port[1]} (key listenPort)."
-        print_error([message], hint, None, as_json="--json" in argv)
+        print_error([message], hint or f"{self.prog} --help lists the options.", None, as_json="--json" in argv)
         raise SystemExit(EXIT_USAGE)
+
+
+def _nearest(word: str, names: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, names, 1)
 
 
 def port_number(text: str) -> int:
