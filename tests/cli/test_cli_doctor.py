@@ -98,3 +98,29 @@ def test_doctor_prints_each_result_with_what_to_do(cluster: Cluster) -> None:
 def test_doctor_reports_a_missing_file(cli: Callable[..., Any], tmp_path: Path) -> None:
     done = cli("doctor", "-c", str(tmp_path / "none.conf"))
     assert done.returncode == 2 and "none.conf: No such file or directory" in done.stderr
+
+
+@pytest.mark.spec("SEC-16")
+def test_doctor_names_each_port_without_authentication(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    common = f"namesrvAddr={cluster.server.name_servers}\nlistenPort=20911\nstorePathRootDir={tmp_path}\nbindAddress=0.0.0.0\n"
+    group = "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerSelfId=n0\ndLegerPeers=n0-10.0.0.1:40911\n"
+    cases = {
+        "": ["broker port 0.0.0.0:20911", "fast port 0.0.0.0:20909", "ha port 0.0.0.0:20912"],
+        "aclEnable=true\n": [],
+        "aclEnable=true\nmetricsPort=5557\nmetricsAddress=0.0.0.0\n": ["metrics port 0.0.0.0:5557"],
+        "aclEnable=true\nhaAllowedAddresses=10.0.0.2\n": ["ha port 0.0.0.0:20912"],
+        f"{group}aclEnable=true\n": ["dledger port 10.0.0.1:40911"],
+        f"{group}aclEnable=true\ndledger.clusterSecret=0123456789abcdef\ndledger.requireClusterSecret=true\n": [],
+    }
+    for more, expected in cases.items():
+        file.write_text(common + more)
+        rows = [row for row in of(findings(cluster, "-c", str(file)), "authentication") if "port" in row["subject"]]
+        assert [row["subject"] for row in rows] == expected, more
+        assert all(row["result"] == "note" and row["advice"] for row in rows)
+    running = of(findings(cluster), "authentication")
+    assert [(row["subject"].split()[0], row["result"]) for row in running] == [
+        ("NameServer", "ok"),
+        ("broker-a/0", "ok"),
+    ]
+    assert {row["text"] for row in running} == {"open without authentication, for this machine only"}

@@ -17,9 +17,11 @@ from typing import Final, NamedTuple
 from saturnmq.admin.admin import Admin
 from saturnmq.admin.connection import ask_each
 from saturnmq.cli.advertised import connects, in_container_network, is_loopback
+from saturnmq.cli.everyday.checks import open_ports
 from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.everyday.checks.host import disk_finding
+from saturnmq.config.settings import parse_properties
 from saturnmq.protocol.addresses import host_of, port_of
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
@@ -50,6 +52,7 @@ async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Find
     found = await ask_each(connection.name_servers, listing, seconds=seconds)
     findings = list(name_servers(found))
     places = routed(found)
+    findings += await authentication(admin, found, places, seconds=seconds)
     if not places:
         if any(isinstance(one, ClusterInfo) for one in found.values()):
             advice = "start one: saturnmq broker -n NAMESERVER, and look into its log for `registered`"
@@ -86,6 +89,28 @@ def name_servers(found: dict[str, ClusterInfo | SaturnError]) -> Iterator[Findin
         counts = ", ".join(f"{address}: {len(each)}" for address, each in listings.items())
         advice = "give every broker all NameServers: namesrvAddr=host:port;host:port"
         yield problem("NameServer", "routes", f"list different brokers ({counts})", advice)
+
+
+async def authentication(
+    admin: Admin, name_servers: dict[str, ClusterInfo | SaturnError], brokers: dict[str, str], *, seconds: float
+) -> list[Finding]:
+    """Which of the servers that answer are open without authentication; one that refuses the request is not."""
+
+    async def configuration(address: str) -> dict[str, str]:
+        code = RequestCode.GET_BROKER_CONFIG if address in brokers else RequestCode.GET_NAMESRV_CONFIG
+        answer = await admin.connection.read(address, code, main_port=True)
+        return parse_properties((answer.body or b"").decode(errors="replace"))
+
+    servers = {
+        address: f"NameServer {address}" for address, one in name_servers.items() if isinstance(one, ClusterInfo)
+    }
+    servers |= {address: f"{name} at {address}" for address, name in brokers.items()}
+    findings: list[Finding] = []
+    for address, one in (await ask_each(servers, configuration, seconds=seconds)).items():
+        if not isinstance(one, SaturnError):
+            name_server = address not in brokers
+            findings += open_ports.running_findings(servers[address], host_of(address), one, name_server=name_server)
+    return findings
 
 
 def routed(found: dict[str, ClusterInfo | SaturnError]) -> dict[str, str]:

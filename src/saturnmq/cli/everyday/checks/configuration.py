@@ -1,4 +1,4 @@
-"""Checks of a node's configuration file: unknown keys, keys without effect, its port, its certificates.
+"""Checks of a node's configuration file: unknown keys, keys without effect, its ports, its certificates.
 
 Requirements: CLI-06, CLI-10.
 """
@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from saturnmq.cli.everyday.checks import open_ports
 from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.settings import broker_classes, read_properties
@@ -61,6 +62,7 @@ class NodeFile:
         if not unknown and not self._problems:
             yield ok("configuration", subject, f"{len(self._pairs)} keys, all known and valid")
         yield from self._port()
+        yield from open_ports.findings(self._parts)
         if (tls := self._parts.get("tls")) is not None:
             yield from _certificates(tls, now)
 
