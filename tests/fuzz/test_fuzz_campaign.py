@@ -18,7 +18,7 @@ SEED = 1  # `make fuzz` draws a new one
 @pytest.mark.spec("FUZ-02", "FUZ-03")
 @pytest.mark.timeout(300)
 def test_hostile_frames_on_every_port_get_protocol_errors_only(tmp_path: Path) -> None:
-    report = run(tmp_path, FRAMES, SEED, quiet_seconds=0.5)
+    report = run(tmp_path, FRAMES, SEED, quiet_seconds=0.5, rounds=2)
     print(f"seed {report.seed}, {report.rate:,.0f} frames/s, p99 {report.p99_ratio:.1f} x")
     assert not report.problems, "\n".join(report.problems + report.context)
     assert report.attacked is not None
@@ -29,6 +29,9 @@ def test_hostile_frames_on_every_port_get_protocol_errors_only(tmp_path: Path) -
         "frames reach handlers, are refused by them, and have unknown codes"
     )
     assert report.count.closed > 0
+    assert len(report.rounds) == 2 and all(hostile.taken and harmless.taken for hostile, harmless in report.rounds)
+    assert report.control.frames >= 0.85 * FRAMES
+    assert set(report.control.answers) <= {0, 200} and not report.control.closed, "the control is harmless"
     for server, (before, after) in report.rss.items():
         assert after - before < RSS_GROWTH_MAX, server
 

@@ -16,9 +16,9 @@ import struct
 import time
 from collections import Counter
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
-from harness.fuzz.frames import FrameMaker
+from harness.fuzz.frames import Frame
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -89,7 +89,7 @@ class Answers:
         """Whether these bytes complete the answer to the mark. Raises RemoteProtocolError for bytes that are no frame."""
         if self._decoder is not None:
             for command in self._decoder.feed(data):
-                if command.is_response:
+                if command.is_response and command.opaque != MARK:
                     self._count.answers[command.code] += 1
         data = self._rest + data
         at, end, count, marked = 0, len(data), 0, False
@@ -108,10 +108,16 @@ class Answers:
         return marked
 
 
+class Maker(Protocol):
+    """What makes the frames of a connection."""
+
+    def frame(self) -> Frame: ...
+
+
 class Attacker:
     """One connection after the other to a port."""
 
-    def __init__(self, port: int, maker: FrameMaker, seed: int, count: Count, pace: Pace) -> None:
+    def __init__(self, port: int, maker: Maker, seed: int, count: Count, pace: Pace) -> None:
         self._port = port
         self._maker = maker
         self._chance = random.Random(seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,14 @@ _FIELDS: Final = {"a": "honest", "b": "HonestTopic", "c": "TBW102", "d": "4", "e
                   "m": "false"}  # fmt: skip
 
 
+class Period(NamedTuple):
+    """What one period brought: how long each answer took, sends that failed, and its length in seconds."""
+
+    taken: list[float]
+    failed: int
+    seconds: float
+
+
 class Latencies(NamedTuple):
     """Sends of one period: their number, how many were refused or got no answer, rate and latencies."""
 
@@ -31,6 +40,16 @@ class Latencies(NamedTuple):
     p50_ms: float
     p99_ms: float
     max_ms: float
+
+    @classmethod
+    def of(cls, periods: Sequence[Period]) -> Latencies:
+        """Of several periods together."""
+        ordered = sorted(seconds for period in periods for seconds in period.taken) or [0.0]
+        sent, lasted = sum(len(period.taken) for period in periods), sum(period.seconds for period in periods)
+        return cls(
+            sent, sum(period.failed for period in periods), sent / lasted if lasted else 0.0,
+            ordered[len(ordered) // 2] * 1e3, ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3, ordered[-1] * 1e3,
+        )  # fmt: skip
 
 
 class HonestClient:
@@ -45,15 +64,14 @@ class HonestClient:
 
     def period(self) -> Latencies:
         """What happened since the last call."""
+        return Latencies.of([self.raw()])
+
+    def raw(self) -> Period:
+        """As `period`, with each send."""
         self._mine.send("period")
         if not self._mine.poll(2 * ANSWER_SECONDS):
             raise RuntimeError("the honest client does not answer")
-        taken, failed, seconds = self._mine.recv()
-        ordered = sorted(taken) or [0.0]
-        return Latencies(
-            len(taken), failed, len(taken) / seconds if seconds else 0.0, ordered[len(ordered) // 2] * 1e3,
-            ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3, ordered[-1] * 1e3,
-        )  # fmt: skip
+        return Period(*self._mine.recv())
 
     def wait(self, seconds: float) -> None:
         """Let it send for some seconds."""
