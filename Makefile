@@ -101,8 +101,9 @@ bench-spark: $(READY)  ## the same data through Spark to and from SaturnMQ and K
 spark-env: $(READY)  ## the archive that executors of a Spark cluster need (docs/spark.md)
 	$(BIN)/saturnmq spark pack spark-env.tar.gz --needed
 
-crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
+crash: $(READY)  ## 100,000 crash states of the store, 50,000 of ledgers, then 50 times kill -9 under load (ARGS=--seed=N)
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.campaign $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m harness.crash.ledger
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
 spec-coverage: $(READY)  ## which requirement has a test

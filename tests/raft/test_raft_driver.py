@@ -411,7 +411,7 @@ def test_async_flush_pause_follows_sync_duration_within_bounds(
 
                 end = member.status().end_index
                 await member._run_sync(SyncLog(0, end), job)
-                assert member._rest_until_ms - now[0] == rest_ms
+                assert member._sync_pause.until_ms - now[0] == rest_ms
             assert [text for text in caplog.messages if "slow sync" in text] == ["slow sync member=n0 elapsed_ms=60000"]
 
     asyncio.run(run())

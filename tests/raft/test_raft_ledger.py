@@ -413,16 +413,54 @@ class Recorded(Disk):
 
 
 @pytest.mark.spec("DL-X02", "DL-S04")
-def test_sync_job_syncs_data_before_index(tmp_path: Path) -> None:
+def test_commit_is_one_sync_and_the_index_follows_when_due(tmp_path: Path) -> None:
+    """Data only; the index with a checkpoint, and once a data file is full, after the data."""
     disk = Recorded()
     files = ledger(tmp_path, disk=disk)
     grow(files, 1, 1)
     files.sync_job()()
+    data, index = files.data.files[0]._fd, files.index.files[0]._fd
     disk.synced.clear()
-    grow(files, 1, 2)
+    for _ in range(3):
+        grow(files, 1, 2)
+        files.sync_job()()
+    assert disk.synced == [data] * 3
+    assert files.request_index_sync()
     files.sync_job()()
-    assert disk.synced == [files.data.files[0]._fd, files.index.files[0]._fd]
+    assert disk.synced == [data] * 3 + [index]
+    assert not files.request_index_sync()
+    grow(files, 1, 5)
+    disk.synced.clear()
+    files.sync_job()()
+    assert disk.synced == [data, files.data.files[1]._fd, index]
     files.close()
+
+
+@pytest.mark.spec("DL-S04", "DL-S06")
+def test_only_the_last_two_files_have_unsynced_entries_or_units(tmp_path: Path) -> None:
+    """A push that fills several files is synced while it is written: recovery reads the last files only."""
+    disk = Recorded()
+    files = ledger(tmp_path, disk=disk)
+    grow(files, 1, 1)
+    disk.synced.clear()
+    made = grow(files, 1, 40, body_bytes=152)
+    assert len(files.data.files) > 6
+    unsynced = {file._fd for file in files.data.files} - set(disk.synced)
+    assert unsynced <= {file._fd for file in files.data.files[-2:]}
+    assert files.index.files[0]._fd in disk.synced
+    assert contents(files)[1:] == made
+    files.close()
+
+
+@pytest.mark.spec("DUR-07", "DL-S06")
+def test_index_units_are_rewritten_where_a_sync_of_them_failed(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    grow(files, 1, 4)
+    files.close()
+    again = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=UNITS)
+    again.open(rewrite_index=True)
+    assert [header.index for header in again.recovered.found] == [0, 1, 2, 3]
+    again.close()
 
 
 class Failing(Disk):

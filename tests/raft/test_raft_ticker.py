@@ -170,7 +170,8 @@ def test_idle_member_wakes_rarely_and_syncs_appends(tmp_path: Path, monkeypatch:
         rounds.clear()
         await passed(loop, 60)
         assert max(rounds.values()) <= 60 * 3
-        assert (await member.append([b"x"])).code == Code.SUCCESS
+        for body in (b"first entry, synced at once", b"x"):
+            assert (await member.append([body])).code == Code.SUCCESS
         assert member.files.dirty
         await passed(loop, 2 * settings.flush_interval_ms / 1000)
         assert not member.files.dirty

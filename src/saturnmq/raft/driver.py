@@ -64,6 +64,7 @@ from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.raft.sync_pause import SyncPause
 from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.raft.wire.codec import DLedgerCode
 from saturnmq.server_admin import LOOPBACK
@@ -75,10 +76,6 @@ log = logging.getLogger(__name__)
 
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # a sync that takes longer is logged (DL-S04)
-# Pause between two asynchronous flushes: SYNC_REST times the duration of the last one, within SYNC_REST_MS. Not less, because
-# an fsync delays writes of the event loop; not more, because that is the flush interval of a broker without DLedger.
-SYNC_REST = 4
-SYNC_REST_MS = range(50, 501)
 
 Input = Callable[[], list[Action]]
 
@@ -162,7 +159,7 @@ class RaftMember:
         self._next_clean_ms = 0
         self._too_full = False
         self._clean_due: tuple[float, float, int] | None = None  # arguments of a `clean` deferred until files are free
-        self._rest_until_ms = 0
+        self._sync_pause = SyncPause()
         self.node: Node | None = None
         self.address = ("", 0)
 
@@ -223,6 +220,7 @@ class RaftMember:
         try:
             if self.node is not None and self.node.failed is None:
                 end = self.node.end_index
+                self.files.request_index_sync()
                 await self._in_thread(self.files.sync_job())
                 self.node.synced_at_stop(end)
                 await self._in_thread(self._write_checkpoint)
@@ -506,7 +504,7 @@ class RaftMember:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
             took_ms = self._clock_ms() - began_ms
-            self._rest_until_ms = self._clock_ms() + min(max(SYNC_REST * took_ms, SYNC_REST_MS[0]), SYNC_REST_MS[-1])
+            self._sync_pause.sync_ended(self._clock_ms(), took_ms)
             if took_ms > SLOW_SYNC_MS:
                 log.warning("slow sync member=%s elapsed_ms=%s", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
@@ -534,8 +532,10 @@ class RaftMember:
             if self._blocked is None and self._node().failed is None:
                 self._scrub.step(self._clock_ms(), self._node())
             quiet = self._sync is None and self._blocked is None
-            rested = self._clock_ms() >= self._rest_until_ms
-            if not self._core.sync_before_ack and quiet and rested and self.files.dirty:
+            flush = not self._core.sync_before_ack and self.files.dirty and self._sync_pause.is_over(self._clock_ms())
+            if self._clock_ms() >= next_checkpoint_ms and self._node().failed is None:
+                flush |= self.files.request_index_sync()  # if a sync is running, the next one syncs the index
+            if flush and quiet:
                 behind = SyncLog(self._node().log_epoch, self._node().end_index)
                 self._sync = self._sync_task(behind)
             if self._clock_ms() < next_checkpoint_ms:

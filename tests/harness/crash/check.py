@@ -319,7 +319,7 @@ class Checker:
         return problems
 
     def _opened(self, settings: StoreSettings, promise: Promise) -> MessageStore:
-        store = CrashStore(settings, clock_ms=lambda: promise.clock_ms, disk=_QuickDisk())
+        store = CrashStore(settings, clock_ms=lambda: promise.clock_ms, disk=QuickDisk())
         store.open()
         return store
 
@@ -364,7 +364,7 @@ class Checker:
             again.close_files()
 
 
-class _QuickDisk(Disk):
+class QuickDisk(Disk):
     """Syncs nothing: no power loss happens while a state is checked. Every call runs in the caller's thread."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ Requirements: SIM-04, SIM-05.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -59,6 +60,7 @@ class Member:
         self.has_space = True  # whether its disk has space for another file
         self.flips: dict[int, Flip] = {}  # damaged entries that still exist, by index
         self.known_bad: set[int] = set()  # those that were read
+        self.unit_lost: set[int] = set()  # entries whose index units the last crash took
         self.lost_to = -1  # last index that was lost to damage
         self.noted = NO_INDEX  # the synced index in the checkpoint file
         self._next_note_ms = 0.0
@@ -131,6 +133,8 @@ class Member:
         self._forget_all()
         if self.keeps_writes:
             self.log.sync(self.log.mark())
+        file_bytes = self.cluster.settings.file_bytes
+        begun = self.log.live.end_pos - self.log.live.end_pos % file_bytes
         lost = self.log.crash(self.cluster.rng)
         self.cluster.seen["crash"] += 1
         ledger = self.log.live
@@ -138,9 +142,19 @@ class Member:
             first = self.cluster.rng.randrange(ledger.begin, min(ledger.end_index, self.noted) + 1)
             self._lose_from(LedgerIndex(first))
             self.cluster.seen["rot"] += 1
+        if not self.keeps_writes:
+            self._lose_units(begun - file_bytes)
         if lost:
             self.cluster.seen["lost unsynced"] += 1
         self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")
+
+    def _lose_units(self, begin: int) -> None:
+        """A power loss takes any index units of the entries from a position on, those of the last two data files."""
+        rng = random.Random(f"units {self.cluster.seed} {self.name} {self.incarnation}")  # not in the trace of the seed
+        chance = rng.choice((0.0, 0.1, 0.5, 1.0))
+        for entry in self.log.live.entries:
+            if entry.pos >= begin and rng.random() < chance and entry.index not in self.flips:
+                self.unit_lost.add(entry.index)
 
     def _forget_all(self) -> None:
         """Drop what the process had in memory."""
@@ -393,14 +407,19 @@ class Member:
     def _recover(self) -> None:
         """Truncate at the damaged entry; where recovery cannot help, empty the ledger as an operator would."""
         self._flips_within(max(self.log.live.begin, 0), self.log.live.end_index)
-        if not self.flips:
-            return
         ledger, seen = self.log.live, self.cluster.seen
+        units, self.unit_lost = self.unit_lost & {entry.index for entry in ledger.entries}, set()
+        if not self.flips and not units:
+            return
         try:
-            made = recover(ledger, self.flips, self.cluster.settings.file_bytes)
+            made = recover(ledger, dict.fromkeys(units, Flip.UNIT_GONE) | self.flips, self.cluster.settings.file_bytes)
         except CorruptRecord:
             self._empty()
             return
+        if units and made.end_index >= min(units):
+            seen["units rewritten"] += 1
+            whole = made.index_from is not None and made.index_from <= min(units)
+            self.cluster.observer.check(whole, f"{self.name} does not rewrite index unit {min(units)}")
         if made.index_from is not None:
             for index in [index for index in self.flips if index >= made.index_from]:
                 if self.flips[index] is not Flip.BODY:  # rewritten

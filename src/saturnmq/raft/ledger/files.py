@@ -6,7 +6,11 @@ Invariant: all bytes after the last entry are zero, and were zero on disk before
 synced before the next append, and recovery clears what a crash left behind. Otherwise, after a crash, a stale entry could follow a
 new entry of the same length and pass as valid.
 
-Requirements: DL-S01..DL-S13, DL-X16, DUR-08, DUR-10. Format and truncation: docs/spec/04-dledger.md sections 5 and 3.5.
+The index is derived from the data and synced less often: with a checkpoint, when a data file is full, at a stop. Invariant:
+entries before the last two data files that were begun are on disk, and so are their index units. Recovery reads those two files
+and one more, and rewrites the units that a power loss took.
+
+Requirements: DL-S01..DL-S13, DL-X02, DL-X16, DUR-08, DUR-10. Format and truncation: docs/spec/04-dledger.md sections 5 and 3.5.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
 
 _ZERO_CHUNK: Final = bytes(1_048_576)
+_MAGIC_ZEROS: Final = 3  # leading zero bytes of an entry's magic number
 BodyCheck = Callable[[memoryview], bool]
 
 
@@ -81,7 +86,11 @@ class LedgerFiles:
         self._begin = self._end = NO_INDEX
         self._end_term = NO_TERM
         self._end_pos = start_pos
-        self._dirty: dict[int, MappedFile] = {}
+        self._dirty: dict[int, MappedFile] = {}  # data files
+        self._synced_pos = start_pos  # entries before this position are on disk
+        self._units_synced = 0  # index units before this entry are on disk
+        self._index_due = False  # the next `sync_job` syncs the index, too
+        self._file_first = 0  # index of the first entry in the last data file
         self._spare: MappedFile | None = None  # the next data file, preallocated
         self.sync_seconds = Histogram()  # of what `sync_job` returns
         self.recovered = Plan()
@@ -105,8 +114,13 @@ class LedgerFiles:
 
     @property
     def dirty(self) -> bool:
-        """Whether anything was written since the last `sync_job`."""
+        """Whether an entry was written since the last `sync_job`."""
         return bool(self._dirty)
+
+    def request_index_sync(self) -> bool:
+        """Let the next `sync_job` sync the index, too; returns whether it has anything to sync."""
+        self._index_due = self._units_synced <= self._end
+        return self._index_due
 
     @property
     def begin_pos(self) -> int:
@@ -116,8 +130,8 @@ class LedgerFiles:
 
     # open, close
 
-    def open(self) -> None:
-        """Load and recover.
+    def open(self, *, rewrite_index: bool = False) -> None:
+        """Load and recover. rewrite_index: do not trust the index units of the scanned files, for a sync of the index failed.
 
         Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..DL-S07).
         """
@@ -125,6 +139,7 @@ class LedgerFiles:
         self.index.load()
         remove_partial_data(self.data, self.index, self.disk)
         self.data.load()
+        _sync_folders(self.disk, self.data.folders)  # a killed process may have deleted files without a sync
         made = self.recovered = plan(
             Facts(
                 [DataFile(file.start, self._head_of(file)) for file in self.data.files],
@@ -132,6 +147,7 @@ class LedgerFiles:
                 self._header_at,
                 self._unit,
                 self._good_body,
+                rewrite_index,
             )
         )
         if not self.data.files:
@@ -142,6 +158,8 @@ class LedgerFiles:
         for header in made.found:
             self._write_units(header.index, [index_unit(header)])
         self._clear_behind(made)
+        self._synced_pos, self._units_synced = self._end_pos, self._end + 1
+        self._file_first = self._first_in(self._end_pos - 1)
 
     def close(self) -> None:
         self._drop_spare()
@@ -149,7 +167,10 @@ class LedgerFiles:
         self.index.close()
 
     def _head_of(self, file: MappedFile) -> Header | None:
-        """Header of the first entry in a file. If truncation restarted the log within the file, the index has its position."""
+        """Header of the first entry in a file. If truncation restarted the log within the file, the index has its position.
+
+        Without an index the position is found by the zeros before it.
+        """
         header = read_header(file.view, 0)
         if header.magic == ENTRY_MAGIC or file is not self.data.files[0]:
             return header
@@ -158,7 +179,15 @@ class LedgerFiles:
                 magic, pos, *_ = INDEX_UNIT.unpack_from(index_file.view, at)
                 if magic == ENTRY_MAGIC:
                     return self._header_at(pos) if file.start <= pos < file.end else header
-        return header
+        used = first_used(file)
+        found = self._header_at(used - _MAGIC_ZEROS) if used >= 0 else None  # the magic number is 1, after three zeros
+        return found if found is not None and found.pos == used - _MAGIC_ZEROS else header
+
+    def _first_in(self, pos: int) -> int:
+        """Index of the first entry in the file that holds a position; 0 if the log begins within the file."""
+        file = self.data.find(pos)
+        head = read_header(file.view, 0) if file is not None else None
+        return head.index if head is not None and head.magic == ENTRY_MAGIC else 0
 
     def _good_body(self, header: Header) -> bool:
         file = self.data.find(header.pos)
@@ -172,15 +201,18 @@ class LedgerFiles:
         last = self.data.find(max(self._end_pos - 1, self.data.files[0].start))
         invariant(last is not None, "the end of the log lies in a file")
         assert last is not None
-        for file in [file for file in self.data.files if file.start > last.start]:
+        for file in [
+            file for file in reversed(self.data.files) if file.start > last.start
+        ]:  # a crash must leave no gap
             file.delete()
             self.data.files.remove(file)
         _clear(last, self._end_pos - last.start, last.size_bytes)
         for file in self.data.files[-3:]:
             file.flush()
         self._cut_index(self._end + 1)
-        for file in self.index.files[-2:]:
-            file.flush()
+        for file in self.index.files:
+            if file.end > made.scanned_from * INDEX_UNIT_BYTES:
+                file.flush()
         _sync_folders(self.disk, self.data.folders)
 
     # read
@@ -288,9 +320,22 @@ class LedgerFiles:
         self._write(run)
 
     def _write(self, run: list[Entry]) -> None:
-        """Write consecutive entries of one file, then their index units, with one copy each."""
+        """Write consecutive entries of one file, then their index units, with one copy each.
+
+        The first entry of a log is synced before any other is written: a later one that survives a crash alone would be taken
+        for the begin of the log.
+        """
         if not run:
             return
+        if self._end < 0:
+            self._write_run(run[:1])
+            self._index_due = True
+            self.sync_job()()
+            run = run[1:]
+        if run:
+            self._write_run(run)
+
+    def _write_run(self, run: list[Entry]) -> None:
         first, last = run[0], run[-1]
         file = self._file_for(first.pos)
         file.map[first.pos - file.start : last.end_pos - file.start] = entries_bytes(run)
@@ -298,6 +343,9 @@ class LedgerFiles:
         self._write_units(first.index, [index_unit(entry) for entry in run])
         if self._end < 0:
             self._begin = first.index
+            self._units_synced = self._file_first = first.index
+        elif first.pos == file.start:
+            self._file_first = first.index
         self._end, self._end_term, self._end_pos = last.index, last.term, last.end_pos
 
     def repair(self, entry: Entry) -> bool:
@@ -311,6 +359,7 @@ class LedgerFiles:
         file.map[entry.pos - file.start : entry.end_pos - file.start] = entry_bytes(entry)
         self._dirty[id(file)] = file
         self._write_units(index, [index_unit(entry)])
+        self._units_synced = min(self._units_synced, index)
         return True
 
     def _begins(self, entry: Entry) -> bool:
@@ -342,6 +391,10 @@ class LedgerFiles:
             blank = blank_record(last.size_bytes - at)
             last.map[at : at + len(blank)] = blank
             self._dirty[id(last)] = last
+        self._index_due = True
+        if self._end >= 0 and (self._synced_pos < self._last_start or self._units_synced < self._file_first):
+            self._dirty |= {id(file): file for file in self.data.files if file.end > self._synced_pos}
+            self.sync_job()()  # no sync has ended since the last file was begun
         start = pos - pos % self.file_bytes
         for gap in range(self.data.files[-1].end if self.data.files else start, start, self.file_bytes):
             raise StoreError(f"data file {gap} is missing before {start}")
@@ -352,6 +405,10 @@ class LedgerFiles:
         self._spare = None
         self.data.files.append(made)
         return made
+
+    @property
+    def _last_start(self) -> int:
+        return self.data.files[-1].start if self.data.files else 0
 
     def _make(self, start: int) -> MappedFile:
         """Create a data file; folders that accept new files are used round-robin, sorted, by the file's number."""
@@ -392,7 +449,6 @@ class LedgerFiles:
                 self.index.files.append(file)
             data = b"".join(units[at : at + (file.end - offset) // INDEX_UNIT_BYTES])
             file.map[offset - file.start : offset - file.start + len(data)] = data
-            self._dirty[id(file)] = file
             at += len(data) // INDEX_UNIT_BYTES
 
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
@@ -405,6 +461,7 @@ class LedgerFiles:
             self._begin = self._end = NO_INDEX
             self._end_term = NO_TERM
             self._end_pos = end_pos
+            self._synced_pos, self._units_synced, self._file_first = end_pos, 0, 0
             return
         before = self._unit(index - 1)
         invariant(
@@ -413,7 +470,7 @@ class LedgerFiles:
         assert before is not None
         keep = self.data.find(end_pos - 1)
         assert keep is not None
-        later = [file for file in self.data.files if file.start > keep.start]
+        later = [file for file in reversed(self.data.files) if file.start > keep.start]  # a crash must leave no gap
         old_end = keep.size_bytes if later else self._end_pos - keep.start
         for file in later:
             self._dirty.pop(id(file), None)
@@ -422,14 +479,17 @@ class LedgerFiles:
         _clear(keep, end_pos - keep.start, old_end)
         keep.flush()
         self._cut_index(index)
+        if self.index.files:
+            self.index.files[-1].flush()  # a unit of a removed entry would make a file without data look damaged
         self._end, self._end_term, self._end_pos = LedgerIndex(index - 1), before.term, end_pos
+        self._synced_pos, self._units_synced = min(self._synced_pos, end_pos), min(self._units_synced, index)
+        self._file_first = self._first_in(end_pos - 1)
         _sync_folders(self.disk, self.data.folders)
 
     def _cut_index(self, index: int) -> None:
         """Zero the index units from index on and delete index files that are no longer used."""
         offset = index * INDEX_UNIT_BYTES
-        for file in [file for file in self.index.files if file.start >= offset and file is not self.index.files[0]]:
-            self._dirty.pop(id(file), None)
+        for file in [file for file in reversed(self.index.files[1:]) if file.start >= offset]:
             self.index.files.remove(file)
             file.delete()
         if self.index.files:
@@ -444,17 +504,39 @@ class LedgerFiles:
             _sync_folders(self.disk, files.folders)
 
     def sync_job(self) -> Callable[[], None]:
-        """Return a function that fsyncs everything written so far, to be called in another thread. It raises OSError.
+        """Return a function that fsyncs all entries written so far, to be called in another thread. It raises OSError.
 
-        Until it has returned, neither `cut` nor `delete_oldest` may be called: they close files.
+        It syncs the index, too, if that was requested or a data file is full. Until it has returned, neither `cut` nor
+        `delete_oldest` may be called: they close files.
         """
         dirty, self._dirty = list(self._dirty.values()), {}
+        begin, end = self._synced_pos, self._end_pos
+        index = self._index_job() if self._index_due else None
+        self._index_due = False
 
         def sync() -> None:
             began = monotonic()
             for file in dirty:
                 file.flush()
+            if self._synced_pos == begin:  # otherwise the log was truncated
+                self._synced_pos = end
+            if index is not None:
+                index()
             self.sync_seconds.observe(monotonic() - began)
+
+        return sync
+
+    def _index_job(self) -> Callable[[], None]:
+        """Return a function that fsyncs the index units written so far."""
+        units = range(self._units_synced, self._end + 1)
+        begin, end = units.start * INDEX_UNIT_BYTES, units.stop * INDEX_UNIT_BYTES
+        files = [file for file in self.index.files if begin < file.end and file.start < end]
+
+        def sync() -> None:
+            for file in files:
+                file.flush()
+            if self._units_synced == units.start:  # otherwise an entry was repaired meanwhile
+                self._units_synced = units.stop
 
         return sync
 
@@ -473,7 +555,6 @@ class LedgerFiles:
         self.data.files.pop(0).delete()
         self._begin = head.index
         while len(self.index.files) > 1 and self.index.files[0].end <= head.index * INDEX_UNIT_BYTES:
-            self._dirty.pop(id(self.index.files[0]), None)
             self.index.files.pop(0).delete()
         return self._begin
 
@@ -496,3 +577,14 @@ def _clear(file: MappedFile, at: int, end: int) -> None:
             if stop > first:
                 file.map.madvise(mmap.MADV_DONTNEED, first, stop - first)  # drop the pages that the comparison read
         at = stop
+
+
+def first_used(file: MappedFile) -> int:
+    """Position of the first byte of a file that is not zero; -1 if there is none."""
+    for at in range(0, file.size_bytes, len(_ZERO_CHUNK)):
+        chunk = file.map[at : at + len(_ZERO_CHUNK)]
+        rest = chunk.lstrip(b"\0")
+        if rest:
+            return file.start + at + len(chunk) - len(rest)
+    file.forget_pages(file.end)
+    return -1

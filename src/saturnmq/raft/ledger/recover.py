@@ -28,20 +28,25 @@ class DataFile:
 
 @dataclass(slots=True)
 class Facts:
-    """Input of `plan`. header_at: None outside the files. body_is_good: checks the body that belongs to a header."""
+    """Input of `plan`. header_at: None outside the files. body_is_good: checks the body that belongs to a header.
+
+    rewrite_index: rewrite the index units of all entries that are scanned, although they look good.
+    """
 
     files: Sequence[DataFile]
     file_bytes: int
     header_at: Callable[[int], Header | None]
     unit_at: Callable[[int], IndexUnit | None]
     body_is_good: Callable[[Header], bool]
+    rewrite_index: bool = False
 
 
 @dataclass(slots=True)
 class Plan:
     """The recovered log: begin_index..end_index, ending at byte end_pos.
 
-    index_from: index units from this index on are rewritten from the headers in `found`. stopped_by: why recovery stopped there.
+    index_from: index units from this index on are rewritten from the headers in `found`. scanned_from: first entry that was read.
+    stopped_by: why recovery stopped there.
     """
 
     begin_index: LedgerIndex = NO_INDEX
@@ -50,6 +55,7 @@ class Plan:
     end_pos: int = 0
     index_from: LedgerIndex | None = None
     found: list[Header] = field(default_factory=list)
+    scanned_from: LedgerIndex = LedgerIndex(0)
     stopped_by: str = ""
 
 
@@ -80,15 +86,19 @@ def plan(facts: Facts) -> Plan:
     if not facts.files:
         return made
     number = first_file(facts)
-    first = facts.files[number].head
-    pos = first.pos if first is not None and first.magic == ENTRY_MAGIC else facts.files[number].start
+    first, start = facts.files[number].head, facts.files[number].start
+    known = first is not None and first.magic == ENTRY_MAGIC and start <= first.pos < start + facts.file_bytes
+    pos = first.pos if first is not None and known else start
     made.end_pos = pos
     walk = Walk(facts.header_at, pos, facts.file_bytes)
     for header in walk:
         if not facts.body_is_good(header):
             walk.stopped_by = "the body is damaged"
             break
-        if made.index_from is None and not matches(header, facts.unit_at(header.index)):
+        if made.end_index < 0:
+            made.scanned_from = header.index
+        unknown = facts.rewrite_index or not matches(header, facts.unit_at(header.index))
+        if made.index_from is None and unknown:
             made.index_from = header.index
         if made.index_from is not None:
             made.found.append(header)

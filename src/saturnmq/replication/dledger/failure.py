@@ -65,7 +65,7 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
     mark = _read(path, noted)
     if mark is None:
         return
-    files.open()
+    files.open(rewrite_index=True)
     try:
         end = files.end_index
         if end > mark.durable_index:
