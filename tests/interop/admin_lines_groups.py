@@ -12,7 +12,7 @@ _UNKNOWN_CLUSTER = Allowed(
 )
 
 LINES = (
-    Line("consumerProgress", rows_sorted=True),
+    Line("consumerProgress", rows_sorted=True, masks=((r" \d+ +(-?\d+)$", r" tps \1"),)),
     Line(f"consumerProgress -g {GROUP}", masks=((r"TPS: [\d.]+", "TPS: n"),)),
     Line(f"consumerProgress -g {GROUP} -s true", masks=((r"TPS: [\d.]+", "TPS: n"),)),
     Line("consumerProgress -g unknown", code=1),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 
-from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed
+from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed, read_address
+from saturnmq.admin.consumption import dead_brokers
 from saturnmq.admin.listings import runtime_values
 from saturnmq.config.settings import parse_properties, property_line
 from saturnmq.protocol.bodies import ClusterInfo, ConsumeStatsList, QueryConsumeQueueResponse
@@ -103,6 +104,12 @@ class Brokers:
     async def states(self) -> list[BrokerState]:
         """Every broker of every cluster: by cluster, name and id. A broker that does not answer within 2 s has an error instead."""
         return await broker_states(self._connection, await self._connection.cluster())
+
+    async def dead(self) -> dict[str, SaturnError]:
+        """The brokers, one per broker name, that do not answer within 2 s, by address, with the error."""
+        known = (await self._connection.cluster()).broker_addr_table
+        masters = [address for one in known.values() if (address := read_address(one)) is not None]
+        return await dead_brokers(self._connection, masters)
 
     async def consume_statistics(
         self, address: str, *, ordered: bool = False, timeout_ms: int | None = None

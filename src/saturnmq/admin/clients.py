@@ -45,8 +45,7 @@ class Clients:
             answer = await self._connection.read(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
             return ProducerConnection.decode(answer.body).connection_set
 
-        seconds = self._connection.timeout_ms / 1000
-        outcomes = await ask_each(await topic_brokers(self._connection, topic), ask, seconds=seconds)
+        outcomes = await ask_each(await topic_brokers(self._connection, topic), ask)
         found = {c.client_id: c for one in outcomes.values() if not isinstance(one, SaturnError) for c in one}
         if not found:
             for one in outcomes.values():
@@ -69,6 +68,9 @@ class Clients:
         timeout_ms = self._connection.timeout_ms * SLOW
         failure: SaturnError | None = None
         for address in await group_brokers(self._connection, group):
+            if address in self._connection.unanswered:  # the next one may know the client, too
+                failure = failure or self._connection.unanswered[address]
+                continue
             try:
                 answer = await self._connection.read(
                     address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, timeout_ms=timeout_ms
@@ -82,7 +84,8 @@ class Clients:
         """Client id by the queue that it consumes; empty if the group is offline."""
         owners: dict[MessageQueue, str] = {}
         try:
-            for client in (await self.consumers(group)).connection_set:
+            dead = self._connection.unanswered
+            for client in (await consumer_connection(self._connection, group, without=dead)).connection_set:
                 info = await self.running_info(group, client.client_id)
                 owners |= dict.fromkeys(info.mq_table, client.client_id)
         except SaturnError:  # as far as they are known

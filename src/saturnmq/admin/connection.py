@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 TIMEOUT_MS: Final = 5000
 LISTING_SECONDS: Final = 2.0
+UNANSWERED_MAX: Final = 1000
 CONCURRENT_MAX: Final = 16
 MASTER_ID: Final = 0
 UNKNOWN_CLUSTER: Final = (
@@ -82,6 +83,9 @@ class AdminConnection:
         self.access = access or AdminAccess()
         self.timeout_ms = timeout_ms
         self.vip_channel = vip_channel
+        self.unanswered: dict[
+            str, SaturnError
+        ] = {}  # brokers that did not answer a request, by address, with the last error
         self._dry_run = dry_run
         self._client: RemotingClient | None = None
         self._messaging: Client | None = None
@@ -163,10 +167,21 @@ class AdminConnection:
         """
         where = vip_address(address) if self.vip_channel and not main_port else address
         command = Command(code, ext=_ext(header), body=body, language=language)
-        answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+        try:
+            answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+        except (ConnectFailed, CallTimeout) as error:
+            self._not_answered(address, error)
+            raise
+        except asyncio.CancelledError:  # by the deadline of a listing
+            self._not_answered(address, CallTimeout(f"no response from {address}", broker=where))
+            raise
         if answer.code not in accept:
             raise response_error(answer.code, answer.remark or "", broker=where)
         return answer
+
+    def _not_answered(self, address: str, error: SaturnError) -> None:
+        if address not in self.name_servers and len(self.unanswered) < UNANSWERED_MAX:
+            self.unanswered[address] = error
 
     async def change(
         self,

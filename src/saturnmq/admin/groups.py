@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saturnmq.admin.connection import AdminConnection, ask_each, read_address
-from saturnmq.admin.consumption import consume_stats, consumer_connection, lag
-from saturnmq.admin.listings import SLOW, group_table, runtime_values, topic_names
+from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
+from saturnmq.admin.consumption import consume_stats, consumer_connection, dead_brokers, group_brokers, lag
+from saturnmq.admin.listings import SLOW, group_table, topic_names
 from saturnmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
@@ -83,21 +83,34 @@ class Groups:
     async def configurations(self, group: str) -> list[GroupConfigured]:
         """The configuration of a group on every broker that has it, in the order of the NameServer's list of brokers.
 
-        Raises the error of the first broker that does not answer.
+        Brokers that do not answer within 2 s are left out, and `AdminConnection.unanswered` names them. Raises the first error if
+        no broker answers, and a refusal.
         """
         known = await self._connection.cluster()
         cluster_of = {name: cluster for cluster, names in known.cluster_addr_table.items() for name in names}
-        found = []
-        for name, broker in known.broker_addr_table.items():
-            address = read_address(broker)
-            config = (await self.all_on(address)).get(group) if address is not None else None
-            if config is not None:
-                found.append(GroupConfigured(cluster_of.get(name, ""), name, config))
-        return found
+        places = {name: at for name, one in known.broker_addr_table.items() if (at := read_address(one)) is not None}
+        outcomes = await ask_each(places.values(), self.all_on)
+        for error in failed(outcomes).values():
+            if isinstance(error, ResponseError) or not answered(outcomes):
+                raise error
+        tables = answered(outcomes)
+        return [
+            GroupConfigured(cluster_of.get(name, ""), name, config)
+            for name, address in places.items()
+            if (config := tables.get(address, {}).get(group)) is not None
+        ]
 
     async def progress(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Offsets of a group by queue (208). Raises ConsumerNotOnline (206) if it has consumed nothing."""
-        return await consume_stats(self._connection, group, topic)
+        """Offsets of a group by queue (208). Raises ConsumerNotOnline (206) if it has consumed nothing.
+
+        The queues of brokers that do not answer are left out, and `AdminConnection.unanswered` names them; if none answers, the
+        first error is raised.
+        """
+        addresses = await group_brokers(self._connection, group)
+        dead = await dead_brokers(self._connection, addresses)
+        if len(dead) == len(addresses) > 0:
+            raise next(iter(dead.values()))
+        return await consume_stats(self._connection, group, topic, without=dead)
 
     async def names(self) -> list[str]:
         """Names of all groups, which are those with a retry topic."""
@@ -106,7 +119,9 @@ class Groups:
 
     async def summaries(self) -> GroupList:
         """Progress and clients of every group. Brokers that do not answer within 2 s are left out, and named in the result."""
-        dead = await self._dead_brokers()
+        known = (await self._connection.cluster()).broker_addr_table
+        masters = [address for one in known.values() if (address := read_address(one)) is not None]
+        dead = await dead_brokers(self._connection, masters)
 
         async def summary(group: str) -> GroupSummary:
             try:
@@ -122,17 +137,3 @@ class Groups:
         outcomes = await ask_each(await self.names(), summary, seconds=SLOW * self._connection.timeout_ms / 1000)
         rows = [GroupSummary(name) if isinstance(one, SaturnError) else one for name, one in outcomes.items()]
         return GroupList(rows, dead)
-
-    async def _dead_brokers(self) -> dict[str, SaturnError]:
-        """Brokers that cannot be reached or do not answer a cheap request, by address, with the error."""
-
-        async def probe(address: str) -> None:
-            try:
-                await runtime_values(self._connection, address)
-            except ResponseError:
-                return  # it answers
-
-        known = await self._connection.cluster()
-        addresses = [found for one in known.broker_addr_table.values() if (found := read_address(one)) is not None]
-        outcomes = await ask_each(addresses, probe)
-        return {address: error for address, error in outcomes.items() if isinstance(error, SaturnError)}

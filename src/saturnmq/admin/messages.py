@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Final
 
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
-from saturnmq.admin.consumption import consume_stats, consumer_connection, groups_of
+from saturnmq.admin.consumption import consume_stats, consumer_connection, dead_brokers, groups_of, topic_brokers
 from saturnmq.admin.listings import SLOW
 from saturnmq.client.message import Message
 from saturnmq.client.producer.producer import Producer
@@ -101,13 +101,21 @@ class Messages:
     ) -> list[Message[bytes]]:
         """Messages of a topic with this key, on all brokers (12), oldest first. Raises NoMessage (208) if there is none."""
         client = await self._connection.messaging()
-        return _any(await client.query_messages(topic, key, max_count=max_count, begin=begin_ms, end=end_ms))
+        found = await client.query_messages(topic, key, max_count=max_count, begin=begin_ms, end=end_ms)
+        return await self._any(topic, found)
 
     async def by_unique_id(self, topic: str, message_id: str, *, begin_ms: int = 0) -> list[Message[bytes]]:
         """All copies of the message with this unique id (12), oldest first. Raises NoMessage (208) if there is none."""
         client = await self._connection.messaging()
         found = await client.query_messages(topic, message_id, max_count=UNIQUE_MAX, begin=begin_ms, unique=True)
-        return _any(found)
+        return await self._any(topic, found)
+
+    async def _any(self, topic: str, found: list[Message[bytes]]) -> list[Message[bytes]]:
+        """Raise NoMessage if there is none; `AdminConnection.unanswered` then names brokers that may have it."""
+        if not found:
+            await dead_brokers(self._connection, await topic_brokers(self._connection, topic))
+            raise response_error(ResponseCode.NO_MESSAGE, _NO_MESSAGE)
+        return found
 
     async def view(self, topic: str, message_id: str) -> Message[bytes]:
         """The message with this offset id or unique id. Of a unique id that was sent more than once, the oldest copy.
@@ -264,12 +272,6 @@ async def _timed(out: Producer[Any], topic: str, body: bytes, queue: MessageQueu
 
 def _group() -> str:
     return str(time.time_ns() // 1_000_000)
-
-
-def _any(found: list[Message[bytes]]) -> list[Message[bytes]]:
-    if not found:
-        raise response_error(ResponseCode.NO_MESSAGE, _NO_MESSAGE)
-    return found
 
 
 def _subscribed(clients: ConsumerConnection, message: Message[Any]) -> bool:

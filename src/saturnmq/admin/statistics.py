@@ -5,6 +5,7 @@ Requirements: ADM-09, C-44.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,15 +63,19 @@ class Statistics:
         answer = await self._connection.read(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(answer.body)
 
-    async def topic(self, topic: str) -> TopicFlow:
-        """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0."""
+    async def topic(self, topic: str, *, without: Collection[str] = ()) -> TopicFlow:
+        """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0.
+
+        without: addresses of brokers that are not asked.
+        """
         route = await self._connection.route(topic)
         masters = [one.broker_addrs[MASTER_ID] for one in route.broker_datas if MASTER_ID in one.broker_addrs]
+        masters = [address for address in masters if address not in without]
         sent = await self._flow(masters, _PUT, topic)
         groups = []
-        for group in await groups_of(self._connection, topic):
+        for group in await groups_of(self._connection, topic, without=without):
             try:
-                behind = max(lag(await consume_stats(self._connection, group, topic)), 0)
+                behind = max(lag(await consume_stats(self._connection, group, topic, without=without)), 0)
             except SaturnError:
                 behind = 0
             groups.append(GroupFlow(group, await self._flow(masters, _GET, f"{topic}@{group}"), behind))

@@ -14,7 +14,7 @@ Calls run on the event loop thread of `saturnmq.sync` and block until they are d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -162,12 +162,17 @@ class Groups:
     def configurations(self, group: str) -> list[GroupConfigured]:
         """The configuration of a group on every broker that has it, in the order of the NameServer's list of brokers.
 
-        Raises the error of the first broker that does not answer.
+        Brokers that do not answer within 2 s are left out, and `AdminConnection.unanswered` names them. Raises the first error if
+        no broker answers, and a refusal.
         """
         return _portal.run("Groups.configurations", lambda: self._inner.configurations(group))
 
     def progress(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Offsets of a group by queue (208). Raises ConsumerNotOnline (206) if it has consumed nothing."""
+        """Offsets of a group by queue (208). Raises ConsumerNotOnline (206) if it has consumed nothing.
+
+        The queues of brokers that do not answer are left out, and `AdminConnection.unanswered` names them; if none answers, the
+        first error is raised.
+        """
         return _portal.run("Groups.progress", lambda: self._inner.progress(group, topic))
 
     def names(self) -> list[str]:
@@ -210,6 +215,10 @@ class Brokers:
     def states(self) -> list[BrokerState]:
         """Every broker of every cluster: by cluster, name and id. A broker that does not answer within 2 s has an error instead."""
         return _portal.run("Brokers.states", self._inner.states)
+
+    def dead(self) -> dict[str, SaturnError]:
+        """The brokers, one per broker name, that do not answer within 2 s, by address, with the error."""
+        return _portal.run("Brokers.dead", self._inner.dead)
 
     def consume_statistics(
         self, address: str, *, ordered: bool = False, timeout_ms: int | None = None,
@@ -492,9 +501,12 @@ class Statistics:
         """One item of a broker's statistics (315). Raises ResponseError (1) for an item that it has not counted yet."""
         return _portal.run("Statistics.broker", lambda: self._inner.broker(address, name, key))
 
-    def topic(self, topic: str) -> TopicFlow:
-        """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0."""
-        return _portal.run("Statistics.topic", lambda: self._inner.topic(topic))
+    def topic(self, topic: str, *, without: Collection[str] = ()) -> TopicFlow:
+        """Rates of a topic and of its groups, and their lag. Items and brokers that do not answer count as 0.
+
+        without: addresses of brokers that are not asked.
+        """
+        return _portal.run("Statistics.topic", lambda: self._inner.topic(topic, without=without))
 
 
 class Accounts:

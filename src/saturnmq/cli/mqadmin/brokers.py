@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.admin.connection import MASTER_ID, read_address
+from saturnmq.admin.connection import MASTER_ID, ask_each, read_address
 from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import address_order, fixed, indented, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
@@ -98,9 +98,12 @@ async def get_broker_config(call: Call) -> None:
     options, brokers = call.options, call.admin.brokers
     if "b" in options:
         address = options.text("b")
-        await _print_configuration(call, f"============{address}============", address)
+        call.out.line(f"============{address}============")
+        _print_configuration(call, address, await brokers.configuration(address))
         return
     groups = await brokers.groups(options.text("c")) if "c" in options else {}
+    addresses = [address for one in groups.values() for address in one.values()]
+    configurations = await ask_each(addresses, brokers.configuration)
     masters = {one[MASTER_ID]: one for one in groups.values() if MASTER_ID in one}
     order = address_order({name: [one[MASTER_ID]] for name, one in groups.items() if MASTER_ID in one})
     for group in (*map(masters.__getitem__, order), *(one for one in groups.values() if MASTER_ID not in one)):
@@ -110,15 +113,16 @@ async def get_broker_config(call: Call) -> None:
             if number != MASTER_ID:
                 heads[slave] = f"============My Master: {master}=====Slave: {slave}============"
         for address, head in heads.items():
-            try:
-                await _print_configuration(call, head, address)
-            except SaturnError as error:
-                call.out.problem(f"{address}: {error.message}")
+            call.out.line(head)
+            found = configurations[address]
+            if isinstance(found, SaturnError):
+                call.out.problem(f"{address}: {found.message}")
+            else:
+                _print_configuration(call, address, found)
 
 
-async def _print_configuration(call: Call, head: str, address: str) -> None:
-    call.out.line(head)
-    for key, value in sorted((await call.admin.brokers.configuration(address)).items()):
+def _print_configuration(call: Call, address: str, found: Mapping[str, str]) -> None:
+    for key, value in sorted(found.items()):
         call.out.line(f"{key:<50}=  {value}", broker=address, key=key, value=value)
     call.out.line()
 

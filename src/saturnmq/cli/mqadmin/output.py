@@ -9,15 +9,18 @@ Requirements: ADM-05, ADM-11, CLI-02.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.output import emit, show, warn, write
 from saturnmq.escaping import escaped
+
+if TYPE_CHECKING:
+    from saturnmq.protocol.errors import SaturnError
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
@@ -99,6 +102,7 @@ class Output:
         self._rows: list[dict[str, Any]] = []
         self._more: dict[str, Any] = {}
         self._open = False
+        self._told = ""  # the problems reported
 
     def line(self, text: str = "", *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields, if any, are one row. end: "" where mqadmin does not end the line."""
@@ -123,7 +127,14 @@ class Output:
     def problem(self, text: str) -> None:
         """Report on stderr what failed; the command goes on, and its exit code should be a failure."""
         self.problems += 1
+        self._told += f"{text}\n"
         warn(f"error: {escaped(text)}")
+
+    def unanswered(self, errors: Mapping[str, SaturnError], said: str = "") -> None:
+        """Report brokers that did not answer and that no problem, nor the error `said`, has named: what they have is missing."""
+        for address, error in errors.items():
+            if address not in self._told and address not in said:
+                self.problem(f"{address}: what this broker has is missing: {error.message}")
 
     def summary(self, text: str, *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields stand beside the rows."""
@@ -152,6 +163,7 @@ class Output:
 
     def finish(self) -> None:
         """Print the JSON document; end a line of text on a terminal."""
+        self._told = ""
         if self.as_json:
             emit(f"admin {self._command}", self._rows, **self._more)
             self._rows, self._more = [], {}

@@ -222,14 +222,19 @@ async def _run(command: AdminCommand, options: Options, common: Common) -> int:
             try:
                 with frame(bool(common.watch) and not common.json):
                     code = await function(Call(options, admin, out))
+                    out.unanswered(admin.connection.unanswered)
                     out.finish()
+                admin.connection.unanswered.clear()
             except UnknownCluster:
                 if not common.json:
                     out.line(UNKNOWN_CLUSTER, end="")
                     out.finish()
                 raise
+            except SaturnError as error:
+                out.unanswered(admin.connection.unanswered, error.message)
+                raise
             if not common.watch:
-                return (EXIT_FAILED if out.problems else EXIT_DONE) if code is None else code
+                return code or (EXIT_FAILED if out.problems else EXIT_DONE)
             await asyncio.sleep(common.watch)
 
 

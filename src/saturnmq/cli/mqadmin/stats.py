@@ -5,6 +5,7 @@ Requirements: C-44.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from saturnmq.admin.connection import ask_each
@@ -28,8 +29,10 @@ async def stats_all(call: Call) -> None:
         for topic in text_order(await call.admin.topics.names())
         if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and (not wanted or topic == wanted)
     ]
+    dead = await call.admin.brokers.dead()
+    flow = partial(call.admin.statistics.topic, without=dead)
     rows: list[tuple[Any, ...]] = []
-    for topic, found in (await ask_each(topics, call.admin.statistics.topic, seconds=_SECONDS)).items():
+    for topic, found in (await ask_each(topics, flow, seconds=_SECONDS)).items():
         if isinstance(found, SaturnError):
             call.out.problem(f"{topic}: {found.message}")
         else:
