@@ -409,14 +409,14 @@ def test_configured_role_is_ignored_and_earliest_time_reported(tmp_path: Path) -
         async with ledger_group(tmp_path, 1, broker_role="SLAVE") as group:
             master = await group.master()
             await group.send(b"x")
-            told = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-            assert int(told["earliestMessageTimeStamp"]) == group.stored(master)[0].store_timestamp_ms
-            assert (told["dledgerRole"], told["dledgerServing"], told["dledgerCommittedIndex"]) == (
+            table = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert int(table["earliestMessageTimeStamp"]) == group.stored(master)[0].store_timestamp_ms
+            assert (table["dledgerRole"], table["dledgerServing"], table["dledgerCommittedIndex"]) == (
                 "LEADER",
                 "true",
                 "0",
             )
-            assert told["dledgerWatermark_n0"] == "0"
+            assert table["dledgerWatermark_n0"] == "0"
             config = (await group.call(master, RequestCode.GET_BROKER_CONFIG)).body or b""
             assert b"brokerRole=SYNC_MASTER" in config and b"brokerId=0" in config
 

@@ -231,7 +231,7 @@ def test_group_started_on_full_disks_serves_once_space_is_freed(
 
             def prepared(files: LedgerFiles) -> None:
                 if full["yes"]:
-                    raise DiskFull("no room")
+                    raise DiskFull("no space")
                 prepare(files)
 
             monkeypatch.setattr(LedgerFiles, "prepare", prepared)
@@ -247,7 +247,7 @@ def test_group_started_on_full_disks_serves_once_space_is_freed(
             await group.until(led, "no leader")
             assert group.serving() is None
             full["yes"] = False
-            await group.until(group.serving, "it does not serve though there is room")
+            await group.until(group.serving, "it does not serve though there is space")
             await send_all(group, [b"4"])
             await group.same("T", 0, [b"1", b"2", b"3", b"4"])
 

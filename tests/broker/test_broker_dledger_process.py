@@ -24,7 +24,7 @@ async def registered(group: LedgerGroup) -> dict[str, dict[int, str]]:
     return {name: dict(data.broker_addrs) for name, data in table.items()}
 
 
-async def until_told(group: LedgerGroup) -> None:
+async def until_registered(group: LedgerGroup) -> None:
     """Wait until the NameServer has every member under its current role."""
     async with asyncio.timeout(45):
         while True:
@@ -56,9 +56,9 @@ def test_member_registers_with_role_and_not_at_start(tmp_path: Path) -> None:
             assert first.dledger is not None and first.dledger.broker_id < 0
             assert await registered(group) == {} and first.registrar.registered == 0
             await group.start("n1")
-            await until_told(group)
+            await until_registered(group)
             await group.start("n2")
-            await until_told(group)
+            await until_registered(group)
 
     asyncio.run(work())
 

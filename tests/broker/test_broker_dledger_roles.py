@@ -401,7 +401,7 @@ def test_topic_created_just_before_leader_change_exists(tmp_path: Path) -> None:
     run(work)
 
 
-def lacks(broker: Broker, topic: str) -> bool:
+def is_missing(broker: Broker, topic: str) -> bool:
     return broker.topics.get(topic) is None
 
 
@@ -415,7 +415,7 @@ def test_recreated_topic_begins_at_0_on_every_member(tmp_path: Path) -> None:
             master = await group.master()
             assert (await group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
             for follower in group.followers():
-                await group.until(partial(lacks, follower, "T"), "the deletion is not copied")
+                await group.until(partial(is_missing, follower, "T"), "the deletion is not copied")
                 assert (await group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
             assert (await group.send(b"new")).ext["queueOffset"] == "0"
             await group.same("T", 0, [b"new"])

@@ -169,7 +169,7 @@ def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: pytest.
                     await group.start(name)
                 await group.send(b"new")
                 odd = await group.start("n2")
-                failure = await group.until(lambda: odd.store.failure, "nothing is told")
+                failure = await group.until(lambda: odd.store.failure, "no failure is reported")
             assert "are not equal" in failure.message and str(FILE_BYTES) in failure.message
             for name in ("n0", "n1"):
                 await group.until(partial(holds, group, name, 4), "the others go on")

@@ -449,11 +449,11 @@ def test_failed_state_write_is_reported_and_next_one_saves_all(
                 write = file.write
 
                 def full(data: bytes) -> None:
-                    raise StoreError("no room")
+                    raise StoreError("no space")
 
                 file.write = full  # type: ignore[method-assign]
                 answer = await call("first")
-                assert answer.code == 1 and "no room" in (answer.remark or "")
+                assert answer.code == 1 and "no space" in (answer.remark or "")
                 file.write = write  # type: ignore[method-assign]
                 assert (await call("second")).code == 0
                 assert b'"first"' in file.path.read_bytes() and b'"second"' in file.path.read_bytes()
@@ -466,12 +466,12 @@ class Member:
 
     def __init__(self, *, congested: bool = False) -> None:
         self.congested = congested
-        self.told: list[str] = []
-        self.heard = asyncio.Event()
+        self.notified: list[str] = []
+        self.arrived = asyncio.Event()
 
     def invoke_oneway(self, command: Command) -> None:
-        self.told.append(command.ext["consumerGroup"])
-        self.heard.set()
+        self.notified.append(command.ext["consumerGroup"])
+        self.arrived.set()
 
 
 @pytest.mark.spec("HB-04", "RB-07", "REM-20")
@@ -485,9 +485,9 @@ def test_joining_members_are_notified_once_and_congested_not() -> None:
                 info = ClientInfo(f"c{number}", 0, 407, w.broker._clock_ms())
                 clients.register_consumer(ConsumerData("G"), member, info, notify=True)
             for member in members:
-                await member.heard.wait()
-            assert [member.told for member in members] == [["G"]] * 50
-            assert deaf.told == []
+                await member.arrived.wait()
+            assert [member.notified for member in members] == [["G"]] * 50
+            assert deaf.notified == []
             for member in [*members, deaf]:
                 clients.connection_closed(member)
             assert clients.consumers == {} and clients._groups_of == {}
@@ -590,7 +590,7 @@ def test_failed_offset_save_is_retried(caplog: pytest.LogCaptureFixture) -> None
             def sometimes(data: bytes) -> None:
                 if not failed.is_set():
                     loop.call_soon_threadsafe(failed.set)
-                    raise StoreError("no room")
+                    raise StoreError("no space")
                 write(data)
                 loop.call_soon_threadsafe(done.set)
 
@@ -627,9 +627,9 @@ def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         table = [1]
-        saver = StateWriter(StateFile(tmp_path / "x.json"), lambda: iter([str(table).encode()]))
-        saver.changed()
-        writing = saver._writing
+        writer = StateWriter(StateFile(tmp_path / "x.json"), lambda: iter([str(table).encode()]))
+        writer.changed()
+        writing = writer._writing
         assert writing is not None
 
         def in_that_moment() -> None:
@@ -637,16 +637,16 @@ def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
                 loop.call_soon(in_that_moment)
                 return
             table.append(2)
-            saver.changed()
-            begun.append(saver._writing)
+            writer.changed()
+            begun.append(writer._writing)
 
         begun: list[object] = []
         in_that_moment()
         await writing
         assert begun and begun[0] is not writing, "another write has begun"
-        await saver.saved()
+        await writer.saved()
         assert (tmp_path / "x.json").read_bytes() == b"[1, 2]"
-        assert not saver.dirty
+        assert not writer.dirty
 
     run(work)
 

@@ -49,7 +49,7 @@ def request_frame(
     )
 
 
-class Twins:
+class BrokerPair:
     """Two brokers in one event loop: the first parses repeated headers by template, the second decodes every header in full."""
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class Twins:
 
 
 @pytest.fixture(scope="module")
-def twins() -> Iterator[Twins]:
-    made = Twins()
+def pair() -> Iterator[BrokerPair]:
+    made = BrokerPair()
     with contextlib.ExitStack() as stack:
         stack.callback(made.stop)
         made.start()
@@ -174,7 +174,7 @@ sends = st.tuples(
 
 
 @pytest.mark.spec("FUZ-04", "SND-01", "SND-10", "SND-13", "REM-06")
-def test_arbitrary_sends_equal_reference_implementation(twins: Twins) -> None:
+def test_arbitrary_sends_equal_reference_implementation(pair: BrokerPair) -> None:
     fast = other_path = 0
 
     @settings(max_examples=250, deadline=None, derandomize=True)
@@ -189,12 +189,12 @@ def test_arbitrary_sends_equal_reference_implementation(twins: Twins) -> None:
                 frames.append(request_frame(len(frames), more | {"e": queue_id, "g": born, "i": text}, **same))
             wanted += (2 + len(others)) * (flag == 0)
         frames.append(request_frame(MARK, {}))
-        both = twins.exchange(frames, wanted)
+        both = pair.exchange(frames, wanted)
         a, b = (
-            [facts(answer, broker) for answer in answers] for answers, broker in zip(both, twins.brokers, strict=True)
+            [facts(answer, broker) for answer in answers] for answers, broker in zip(both, pair.brokers, strict=True)
         )
         assert a == b
-        one, other = (broker.stats for broker in twins.brokers)
+        one, other = (broker.stats for broker in pair.brokers)
         assert (one.put_messages, one.put_bytes, one.put_failed) == (
             other.put_messages,
             other.put_bytes,
@@ -212,29 +212,29 @@ def test_arbitrary_sends_equal_reference_implementation(twins: Twins) -> None:
 
         patch.setattr(send_fast, "_send", count)
         check()
-    one, other = (records(broker) for broker in twins.brokers)
+    one, other = (records(broker) for broker in pair.brokers)
     assert one == other and one
     assert fast > 300 and other_path > 50, f"the fast path was taken {fast} times and left {other_path} times"
 
 
 @pytest.mark.spec("SND-01", "SND-13")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_repeated_sends_take_fast_path(twins: Twins, serialization: Serialization) -> None:
+def test_repeated_sends_take_fast_path(pair: BrokerPair, serialization: Serialization) -> None:
     called: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         general = reference.send
         patch.setattr(
             reference, "send", lambda ctx, c, request: (called.append(request.opaque), general(ctx, c, request))[1]
         )
-        twins.exchange([request_frame(0, {"b": "Plain"})], 1)
-        for broker in twins.brokers:
-            twins.loop.run_until_complete(broker.topics.writer.saved())
+        pair.exchange([request_frame(0, {"b": "Plain"})], 1)
+        for broker in pair.brokers:
+            pair.loop.run_until_complete(broker.topics.writer.saved())
         called.clear()
         frames = []
         for number in range(100, 120):
             more = {"b": "Plain", "e": str(number % 4), "i": f"K\x01{number:03}\x02WAIT\x01true"}
             frames.append(request_frame(number, more, serialization=serialization))
-        both = twins.exchange(frames, 20)
+        both = pair.exchange(frames, 20)
     assert [answer.code for answers in both for answer in answers] == [0] * 40
     # The first header of a kind makes the template; the second broker has no templates.
     assert sorted(called) == sorted([*range(100, 120), 100])
@@ -249,7 +249,7 @@ REAL = {
 @pytest.mark.spec("SND-10")
 @pytest.mark.parametrize("serialization", Serialization)
 @pytest.mark.parametrize("code", [V1, V2])
-def test_properties_in_any_order_take_fast_path(twins: Twins, code: int, serialization: Serialization) -> None:
+def test_properties_in_any_order_take_fast_path(pair: BrokerPair, code: int, serialization: Serialization) -> None:
     random = Random(code)
     texts = ["", "TAGS\x01paid", "WAIT\x01false\x02TAGS\x01paid"]
     for number in range(60):
@@ -259,9 +259,9 @@ def test_properties_in_any_order_take_fast_path(twins: Twins, code: int, seriali
         )
     same: dict[str, Any] = {"code": code, "serialization": serialization}
     more = {"b": "Real"}
-    twins.exchange([request_frame(0, more, **same)], 1)
-    for broker in twins.brokers:
-        twins.loop.run_until_complete(broker.topics.writer.saved())
+    pair.exchange([request_frame(0, more, **same)], 1)
+    for broker in pair.brokers:
+        pair.loop.run_until_complete(broker.topics.writer.saved())
     called: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         original = reference.send
@@ -271,19 +271,19 @@ def test_properties_in_any_order_take_fast_path(twins: Twins, code: int, seriali
         frames = [request_frame(1, more, **same)]
         for number, text in enumerate(texts, 2):
             frames.append(request_frame(number, more | {"i": text, "e": str(number % 4)}, **same))
-        both = twins.exchange(frames, len(frames))
+        both = pair.exchange(frames, len(frames))
     assert [answer.code for answers in both for answer in answers] == [0] * 2 * len(frames)
     assert sorted(called) == sorted(
         [1, *range(1, len(frames) + 1)]
     )  # 1 on both brokers; the others only on the broker without templates
-    one, other = ([row for row in records(broker) if row[0] == "Real"] for broker in twins.brokers)
+    one, other = ([row for row in records(broker) if row[0] == "Real"] for broker in pair.brokers)
     assert one == other and len(one) >= len(frames)
 
 
 @pytest.mark.spec("SND-13")
-def test_failed_put_on_fast_path_equals_reference(twins: Twins) -> None:
+def test_failed_put_on_fast_path_equals_reference(pair: BrokerPair) -> None:
     frames = [request_frame(n, {}, body=bytes(4_194_305)) for n in range(3)]
-    one, other = twins.exchange(frames, 3)
+    one, other = pair.exchange(frames, 3)
     assert [answer.code for answer in one] == [13, 13, 13]
     assert [a.remark for a in one] == [a.remark for a in other]
 
@@ -316,7 +316,7 @@ def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: 
                 elif state == "busy":
                     monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
                 elif state == "stopped":
-                    broker.store.failure = reference.StoreError("the disk is gone")
+                    broker.store.failure = reference.StoreError("the disk failed")
                 elif state == "narrow":
                     broker.topics.table["T"].write_queue_nums = broker.topics.table["T"].read_queue_nums = 2
                 else:

@@ -73,10 +73,10 @@ def test_reset_offset_by_time_is_pushed_to_every_member(
             start = clock.ms
             await send_at(w, clock, start, start + 1000, start + 2000, start + 3000)
             await commit(w, committed)
-            told: asyncio.Queue[tuple[str, Command]] = asyncio.Queue()
+            notices: asyncio.Queue[tuple[str, Command]] = asyncio.Queue()
             async with (
-                member(w, lambda c, r: told.put_nowait(("java", r))),
-                member(w, lambda c, r: told.put_nowait(("cpp", r)), client_id="m2", language=Language.CPP),
+                member(w, lambda c, r: notices.put_nowait(("java", r))),
+                member(w, lambda c, r: notices.put_nowait(("cpp", r)), client_id="m2", language=Language.CPP),
             ):
                 time_ms = start + after_first_ms if after_first_ms >= 0 else -1
                 answer = await w.call(
@@ -86,7 +86,7 @@ def test_reset_offset_by_time_is_pushed_to_every_member(
                 assert ResetOffsetBody.decode(answer.body).offset_table == {QUEUE: expected}
                 pushed: dict[str, Command] = {}
                 while len(pushed) < 2:
-                    who, command = await told.get()
+                    who, command = await notices.get()
                     if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                         pushed[who] = command
                 assert all(c.is_oneway and c.ext["group"] == "G" and c.ext["topic"] == "T" for c in pushed.values())

@@ -124,11 +124,11 @@ def test_auto_created_groups_are_limited_per_hour() -> None:
 @pytest.mark.spec("LIM-13")
 def test_clock_set_back_does_not_block_creation_quota() -> None:
     now = 10 * HOUR_MS
-    growth = CreationQuota("topics", in_all=10, per_hour=1, clock_ms=lambda: now, rejections=Rejections())
-    assert growth.add(0, "a") is None and growth.add(1, "b") is not None
+    quota = CreationQuota("topics", in_all=10, per_hour=1, clock_ms=lambda: now, rejections=Rejections())
+    assert quota.add(0, "a") is None and quota.add(1, "b") is not None
     now -= 1
-    assert growth.add(1, "c") is None
-    assert growth.add(10, "d") is not None
+    assert quota.add(1, "c") is None
+    assert quota.add(10, "d") is not None
 
 
 @pytest.mark.spec("LIM-13")

@@ -107,8 +107,8 @@ def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
         async with registrar(tmp_path, one) as (made, _):
             assert await made.register()
             assert one.asked == [RequestCode.REGISTER_BROKER]
-            told = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
-            assert told.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
+            expected = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
+            assert expected.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
             assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
 
     run(work)

@@ -204,7 +204,7 @@ def test_pending_transaction_checks_are_bounded_in_bytes(caplog: pytest.LogCaptu
         asyncio.run(work)
     spawned.clear()
     checks.handle(connection, request)
-    assert len(spawned) == 1, "answered checks make room again"
+    assert len(spawned) == 1, "answered checks make space again"
     spawned[0].close()
 
 

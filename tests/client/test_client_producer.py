@@ -253,7 +253,7 @@ def test_producer_start_polls_default_topic_and_heartbeats_to_masters(run: Run, 
                 assert body["clientID"] == client.client_id and not body.get("consumerDataSet")
                 assert [entry["groupName"] for entry in body["producerDataSet"]] == ["CLIENT_INNER_PRODUCER", "g"]
                 assert any(r.ext["topic"] == "TBW102" for r in c.ns[0].of(105))
-                assert not c.ns[0].of(34), "a slave hears nothing of producers"
+                assert not c.ns[0].of(34), "a slave gets no heartbeat of producers"
 
     run(work)
 

@@ -134,7 +134,7 @@ PAIRS: list[tuple[Strategy, Callable[..., list[MessageQueue]]]] = [
 
 
 @pytest.mark.spec("RB-02", "CA-01")
-@pytest.mark.parametrize(("fast", "slow"), PAIRS, ids=["average", "circle", "hash", "rooms", "nearby"])
+@pytest.mark.parametrize(("fast", "slow"), PAIRS, ids=["average", "circle", "hash", "sites", "nearby"])
 @given(data=st.data())
 def test_strategy_gives_every_queue_one_owner_as_the_reference_does(
     fast: Strategy, slow: Callable[..., list[MessageQueue]], data: Any

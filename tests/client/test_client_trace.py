@@ -499,7 +499,7 @@ def test_unsendable_trace_is_only_logged(
             c.add("T", c.route("b0"))
             if how != "no route":
                 c.add(TRACE, c.route("b1"))
-            c.brokers["b1"].script[310] = lambda command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no room")
+            c.brokers["b1"].script[310] = lambda command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no space")
             if how == "stopped":
                 await c.brokers["b1"].stop()
             async with Client(name_servers=c.name_servers, trace=True, attempts=1) as client:

@@ -43,7 +43,7 @@ def test_case_and_underscores_are_free_but_two_variables_for_a_key_are_an_error(
         read_environment(BROKER_KEYS, {"SATURNMQ_BROKERNAME": "a", "SATURNMQ_BROKER_NAME": "a"})
 
 
-def test_variables_that_are_no_keys_are_told_apart() -> None:
+def test_variables_that_are_no_keys_are_ignored() -> None:
     others = dict.fromkeys(
         ("SATURNMQ_LOOP", "SATURNMQ_URL", "SATURNMQ_PORT_9876_TCP", "SATURNMQ_SERVICE_HOST", "HOME"), "x"
     )

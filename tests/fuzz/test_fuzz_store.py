@@ -269,7 +269,7 @@ harms = st.builds(
 )
 
 
-class Heard(logging.Handler):
+class LogLines(logging.Handler):
     """Collects the store's warnings."""
 
     def __init__(self) -> None:
@@ -279,7 +279,7 @@ class Heard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
 
-    def __enter__(self) -> Heard:
+    def __enter__(self) -> LogLines:
         logging.getLogger("saturnmq.store").addHandler(self)
         return self
 
@@ -322,9 +322,9 @@ def read_all(store: MessageStore) -> Iterator[tuple[tuple[str, int, int], Messag
             assert offset == result.next_offset
 
 
-def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes], harmed: set[str]) -> None:
+def check(base: Base, store: MessageStore, logged: LogLines, files: dict[str, bytes], harmed: set[str]) -> None:
     """Check that an open store serves every acknowledged message except those that it reported as lost."""
-    cuts = [int(found) for line in heard.lines for found in re.findall(r"log end recovered offset=(\d+)", line)]
+    cuts = [int(found) for line in logged.lines for found in re.findall(r"log end recovered offset=(\d+)", line)]
     end = store.max_physical_offset
     touched = blurred(base, files)
     by_physical = {one.physical: one for one in base.sent}
@@ -341,18 +341,18 @@ def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes]
     for sent in base.sent:
         if sent.physical >= end:
             assert end in cuts, (
-                f"lost in silence: {sent.place} at {sent.physical}, the log ends at {end}: {heard.lines}"
+                f"lost in silence: {sent.place} at {sent.physical}, the log ends at {end}: {logged.lines}"
             )
         elif sent.physical not in touched and sent.place not in served:
-            assert is_told(sent, heard), f"lost: {sent.place} at {sent.physical}: {heard.lines}"
+            assert is_reported(sent, logged), f"lost: {sent.place} at {sent.physical}: {logged.lines}"
     if base.noted and base.clean and "checkpoint" not in harmed:
         assert end >= base.end, "what was on disk was cut off"
-    check_keys(base, store, heard, harmed, touched, end)
+    check_keys(base, store, logged, harmed, touched, end)
 
 
-def is_told(sent: Sent, heard: Heard) -> bool:
+def is_reported(sent: Sent, logged: LogLines) -> bool:
     """Whether the store reported, with an offset, that it does not serve a message before the log's end."""
-    for line in heard.lines:
+    for line in logged.lines:
         absent = re.match(r"topic without consume queues topic='(.*)' records=\d+ offset=(\d+)", line)
         if absent and absent[1] == sent.topic and int(absent[2]) <= sent.physical:
             return True
@@ -367,7 +367,9 @@ def is_told(sent: Sent, heard: Heard) -> bool:
     return False
 
 
-def check_keys(base: Base, store: MessageStore, heard: Heard, harmed: set[str], touched: set[int], end: int) -> None:
+def check_keys(
+    base: Base, store: MessageStore, logged: LogLines, harmed: set[str], touched: set[int], end: int
+) -> None:
     whole = not any(name.startswith(("index/", "checkpoint")) for name in harmed)
     for sent in base.sent[::7]:
         if not sent.key:
@@ -375,21 +377,21 @@ def check_keys(base: Base, store: MessageStore, heard: Heard, harmed: set[str], 
         found = [decode_record(raw) for raw in store.query(sent.topic, sent.key, 10, 0, 1 << 60).records]
         hits = [one for one in found if one.physical_offset == sent.physical]
         assert all(bytes(one.body) == sent.body for one in hits)
-        lost = sent.physical in touched or sent.physical >= end or is_told(sent, heard)
+        lost = sent.physical in touched or sent.physical >= end or is_reported(sent, logged)
         assert hits or not whole or lost, f"not found by key: {sent}"
 
 
 def opened(base: Base, folder: Path, files: dict[str, bytes], harmed: set[str]) -> bool:
     """Open, read, write, close and open again. False if the store was rejected with an error that names its folder."""
     store = base.store(folder, harmed)
-    with Heard() as heard:
+    with LogLines() as logged:
         try:
             store.open()
         except StoreError as error:
             assert str(folder) in str(error), f"names no file: {error}"
             return False
         try:
-            check(base, store, heard, files, harmed)
+            check(base, store, logged, files, harmed)
             new = store.put(message(1000))
             assert new.status is PutStatus.PUT_OK
             asyncio.run(store.stop())

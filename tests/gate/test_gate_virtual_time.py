@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+from types import ModuleType
 
 import pytest
 
@@ -70,3 +72,20 @@ def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None
         virtualtime.run(work())
     assert during == [True]
     assert (time.monotonic, time.monotonic_ns, time.time, time.time_ns, QueueLocks.__init__.__kwdefaults__) == before
+
+
+def test_defaults_of_a_module_imported_between_two_runs_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(module: ModuleType) -> None:
+        await asyncio.sleep(3600)  # poll
+        assert module.age() >= 3600
+
+    async def nothing() -> None: ...
+
+    virtualtime.run(nothing())
+    for _ in range(2):  # the second one has the same name
+        module = ModuleType("saturnmq.imported_late")
+        exec("import time\nborn = time.monotonic()\ndef age(now=time.monotonic): return now() - born\n", vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        for _ in range(2):
+            virtualtime.run(work(module))
+        assert module.age() < 60

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -69,16 +69,28 @@ def _swapped(value: Any, replaced: dict[Any, Any]) -> Any:
     return replaced.get(value, value) if callable(value) else value
 
 
+# Functions of a module that have a clock as a default, by the module's name. To look for them takes most of a short test's time.
+_found: Final[dict[str, tuple[ModuleType, list[FunctionType]]]] = {}
+
+
 def _functions_with_default(wanted: set[Any]) -> Iterator[tuple[FunctionType, Any, Any]]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != _PACKAGE:
             continue
-        for holder in [module, *(value for value in vars(module).values() if isinstance(value, type))]:
-            for function in list(vars(holder).values()):
-                if isinstance(function, FunctionType) and function.__module__ == name:
-                    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-                    if any(callable(value) and value in wanted for value in values):
-                        yield function, function.__defaults__, function.__kwdefaults__
+        known = _found.get(name)
+        if known is None or known[0] is not module:
+            known = _found[name] = module, list(_searched(name, module, wanted))
+        for function in known[1]:
+            yield function, function.__defaults__, function.__kwdefaults__
+
+
+def _searched(name: str, module: ModuleType, wanted: set[Any]) -> Iterator[FunctionType]:
+    for holder in [module, *(value for value in vars(module).values() if isinstance(value, type))]:
+        for function in list(vars(holder).values()):
+            if isinstance(function, FunctionType) and function.__module__ == name:
+                values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+                if any(callable(value) and value in wanted for value in values):
+                    yield function
 
 
 class _Selector(selectors.DefaultSelector):

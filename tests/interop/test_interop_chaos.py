@@ -19,8 +19,8 @@ from chaosrun import ONLY, RUN_SECONDS_MAX, SECONDS, SHORT_HEARTBEAT_MS, a_run, 
 HEALTHY_SECONDS = 3.0
 FAULTY_SECONDS = max(12.0, SECONDS / 2)  # Apache's timers need up to 10 s
 KINDS: dict[str, type[BrokerGroup]] = {
-    "two of the original and one of ours": MixedBrokers,
-    "the original": TheirBrokers,
+    "two of Apache and one of ours": MixedBrokers,
+    "Apache": TheirBrokers,
 }
 
 

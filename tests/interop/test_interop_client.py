@@ -215,15 +215,15 @@ def test_lite_pull_consumer_seeks_to_offsets_bounds_and_times(run: Run, topic: s
         "resumed": everything,
         "committed": everything[3:],
     }
-    told = {
+    found = {
         key: row[key]
         for row in rows
         for key in ("offsetForTimestamp", "beyond", "exclusive", "committed")
         if key in row
     }
-    assert (told["offsetForTimestamp"], told["committed"]) == (5, 10)
-    assert "min offset = 0, max offset = 10" in told["beyond"]
-    assert "Subscribe and assign are mutually exclusive." in told["exclusive"]
+    assert (found["offsetForTimestamp"], found["committed"]) == (5, 10)
+    assert "min offset = 0, max offset = 10" in found["beyond"]
+    assert "Subscribe and assign are mutually exclusive." in found["exclusive"]
 
 
 @pytest.mark.spec("TR-02", "TR-03", "TR-04", "TR-05", "TR-09")

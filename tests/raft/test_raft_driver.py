@@ -180,8 +180,8 @@ def test_client_requests_over_member_port(tmp_path: Path) -> None:
             assert (await call(address, MetadataRequest(group="h", remote_id=name))).code == Code.UNKNOWN_GROUP
             assert (await call(address, GetRequest(**known, begin_index=5))).code == Code.INDEX_OUT_OF_RANGE
             other = next(n for n in made.names if n != name)
-            told = await call(leader.settings.peers[other], AppendRequest(group="g", remote_id=other, body=b"x"))
-            assert told.code == Code.NOT_LEADER
+            answer = await call(leader.settings.peers[other], AppendRequest(group="g", remote_id=other, body=b"x"))
+            assert answer.code == Code.NOT_LEADER
 
     asyncio.run(run())
 
@@ -440,11 +440,11 @@ def test_start_errors_for_used_port_and_wrong_file_size(tmp_path: Path) -> None:
         made = Group(tmp_path, 1)
         await made.start("n0")
         await made.append(b"a")
-        twin = Group(tmp_path / "b", 1)
-        twin.peers = made.peers
+        second = Group(tmp_path / "b", 1)
+        second.peers = made.peers
         with pytest.raises(StartError, match="in use"):
-            await twin.start("n0")
-        await twin.stop("n0")
+            await second.start("n0")
+        await second.stop("n0")
         await made.stop("n0")
         other = Group(tmp_path, 1, file_bytes=131072)
         with pytest.raises(CorruptRecord, match="must be 131072"):
@@ -523,7 +523,7 @@ class SmallDisk(Disk):
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
         if "data" in path.parts[-2] and self.files <= 0:
-            raise DiskFull(f"no room for {path}")
+            raise DiskFull(f"no space for {path}")
         self.files -= "data" in path.parts[-2]
         return super().create(path, size_bytes, allocate=allocate)
 

@@ -633,28 +633,28 @@ def test_leader_elected_on_full_disk_appends_noop_when_space_returns() -> None:
     def noops(bench: Bench) -> list[bytes]:
         return [entry.body for written in bench.of(AppendEntries) for entry in written.entries]
 
-    def told(bench: Bench, full: bool) -> None:
+    def report(bench: Bench, full: bool) -> None:
         bench.do(bench.node.disk_full(bench.now_ms, full))
 
     bench = Bench(log=OLD, term=2, noop=b"noop")
-    told(bench, True)
+    report(bench, True)
     bench.lead().appending("n1", 3)
     assert noops(bench) == [] and bench.commits == []
-    told(bench, False)
+    report(bench, False)
     assert noops(bench) == [b"noop"] and pushed(bench) == [[4]]
     acked(bench, "n1")
     assert bench.commits == [4]
     bench.propose(b"under way")
     for full in (True, False):
-        told(bench, full)
+        report(bench, full)
     assert noops(bench) == [b"noop", b"under way"]  # an entry of this term commits those before it, so no second no-op
     for other in (Bench(log=OLD, term=2, noop=b"noop").follow("n1"), Bench(log=OLD, term=2).lead()):
         for full in (True, False):
-            told(other, full)
+            report(other, full)
         assert noops(other) == []
     nothing_open = Bench(log=OLD, term=2, noop=b"noop", committed=3).lead()
     for full in (True, False):
-        told(nothing_open, full)
+        report(nothing_open, full)
     assert noops(nothing_open) == []
 
 

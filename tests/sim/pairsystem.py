@@ -391,7 +391,9 @@ class PairSystem(System):
         assert words[words.index("--data") + 1] == str(settings.root)
         await self.stop(self.slave)
         loss = repair.loss_at(settings, int(words[words.index("--at") + 1]))
-        repair._make_anew = lambda *arguments: None  # it has a loop of its own: the next start rebuilds what it has to
+        repair._rebuild_files = lambda *arguments: (
+            None
+        )  # it has a loop of its own: the next start rebuilds what it has to
         repair.cut(settings, loss)
         self.slave.all_durable()
         self.seen["repaired"] += 1

@@ -49,18 +49,18 @@ def explain(seed: int, test: str, why: BaseException, cluster: Cluster, run: Run
     faults = len(cluster.schedule)
     left_out = shortest(run, faults)
     # A run without some faults draws other random numbers: print the schedule of that run, not of the first.
-    told: list[str] = []
+    kept: list[str] = []
     smaller = _rerun(run, left_out)
     for number, line in enumerate(smaller.schedule if smaller is not None else cluster.schedule):
         if number not in left_out:
-            told.append(line)
+            kept.append(line)
     return "\n".join(
         [
             str(why),
             f"seed {seed}, commit {commit()}",
             f"again: SATURNMQ_SIM_SEED={seed} python -m pytest tests/sim -k {test}",
-            f"shortest schedule found: {len(told)} of {faults} faults, left out {sorted(left_out)}",
-            *told,
+            f"shortest schedule found: {len(kept)} of {faults} faults, left out {sorted(left_out)}",
+            *kept,
             "the last events:",
             *cluster.trace.tail[-30:],
         ]

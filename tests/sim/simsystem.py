@@ -377,9 +377,9 @@ class System:
                 offset = receipt.offset
             except SaturnError as error:
                 result, why = outcome_of(error), str(error)[:300]
-            told = [[value, offset if result == OK else None]]
+            messages = [[value, offset if result == OK else None]]
             self.history.add(
-                "send", process, begin, self.now, result=result, attempt=attempt, messages=told, queue=name_of(queue),
+                "send", process, begin, self.now, result=result, attempt=attempt, messages=messages, queue=name_of(queue),
                 key=key, why=why,
             )  # fmt: skip
             self.seen[f"send {result}"] += 1
@@ -462,9 +462,9 @@ class System:
         begin, values = self.now, [f"{value}-{at}" for at in range(3)]
         result, receipts, why = await self.batch_of(producer, values, number)
         offsets = [one.offset for one in receipts] if result == OK else [None] * 3
-        told = [[one, offset] for one, offset in zip(values, offsets, strict=True)]
+        messages = [[one, offset] for one, offset in zip(values, offsets, strict=True)]
         self.history.add(
-            "send", "batches", begin, self.now, result=result, attempt=1, messages=told, queue=name_of(queue_of(number)),
+            "send", "batches", begin, self.now, result=result, attempt=1, messages=messages, queue=name_of(queue_of(number)),
             why=why,
         )  # fmt: skip
 
@@ -725,8 +725,8 @@ class System:
         self.seen["original cut"] += log.cuts
 
     def digest(self) -> str:
-        told = json.dumps(self.history.operations, sort_keys=True).encode()
-        return hashlib.sha256(told + repr((self.loop.happened, self.loop.now)).encode()).hexdigest()
+        operations = json.dumps(self.history.operations, sort_keys=True).encode()
+        return hashlib.sha256(operations + repr((self.loop.happened, self.loop.now)).encode()).hexdigest()
 
 
 def differing_queues(one: MessageStore, other: MessageStore) -> list[str]:

@@ -116,11 +116,11 @@ def test_every_seed_keeps_raft_invariants(runs: Runs) -> None:
 def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     """Each seed runs 60 simulated seconds, 260 with SATURNMQ_SIM_NIGHT."""
     ratio = runs.simulated_seconds / runs.used_seconds
-    told = f"{runs.seeds} seeds, {runs.simulated_seconds:.0f} s simulated in {runs.used_seconds:.1f} s of a core"
+    summary = f"{runs.seeds} seeds, {runs.simulated_seconds:.0f} s simulated in {runs.used_seconds:.1f} s of a core"
     with capsys.disabled():
-        print(f"\nraft: {told}, {ratio:.0f}:1")
+        print(f"\nraft: {summary}, {ratio:.0f}:1")
     assert runs.simulated_seconds == runs.seeds * (260 if NIGHT else 60)
-    assert ratio > 50, told
+    assert ratio > 50, summary
 
 
 @pytest.mark.timeout(LONG_SECONDS)

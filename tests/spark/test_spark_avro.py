@@ -159,7 +159,7 @@ def test_avro_arbitrary_body_decodes_or_is_none(data: bytes) -> None:
         ('"int"', "must be a record with fields"),
         (record(["int", "string"]), "must be a type, or null and a type"),
         (record("nothing"), "'nothing' is unknown"),
-        (record({"type": "array"}), "array lacks 'items'"),
+        (record({"type": "array"}), "array has no 'items'"),
         (record({"type": "null"}), "'null' is no type of a column"),
         (record(["null", "R"]), "'R' holds itself"),
         (record({"type": "array", "items": "R"}), "'R' holds itself"),

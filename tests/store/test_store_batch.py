@@ -161,7 +161,7 @@ def test_failed_index_writes_wait_and_are_not_checkpointed(tmp_path: Path, monke
 
     def put_many(self: MessageIndex, records: Any) -> None:
         if full[0]:
-            raise StoreError("no room")
+            raise StoreError("no space")
         real(self, records)
 
     monkeypatch.setattr(MessageIndex, "put_many", put_many)

@@ -34,7 +34,9 @@ def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False)
         life = crash.life_of(seed, number, top / "lives")
         failed: list[bool] = []
         share = min(states / (12 * len(life.operations)), 1.0)
-        return crash.check_life(life, top, share=share, told=failed.append, stop=lambda: first_only and any(failed))
+        return crash.check_life(
+            life, top, share=share, on_checked=failed.append, stop=lambda: first_only and any(failed)
+        )
 
 
 @pytest.mark.spec("DUR-01", "DUR-03", "DUR-04", "DUR-08", "DUR-09", "DUR-13", "DUR-14", "DUR-18", "DUR-20")

@@ -325,11 +325,11 @@ def test_interrupted_takeover_of_foreign_store_can_be_repeated(tmp_path: Path, m
     def dies(pending: Pending, disk: Disk) -> None:
         if pending.folder.parent.name == "T":
             real(pending, disk)
-            raise StoreError("the process is gone")
+            raise StoreError("the process ended")
 
     with monkeypatch.context() as patched:
         patched.setattr(queues, "write_pending", dies)
-        with pytest.raises(StoreError, match="gone"):
+        with pytest.raises(StoreError, match="ended"):
             opened(tmp_path)
     assert (tmp_path / "consumequeue" / "T").exists() and not (tmp_path / "consumequeue" / "U").exists()
     store = opened(tmp_path)

@@ -71,7 +71,7 @@ class BadDisk(Disk):
         if self.create_error:
             from saturnmq.protocol.errors import DiskFull
 
-            raise DiskFull(f"no room for {path}")
+            raise DiskFull(f"no space for {path}")
         return super().create(path, size_bytes, allocate=allocate)
 
     def write_file(self, path: Path, data: bytes) -> None:

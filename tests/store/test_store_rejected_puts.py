@@ -88,7 +88,7 @@ class BrokenDisk(Disk):
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
         if self.full:
-            raise DiskFull(f"no room for {path}")
+            raise DiskFull(f"no space for {path}")
         return super().create(path, size_bytes, allocate=allocate)
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:

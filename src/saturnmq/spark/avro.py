@@ -82,7 +82,7 @@ class _Mapper:
             if name in ("record", "enum", "fixed"):
                 return self._name(name, schema)
         except KeyError as error:
-            raise ConfigError(f"Avro schema: {name} lacks {error}") from None
+            raise ConfigError(f"Avro schema: {name} has no {error}") from None
         if name != "boolean" and name not in _PLAIN:
             raise ConfigError(f"Avro schema: {name!r} is no type of a column; there are {_WORDS}")
         return _logical(self.kind(name), schema)

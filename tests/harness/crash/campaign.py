@@ -104,11 +104,16 @@ def life_of(seed: int, number: int, top: Path) -> Life:
 
 
 def check_life(
-    life: Life, top: Path, *, share: float = 1.0, stop: Callable[[], bool] = bool, told: Callable[[bool], object] = bool
+    life: Life,
+    top: Path,
+    *,
+    share: float = 1.0,
+    stop: Callable[[], bool] = bool,
+    on_checked: Callable[[bool], object] = bool,
 ) -> Outcome:
     """Check the states of a life, or a random share of them, in folders below `top`, until stop() returns true.
 
-    `told` is called after each check with whether it failed.
+    `on_checked` is called after each check with whether it failed.
     """
     outcome = Outcome([], 0, [])
     seen: set[tuple[int, object]] = set()
@@ -131,7 +136,7 @@ def check_life(
             outcome.digests.append(key)
             if problems:
                 outcome.failures.append(_failure(life, cut, variant, state, problems))
-            told(bool(problems))
+            on_checked(bool(problems))
     finally:
         checker.close()
     return outcome
@@ -205,7 +210,7 @@ def _begin(checked: Synchronized[int], failed: Synchronized[int], enough: Synchr
     _Shared.checked, _Shared.failed, _Shared.enough = checked, failed, enough
 
 
-def _told(failed: bool) -> None:
+def _count(failed: bool) -> None:
     with _Shared.checked.get_lock():
         _Shared.checked.value += 1
         _Shared.failed.value += failed
@@ -217,7 +222,7 @@ def _task(place: tuple[int, int]) -> Outcome:
     with scratch_folder() as top:
         (top / "lives").mkdir()
         life = life_of(*place, top / "lives")
-        return check_life(life, top, stop=lambda: bool(_Shared.enough.value), told=_told)
+        return check_life(life, top, stop=lambda: bool(_Shared.enough.value), on_checked=_count)
 
 
 def run(states: int, seed: int, workers: int, seconds_max: float, console: Console) -> int:

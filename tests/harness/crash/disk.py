@@ -17,13 +17,13 @@ from saturnmq.store.files.disk import Disk
 class _RecordedMap(mmap.mmap):
     """A mapping that reports each slice assignment."""
 
-    told: Callable[[int, bytes], None]
+    on_write: Callable[[int, bytes], None]
 
     def __setitem__(self, key: int | slice, value: int | bytes) -> None:  # type: ignore[override]
         assert isinstance(key, slice) and not isinstance(value, int), (
             "mappings are written by slices (store/files/disk.py)"
         )
-        self.told(key.indices(len(self))[0], bytes(value))
+        self.on_write(key.indices(len(self))[0], bytes(value))
         super().__setitem__(key, value)
 
 
@@ -116,7 +116,7 @@ class RecordingDisk(Disk):
     def map(self, fd: int, size_bytes: int) -> mmap.mmap:
         mapping = _RecordedMap(fd, size_bytes)
         inode = self._inodes[fd]
-        mapping.told = lambda at, data: self._record(Write(inode, at, data, mapped=True))
+        mapping.on_write = lambda at, data: self._record(Write(inode, at, data, mapped=True))
         return mapping
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:

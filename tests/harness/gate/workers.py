@@ -96,8 +96,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=place)
 
 
+def pytest_configure() -> None:
+    """Collect no garbage while modules are imported and tests collected: nearly everything made then stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep modules and collected tests, half a million objects, out of the garbage collections during the tests."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -94,7 +94,7 @@ class OriginalPeer:
         self.follows = False
         self._known_max = log.term
         self._raise_at: float | None = None  # a higher term was seen: adopted in the next round of the state loop
-        self._heard = 0.0
+        self._last_heartbeat = 0.0
         self._next_vote = 0.0
         self._appends: dict[int, _Waiting] = {}
         self._looked = 0.0
@@ -117,7 +117,7 @@ class OriginalPeer:
         if self._raise_at is not None and now >= self._raise_at:
             log.term, log.voted_for, self._raise_at = Term(max(self._known_max, log.term + 1)), None, None
             self._next_vote = now + 0.3 + self._rng.random() * 0.7
-        if self.follows and now - self._heard > 3 * self._heartbeat_s:
+        if self.follows and now - self._last_heartbeat > 3 * self._heartbeat_s:
             self._candidate(log.term)
         if self.follows:
             self._work(now)
@@ -223,7 +223,7 @@ class OriginalPeer:
             self.follows, self.leader_id = True, request.leader_id
         elif self.leader_id != request.leader_id:
             return HeartBeatResponse(code=Code.INCONSISTENT_LEADER)
-        self._heard = now
+        self._last_heartbeat = now
         return HeartBeatResponse()
 
     # pushes

@@ -187,8 +187,8 @@ class Member:
             return
         self._token = token = self._token + 1
         self._tokens[token] = answer
-        heard = self._as_spoken(request)
-        self.feed(lambda node: node.request(self.now_ms, token, heard))
+        received = self._as_spoken(request)
+        self.feed(lambda node: node.request(self.now_ms, token, received))
 
     def _as_spoken(self, request: Request) -> Request:
         """The request without the fields that a Java member neither sends nor reads, if this one is `plain`."""

@@ -14,6 +14,7 @@ from typing import Final
 from saturnmq.broker.state.identity import Identity
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
 _JSON: Final = Serialization.JSON
 _I32: Final = struct.Struct(">i")
@@ -40,7 +41,9 @@ class SendAnswers:
         """extFields of every response, including errors."""
         return self._base.copy()
 
-    def fields(self, queue_id: int, queue_offset: int, physical_offsets: Sequence[int]) -> dict[str, str]:
+    def fields(
+        self, queue_id: int, queue_offset: QueueOffset, physical_offsets: Sequence[PhysicalOffset]
+    ) -> dict[str, str]:
         """extFields of a response for a stored message; ids of a batch are joined by commas (BAT-05)."""
         count = len(physical_offsets)
         if count != self._ids[0]:
@@ -49,7 +52,12 @@ class SendAnswers:
         return self._base | {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
 
     def one(
-        self, serialization: Serialization, opaque: int, queue_id: int, queue_offset: int, physical_offset: int
+        self,
+        serialization: Serialization,
+        opaque: int,
+        queue_id: int,
+        queue_offset: QueueOffset,
+        physical_offset: PhysicalOffset,
     ) -> bytes:
         """The frame for a single message."""
         if serialization is _JSON:
@@ -68,19 +76,19 @@ class SendAnswers:
         serialization: Serialization,
         opaque: int,
         queue_id: int,
-        queue_offset: int,
-        physical_offsets: Sequence[int],
+        queue_offset: QueueOffset,
+        physical_offsets: Sequence[PhysicalOffset],
     ) -> bytes:
         """The frame for a batch."""
         ext = self.fields(queue_id, queue_offset, physical_offsets)
         return encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
 
-    def _sample(self, queue_id: int, queue_offset: int, serialization: Serialization) -> bytes:
+    def _sample(self, queue_id: int, queue_offset: QueueOffset, serialization: Serialization) -> bytes:
         """A response with physical offset 0 and opaque _MARK."""
-        ext = self.fields(queue_id, queue_offset, (0,))
+        ext = self.fields(queue_id, queue_offset, (PhysicalOffset(0),))
         return encode_frame(Command(0, ext=ext, opaque=_MARK, flag=_RESPONSE, serialization=serialization))
 
-    def _binary_pattern(self, queue_id: int, queue_offset: int) -> tuple[int, int, bytes]:
+    def _binary_pattern(self, queue_id: int, queue_offset: QueueOffset) -> tuple[int, int, bytes]:
         """Build the pattern for queue offsets with as many digits as this one; the digits determine the lengths in the frame."""
         digits = len(str(queue_offset))
         frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
@@ -94,7 +102,7 @@ class SendAnswers:
         return known
 
     def _json_pattern(self, queue_id: int) -> bytes:
-        header = _literal(self._sample(queue_id, 0, _JSON)[8:])
+        header = _literal(self._sample(queue_id, QueueOffset(0), _JSON)[8:])
         for sample, pattern in (
             (f'"opaque":{_MARK},'.encode(), b'"opaque":%d,'),
             (

@@ -10,6 +10,7 @@ Requirements: REM-10, REM-12..REM-14, REM-28, DL-X08, ACL-09, ACL-10, SEC-12.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, get_type_hints
 
@@ -214,13 +215,20 @@ class BoundRoute(NamedTuple):
     administrative: bool
 
 
+@functools.cache
+def _services_of(handler: Handler) -> type[object]:
+    """The annotation of a handler's first parameter."""
+    hints = get_type_hints(handler)
+    annotation: type[object] = hints[next(iter(hints))]
+    return annotation
+
+
 def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
     """The table for one broker: each handler with the group of services that its first parameter is annotated with."""
     by_type = {type(context): context for context in contexts}
     bound = {}
     for route in ROUTES:
-        hints = get_type_hints(route.handler)
-        context = by_type[hints[next(iter(hints))]]
+        context = by_type[_services_of(route.handler)]
         bound[int(route.code)] = BoundRoute(
             route.code, route.header, route.handler, context, route.body_max, route.administrative
         )

@@ -175,7 +175,7 @@ class TimerService:
                 self._task.wake()
         return result
 
-    def _keep(self, at_ms: int, physical: int, size: int) -> None:
+    def _keep(self, at_ms: int, physical: PhysicalOffset, size: int) -> None:
         second = at_ms // 1000
         entries = self._seconds.get(second)
         if entries is None:

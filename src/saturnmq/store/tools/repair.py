@@ -55,10 +55,10 @@ def rebuild(settings: StoreSettings, progress: Progress = no_progress, *, disk: 
             f"{loss.path} at byte {loss.byte} (offset {loss.offset}): {loss.what}; queues and index are left as they are",
             hint="Restore the file from a copy, or cut the log there: saturnmq store repair",
         )
-    return _make_anew(settings, progress, disk or Disk())
+    return _rebuild_files(settings, progress, disk or Disk())
 
 
-def _make_anew(settings: StoreSettings, progress: Progress, disk: Disk) -> Rebuilt:
+def _rebuild_files(settings: StoreSettings, progress: Progress, disk: Disk) -> Rebuilt:
     store = MessageStore(settings, disk=disk)
     store.open(progress)
     queues = [queue for queue in store.queues.by_key.values() if queue.max_offset]
@@ -226,7 +226,7 @@ def cut(
         raise kind(f"cannot cut the log at offset {loss.offset}: {error}") from error
     finally:
         lock.release()
-    return kept, _make_anew(settings, progress, disk)
+    return kept, _rebuild_files(settings, progress, disk)
 
 
 def _move_away(settings: StoreSettings, loss: Loss, disk: Disk) -> Path | None:
