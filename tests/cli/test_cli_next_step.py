@@ -50,7 +50,7 @@ def test_commands_that_steps_name_exist() -> None:
     [
         (("topicRoute", "-t", "nowhere"), 1, "No topic route info in name server for the topic: nowhere", "topicList"),
         (("topicStatus", "-t", "nowhere"), 1, "nowhere", "topicList"),
-        (("consumerProgress", "-g", "nobody"), 1, "nobody", "No broker knows the group nobody."),
+        (("consumerProgress", "-g", "absent"), 1, "absent", "No broker knows the group absent."),
         (("brokerStatus", "-b", "127.0.0.1:1"), 4, "cannot connect to 127.0.0.1:1", "clusterList"),
         (("topicList", "-x"), 1, "'-x'", "saturnmq admin help topicList"),
         (("updateTopic", "-t", "t", "-c", "Nowhere"), 1, "no cluster 'Nowhere'", "clusterList"),
