@@ -18,6 +18,7 @@ _BROKER: Final = {
     "bindAddress": "address to listen on",
     "listenPort": "main port; the fast port is 2 below it",
     "fastPortEnable": "also listen on the fast port",
+    "advertisedPort": "port that clients are given, behind a port mapping; 0: listenPort",
     "brokerIP1": "address that clients are given; empty: of this machine",
     "brokerIP2": "address that slaves are given; empty: of this machine",
     "brokerRole": "without a group: SYNC_MASTER waits for a slave, SLAVE copies its master",

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from wire import run, wire
 
+from ports import free_port
+from saturnmq import Client
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests.table import ROUTES
 from saturnmq.broker.services.registrar import Registrar
@@ -31,6 +33,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile, StoreProfile, StoreSettings
+from saturnmq.testing import EmbeddedBroker
 
 
 @pytest.mark.spec("NS-34")
@@ -312,5 +315,38 @@ def test_unresolvable_advertised_address_is_config_error(tmp_path: Path) -> None
         broker = Broker(BrokerSettings(listen_port=0, broker_ip1="no such host"), store, NetSettings())
         with pytest.raises(ConfigError, match="brokerIP1"):
             await broker.start()
+
+    run(work)
+
+
+@pytest.mark.spec("UX-03")
+def test_advertised_port_is_in_routes_and_message_ids() -> None:
+    async def work() -> None:
+        async with wire(advertised_port=free_port()) as w:
+            port = w.broker.settings.advertised_port
+            assert w.server.broker_address == f"127.0.0.1:{port}" != w.broker.address
+            answer = await w.client.invoke(w.broker.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), 5000)
+            assert answer.code == 0
+            route = w.server.namesrv.routes.cluster_info()
+            assert [one.broker_addrs for one in route.broker_addr_table.values()] == [{0: f"127.0.0.1:{port}"}]
+            assert w.broker.identity.store_host.port == port
+
+    run(work)
+
+
+@pytest.mark.spec("UX-03")
+def test_messages_are_found_after_a_change_of_address(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(tmp_path) as server, Client.from_url(server.url) as client:
+            async with client.producer("p") as out:
+                receipt = await out.send("orders", b"kept")
+            before = server.broker_address
+        settings = BrokerSettings(broker_ip1="localhost")
+        async with EmbeddedBroker(tmp_path, settings=settings) as server, Client.from_url(server.url) as client:
+            assert server.broker_address != before and server.broker_address.startswith("localhost:")
+            (found,) = await client.query_messages("orders", receipt.message_id, unique=True)
+            assert (found.body, str(found.record.store_host.port)) == (b"kept", before.rpartition(":")[2])
+            result = await client.puller().pull(receipt.queue, receipt.offset)
+            assert [message.body for message in result.messages()] == [b"kept"]
 
     run(work)

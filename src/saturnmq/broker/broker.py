@@ -127,7 +127,7 @@ class Broker:
         self._config = Path(store.root) / "config"
         self._tasks: list[asyncio.Task[None]] = []
         self._bound = self._fast_bound = ("", 0)
-        self._advertised_host = ""
+        self._advertised = ("", 0)  # host and port
         self.failed = asyncio.Event()  # the broker cannot go on because of `failure`; the owner then stops it
         self.failure: SaturnError | None = None
 
@@ -344,7 +344,7 @@ class Broker:
     @property
     def advertised_address(self) -> str:
         """Address registered with NameServers and returned to clients, `host:port`."""
-        return f"{self._advertised_host}:{self._bound[1]}"
+        return "{}:{}".format(*self._advertised)
 
     @property
     def unauthenticated(self) -> dict[str, str]:
@@ -363,7 +363,7 @@ class Broker:
     @property
     def _ha_address(self) -> str:
         port = self.ha_master.address[1] if self.ha_master is not None else 0
-        return f"{self.settings.broker_ip2 or self._advertised_host}:{port or self._bound[1] + 1}"
+        return f"{self.settings.broker_ip2 or self._advertised[0]}:{port or self._bound[1] + 1}"
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._config / name, self.store.disk, self.store.reserve)
@@ -442,17 +442,16 @@ class Broker:
         self._bound = await self._server.start(host, port)
         self._set_address()  # no await since the bind: requests may arrive in the next event-loop iteration
         if self.settings.fast_port_enable:
-            fast = self._bound[1] - 2 if port else 0
-            self._fast_bound = await self._fast.start(
-                host, fast, chosen_by=f"the fast port is 2 below the main one: {CHOSEN_BY}"
-            )
+            chosen_by = f"the fast port is 2 below the main one: {CHOSEN_BY}"
+            self._fast_bound = await self._fast.start(host, self._bound[1] - 2 if port else 0, chosen_by=chosen_by)
         if self.ha_master is not None:
             await self.ha_master.start(host, self._bound[1] + 1 if port else 0)
         await self.metrics.start()
 
     def _set_address(self) -> None:
-        self._advertised_host, ip = advertised(self.settings.broker_ip1 or self._bound[0])
-        self.identity.set(Host(ip, self._bound[1]), self.advertised_address)
+        host, ip = advertised(self.settings.broker_ip1 or self._bound[0])
+        self._advertised = host, self.settings.advertised_port or self._bound[1]
+        self.identity.set(Host(ip, self._advertised[1]), self.advertised_address)
 
     async def abort(self) -> None:
         """End as SIGKILL would: no responses, no unregistration, nothing flushed. Data in the OS page cache survives.

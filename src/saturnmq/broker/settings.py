@@ -32,6 +32,7 @@ class BrokerSettings(UnusedBrokerKeys):
     listen_port: int = key("listenPort", 10911, low=0, high=65535, spec="REM-28")
     fast_port_enable: bool = key("fastPortEnable", True, spec="REM-28")
     broker_ip1: str = key("brokerIP1", "", spec="SND-10")
+    advertised_port: int = key("advertisedPort", 0, low=0, high=65535, spec="UX-03")
     broker_ip2: str = key("brokerIP2", "", spec="NS-32")
     broker_role: str = key("brokerRole", "ASYNC_MASTER", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), spec="DG-04")
     broker_permission: int = key("brokerPermission", 6, low=0, high=15, spec="NS-35", runtime=True)
