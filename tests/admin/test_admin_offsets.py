@@ -9,7 +9,16 @@ import pytest
 from scriptedadmin import ScriptedConnection
 
 from saturnmq.admin.offsets import TO_THE_END, Offsets
-from saturnmq.protocol.bodies import Connection, ConsumerConnection, MessageQueue, ResetOffsetBody
+from saturnmq.protocol.bodies import (
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    MessageQueue,
+    OffsetWrapper,
+    ResetOffsetBody,
+    TopicRouteData,
+)
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.offsets import QueueOffset
@@ -47,5 +56,39 @@ def test_a_refusal_is_reported_while_clients_are_connected() -> None:
         with pytest.raises(ResponseError, match="not exist"):
             await Offsets(connection).reset("g", "t", TO_THE_END)
         assert RequestCode.UPDATE_CONSUMER_OFFSET not in {code for _, code in connection.asked}
+
+    asyncio.run(work())
+
+
+class OnOneBroker(ScriptedConnection):
+    """The topic "t" is on broker a only, and in the route of broker a only."""
+
+    async def route(self, topic: str) -> TopicRouteData:
+        found = await super().route(topic)
+        if topic == "t":
+            found.broker_datas = found.broker_datas[:1]
+        return found
+
+
+@pytest.mark.spec("C-43")
+@pytest.mark.parametrize("lost", [False, True])
+def test_clone_leaves_out_other_topics_of_brokers_without_the_topic(lost: bool) -> None:
+    async def work() -> None:
+        queues = [MessageQueue("t", "a", 0), MessageQueue("%RETRY%g", "a", 0), MessageQueue("%RETRY%g", "b", 0)]
+        queues += [MessageQueue("t", "b", 0)] * lost
+
+        def stats(address: str, ext: Any) -> ConsumeStats:
+            name = "a" if address == BROKERS["a"] else "b"
+            return ConsumeStats({one: OffsetWrapper(9, 5, 0) for one in queues if one.broker_name == name})
+
+        script = {RequestCode.GET_CONSUME_STATS: stats, RequestCode.UPDATE_CONSUMER_OFFSET: lambda *_: GroupList()}
+        connection = OnOneBroker(BROKERS, script)
+        if lost:
+            with pytest.raises(ResponseError, match="nothing was cloned"):
+                await Offsets(connection).clone("g", "h", "t")
+        else:
+            assert await Offsets(connection).clone("g", "h", "t") == dict.fromkeys(queues[:2], 5)
+        changed = [address for address, code in connection.asked if code == RequestCode.UPDATE_CONSUMER_OFFSET]
+        assert changed == ([] if lost else [BROKERS["a"]] * 2)
 
     asyncio.run(work())

@@ -12,7 +12,7 @@ import apache
 import saturn
 from admin_compare import run_ours
 from javatools import java_command, java_environment, run_client
-from prepared import SETTINGS, TOPIC, TRACED
+from prepared import GROUP, SETTINGS, TOPIC, TRACED
 from processes import ServerProcess
 
 from ports import free_port
@@ -54,6 +54,13 @@ def mixed(folder: Path) -> Iterator[Brokers]:
         address = f"127.0.0.1:{ours}"
         for topic in (TOPIC, TRACED, "ToDelete", HELD):
             run_ours(["updateTopic", "-b", address, "-t", topic, "-r", "4", "-w", "4", "-n", servers])
+        for group in (
+            GROUP,
+            HELD_GROUP,
+            "traced-group",
+            "TOOLS_CONSUMER",
+        ):  # brokers learn of groups at different times
+            run_ours(["updateSubGroup", "-c", "DefaultCluster", "-g", group, "-n", servers])
         yield Brokers(servers, address)
 
 

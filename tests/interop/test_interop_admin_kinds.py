@@ -7,10 +7,11 @@ they are interrupted: `startMonitoring`, which writes to a log, and `clusterRT`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from admin_compare import Comparison, JavaAdmin, Line, Printed, all_lines, expected, masked, of_kind
+from admin_compare import Allowed, Comparison, JavaAdmin, Line, Printed, all_lines, expected, masked, of_kind
 from admin_peers import HELD, HELD_GROUP, KINDS, online
 from prepared import prepare
 
@@ -23,18 +24,23 @@ ONLINE = (
     Line(f"consumerConnection -g {HELD_GROUP} -b {{broker}}", kinds=("dledger",)),
     Line(f"consumerProgress -g {HELD_GROUP} -s true", masks=TPS),
     Line(f"consumerStatus -g {HELD_GROUP}", masks=((r"\S+/\S+$", "FILE"),)),
-    Line(f"consumerStatus -g {HELD_GROUP} -i {{client}}", masks=STATUS),
+    Line(f"consumerStatus -g {HELD_GROUP} -i {{client}}", masks=STATUS, rows_sorted=True),
     Line("consumerStatus -g unknown", code=1),
     Line(f"queryMsgById -i {{held_id}} -g {HELD_GROUP} -d {{client}}", masks=((r"spentTimeMills=\d+", "spent"),)),
     Line(f"resetOffsetByTime -g {HELD_GROUP} -t {HELD} -s now", writes=True),
     Line(f"skipAccumulatedMessage -g {HELD_GROUP} -t {HELD}", writes=True),
     Line(f"statsAll -t {HELD}", masks=((r" \d+\.\d\d +(\d+\.\d\d)?.*$", " rates"),)),
 )
+ALLOWED = {
+    ("dledger", "cleanUnusedTopic"): Allowed(
+        r"\A\Z", "success", "followers of ours refuse, at which 4.9.7 ends with an error; they follow their leader"
+    )
+}
 ENDLESS = {"startMonitoring", "clusterRT"}
 OF_ACCOUNTS = {"updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion", "updateGlobalWhiteAddr", "getAclConfig"}
 # What differs between two runs on clusters of several brokers, for a reason that is not a difference of the tools.
-SKIPPED: dict[str, str] = {
-    "consumerConnection -g printed-group -b {broker}": "the group is that of another kind of cluster",
+SKIPPED = {
+    ("mixed", "cloneGroupOffset"): "4.9.7 fails at the retry queue of a broker without the topic, ours leaves it out",
 }
 Results = dict[str, tuple[Printed, Printed]]
 
@@ -47,7 +53,13 @@ def command_of(line: Line) -> str:
 
 def lines_of(kind: str) -> list[Line]:
     """The lines that run against a kind of cluster; its client is online during all of them."""
-    return [line for line in of_kind((*ONLINE, *all_lines()), kind) if line.id not in SKIPPED]
+    lines = [line for line in of_kind((*ONLINE, *all_lines()), kind) if (kind, command_of(line)) not in SKIPPED]
+    allowed = {name: one for (place, name), one in ALLOWED.items() if place == kind}
+    return [replace(line, allowed=(allowed[command_of(line)],)) if _differs(line, allowed) else line for line in lines]
+
+
+def _differs(line: Line, allowed: dict[str, Allowed]) -> bool:
+    return line.code == 0 and command_of(line) in allowed and "-b" not in line.words
 
 
 def parameters() -> list[object]:
@@ -61,22 +73,31 @@ def parameters() -> list[object]:
     return found
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+def compared(kind: str, request: pytest.FixtureRequest, home: Path, folder: Path) -> Iterator[Results]:
     """Results of the selected lines of one kind of cluster."""
-    kind = request.param
     selected = {item.name for item in request.session.items}
     lines = [line for line in lines_of(kind) if any(f"[{kind}: {line.id}]" in name for name in selected)]
-    folder = tmp_path_factory.mktemp(kind)
     with KINDS[kind](folder) as peer:
         words = {"ns": peer.name_servers, **prepare(peer, home)}
         with online(peer, home) as client, JavaAdmin(home) as java:
             yield Comparison(java, words | client, folder / "files").run_all(lines)
 
 
-@pytest.mark.parametrize(("results", "line"), parameters(), indirect=["results"])
-def test_command_prints_the_same_on_every_kind(results: Results, line: Line) -> None:
-    theirs, ours = results[line.id]
+@pytest.fixture(scope="module")
+def on_mixed(request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    yield from compared("mixed", request, home, tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="module")
+def on_dledger(
+    request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Results]:
+    yield from compared("dledger", request, home, tmp_path_factory.mktemp("dledger"))
+
+
+@pytest.mark.parametrize(("kind", "line"), parameters())
+def test_command_prints_the_same_on_every_kind(request: pytest.FixtureRequest, kind: str, line: Line) -> None:
+    theirs, ours = request.getfixturevalue(f"on_{kind}")[line.id]
     for their_file, our_file in zip(theirs.files, ours.files, strict=True):
         assert masked(our_file, line) == masked(their_file, line)
     assert masked(ours.out, line) == expected(theirs, line), (theirs.err[-2000:], ours.err[-2000:])
@@ -88,5 +109,6 @@ def test_every_command_of_mqadmin_is_compared() -> None:
     named = {command.name for command in COMMANDS if not command.ours}
     assert len(named) == 57
     for kind in KINDS:
-        assert named - {command_of(line) for line in lines_of(kind)} == ENDLESS | OF_ACCOUNTS
+        skipped = {name for place, name in SKIPPED if place == kind}
+        assert named - {command_of(line) for line in lines_of(kind)} == ENDLESS | OF_ACCOUNTS | skipped
     assert {command_of(line) for line in of_kind(all_lines(), "acl")} == OF_ACCOUNTS

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
+from typing import Final
 
 from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed, read_address
-from saturnmq.admin.consumption import dead_brokers
-from saturnmq.admin.listings import runtime_values
+from saturnmq.admin.listings import dead_brokers, runtime_values
 from saturnmq.config.settings import parse_properties, property_line
 from saturnmq.protocol.bodies import ClusterInfo, ConsumeStatsList, QueryConsumeQueueResponse
 from saturnmq.protocol.codes import RequestCode
@@ -58,6 +58,9 @@ class ConsumeQueueUnits:
 
     response: QueryConsumeQueueResponse
     remark: str
+
+
+_FOLLOWER: Final = "does not lead its group"
 
 
 class Brokers:
@@ -152,8 +155,12 @@ class Brokers:
         return await self._clean(RequestCode.DELETE_EXPIRED_COMMITLOG, addresses)
 
     async def clean_unused_topics(self, addresses: Iterable[str]) -> dict[str, SaturnError]:
-        """Drop consume queues of topics without a configuration (316); the errors by address."""
-        return await self._clean(RequestCode.CLEAN_UNUSED_TOPIC, addresses)
+        """Drop consume queues of topics without a configuration (316); the errors by address.
+
+        Followers of a DLedger group of ours refuse, as they drop queues when they copy the leader's topics; that is no error.
+        """
+        failures = await self._clean(RequestCode.CLEAN_UNUSED_TOPIC, addresses)
+        return {address: error for address, error in failures.items() if _FOLLOWER not in error.message}
 
     async def _clean(self, code: RequestCode, addresses: Iterable[str]) -> dict[str, SaturnError]:
         async def clean(address: str) -> None:

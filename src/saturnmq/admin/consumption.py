@@ -8,11 +8,11 @@ Requirements: ADM-09, RT-03, RT-06.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
-from saturnmq.admin.listings import group_offsets, runtime_values, topic_groups
+from saturnmq.admin.listings import group_offsets, topic_groups
 from saturnmq.protocol.bodies import (
     ClientConflict,
     Connection,
@@ -22,7 +22,7 @@ from saturnmq.protocol.bodies import (
     OffsetWrapper,
 )
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
+from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.headers.messaging import GetConsumerConnectionList
 
 _CONFLICTS: Final = ("client_id", "subscriptions")  # kinds of them
@@ -38,18 +38,6 @@ async def topic_brokers(connection: AdminConnection, topic: str) -> list[str]:
     """Addresses of the brokers of a topic, one per broker name: masters, or slaves without one. Raises TopicNotExist."""
     route = await connection.route(topic)
     return [address for broker in route.broker_datas if (address := read_address(broker)) is not None]
-
-
-async def dead_brokers(connection: AdminConnection, addresses: Iterable[str]) -> dict[str, SaturnError]:
-    """Which of these brokers cannot be reached or do not answer a cheap request within 2 s, by address, with the error."""
-
-    async def probe(address: str) -> None:
-        try:
-            await runtime_values(connection, address)
-        except ResponseError:
-            return  # it answers
-
-    return failed(await ask_each(addresses, probe))
 
 
 async def consume_stats(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.admin.connection import AdminConnection, answered, ask_each, failed, read_address
-from saturnmq.admin.consumption import consume_stats, consumer_connection, dead_brokers, group_brokers, lag
-from saturnmq.admin.listings import SLOW, group_table, topic_names
+from saturnmq.admin.consumption import consume_stats, consumer_connection, group_brokers, lag
+from saturnmq.admin.listings import SLOW, ask_live, dead_brokers, group_table, topic_names
 from saturnmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
@@ -89,7 +89,7 @@ class Groups:
         known = await self._connection.cluster()
         cluster_of = {name: cluster for cluster, names in known.cluster_addr_table.items() for name in names}
         places = {name: at for name, one in known.broker_addr_table.items() if (at := read_address(one)) is not None}
-        outcomes = await ask_each(places.values(), self.all_on)
+        outcomes = await ask_live(self._connection, places.values(), self.all_on)
         for error in failed(outcomes).values():
             if isinstance(error, ResponseError) or not answered(outcomes):
                 raise error

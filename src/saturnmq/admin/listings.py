@@ -8,9 +8,10 @@ Requirements: ADM-09.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from saturnmq.admin.connection import AdminConnection
+from saturnmq.admin.connection import AdminConnection, ask_each, failed
 from saturnmq.protocol.bodies import (
     Body,
     ConsumeStats,
@@ -22,12 +23,14 @@ from saturnmq.protocol.bodies import (
     TopicStatsTable,
 )
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.protocol.headers.messaging import GetConsumeStats, GetTopicStatsInfo, QueryTopicConsumeByWho
 
 SLOW: Final = 3  # times the timeout: requests for which a broker reads the store or asks a client
 LARGE_BYTES: Final = 256 * 1024  # a body of this size takes some 20 ms to decode
 
 B = TypeVar("B", bound=Body)
+R = TypeVar("R")
 
 
 async def decoded(kind: type[B], body: bytes | None) -> B:
@@ -46,6 +49,29 @@ async def runtime_values(connection: AdminConnection, address: str) -> dict[str,
     return (await decoded(KVTable, answer.body)).table
 
 
+async def dead_brokers(connection: AdminConnection, addresses: Iterable[str]) -> dict[str, SaturnError]:
+    """Which of these brokers cannot be reached or do not answer a cheap request within 2 s, by address, with the error."""
+
+    async def probe(address: str) -> None:
+        try:
+            await runtime_values(connection, address)
+        except ResponseError:
+            return  # it answers
+
+    return failed(await ask_each(addresses, probe))
+
+
+async def ask_live(
+    connection: AdminConnection, addresses: Iterable[str], ask: Callable[[str], Awaitable[R]]
+) -> dict[str, R | SaturnError]:
+    """As `ask_each`, for large answers: a broker that hangs costs 2 s, one that is slow has the time of a slow request."""
+    wanted = list(dict.fromkeys(addresses))
+    dead = await dead_brokers(connection, wanted)
+    seconds = SLOW * connection.timeout_ms / 1000
+    found = await ask_each([one for one in wanted if one not in dead], ask, seconds=seconds)
+    return {one: dead[one] if one in dead else found[one] for one in wanted}
+
+
 async def topic_table(connection: AdminConnection, address: str, *, timeout_ms: int | None = None) -> TopicConfigTable:
     """Configurations of all topics of a broker, with the version of the table (21)."""
     answer = await connection.read(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms=timeout_ms)
@@ -62,7 +88,9 @@ async def group_table(
 
 async def topic_offsets(connection: AdminConnection, address: str, topic: str) -> TopicStatsTable:
     """Offsets of the queues of a topic on a broker (202)."""
-    answer = await connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo(topic=topic))
+    header = GetTopicStatsInfo(topic=topic)
+    timeout_ms = connection.timeout_ms * SLOW
+    answer = await connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, header, timeout_ms=timeout_ms)
     return await decoded(TopicStatsTable, answer.body)
 
 

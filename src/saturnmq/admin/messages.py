@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any, Final
 
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
-from saturnmq.admin.consumption import consume_stats, consumer_connection, dead_brokers, groups_of, topic_brokers
-from saturnmq.admin.listings import SLOW
+from saturnmq.admin.consumption import consume_stats, consumer_connection, groups_of, topic_brokers
+from saturnmq.admin.listings import SLOW, dead_brokers
 from saturnmq.client.message import Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus

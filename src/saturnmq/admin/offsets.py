@@ -169,20 +169,23 @@ class Offsets:
     async def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
         """Commit the offsets of one group for another (15); all topics of the source on the brokers of `topic`, as Apache does.
 
-        Returns the offsets by queue. Raises ConsumerNotOnline (206) if the source has consumed nothing.
+        Other topics on brokers without `topic` are left out. Returns the offsets by queue. Raises ConsumerNotOnline (206) if the
+        source has consumed nothing.
         """
         progress = await consume_stats(self._connection, source)
         route = await self._connection.route(topic)
         addresses = {broker.broker_name: read_address(broker) for broker in route.broker_datas}
-        cloned: dict[MessageQueue, int] = {}
+        wanted: list[tuple[str, MessageQueue, int]] = []
         for queue, offsets in by_queue(progress):
             address = addresses.get(queue.broker_name)
-            if address is None:
-                text = f"broker {queue.broker_name} of {queue.topic} does not serve topic {topic}"
+            if address is not None:
+                wanted.append((address, queue, offsets.consumer_offset))
+            elif queue.topic == topic:
+                text = f"broker {queue.broker_name} has offsets of {topic}, and is not in its route; nothing was cloned"
                 raise response_error(ResponseCode.SYSTEM_ERROR, text)
-            await self._commit(address, destination, queue, offsets.consumer_offset)
-            cloned[queue] = offsets.consumer_offset
-        return cloned
+        for address, queue, offset in wanted:
+            await self._commit(address, destination, queue, offset)
+        return {queue: offset for _, queue, offset in wanted}
 
     async def clone_on_brokers(self, source: str, destination: str, topic: str, *, offline: bool = False) -> None:
         """Let every broker of the source's retry topic copy its offsets (314)."""

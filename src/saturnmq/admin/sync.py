@@ -252,7 +252,10 @@ class Brokers:
         return _portal.run("Brokers.delete_expired_log", lambda: self._inner.delete_expired_log(addresses))
 
     def clean_unused_topics(self, addresses: Iterable[str]) -> dict[str, SaturnError]:
-        """Drop consume queues of topics without a configuration (316); the errors by address."""
+        """Drop consume queues of topics without a configuration (316); the errors by address.
+
+        Followers of a DLedger group of ours refuse, as they drop queues when they copy the leader's topics; that is no error.
+        """
         return _portal.run("Brokers.clean_unused_topics", lambda: self._inner.clean_unused_topics(addresses))
 
 
@@ -446,7 +449,8 @@ class Offsets:
     def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
         """Commit the offsets of one group for another (15); all topics of the source on the brokers of `topic`, as Apache does.
 
-        Returns the offsets by queue. Raises ConsumerNotOnline (206) if the source has consumed nothing.
+        Other topics on brokers without `topic` are left out. Returns the offsets by queue. Raises ConsumerNotOnline (206) if the
+        source has consumed nothing.
         """
         return _portal.run("Offsets.clone", lambda: self._inner.clone(source, destination, topic))
 

@@ -17,7 +17,7 @@ from saturnmq.admin.connection import (
     failed,
     read_address,
 )
-from saturnmq.admin.listings import topic_groups, topic_names, topic_offsets, topic_table
+from saturnmq.admin.listings import ask_live, topic_groups, topic_names, topic_offsets, topic_table
 from saturnmq.protocol.bodies import (
     MessageQueue,
     QueueData,
@@ -121,7 +121,7 @@ class Topics:
         async def ask(address: str) -> TopicStatsTable:
             return await topic_offsets(self._connection, address, topic)
 
-        found = await ask_each(addresses, ask)
+        found = await ask_live(self._connection, addresses, ask)
         offsets = {queue: one for table in answered(found).values() for queue, one in table.offset_table.items()}
         ordered = sorted(offsets, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
         return TopicStatistics({queue: offsets[queue] for queue in ordered}, failed(found))

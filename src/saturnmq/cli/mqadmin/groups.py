@@ -11,7 +11,7 @@ from typing import Final
 from saturnmq.admin.consumption import by_queue, lag
 from saturnmq.admin.groups import GroupConfigured, GroupSummary
 from saturnmq.cli.mqadmin.call import Call
-from saturnmq.cli.mqadmin.java_forms import fixed, text_order
+from saturnmq.cli.mqadmin.java_forms import address_order, fixed, text_order
 from saturnmq.cli.mqadmin.java_text import boolean, cut, fields_text, version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Shown, Time
@@ -32,7 +32,7 @@ async def update_sub_group(call: Call) -> None:
         await call.admin.groups.put(broker, config)
         _created(call, broker, config)
     elif cluster:
-        for address in (await call.admin.connection.masters(cluster)).values():
+        for address in await _masters(call, cluster):
             try:
                 await call.admin.groups.put(address, config)
             except SaturnError as error:
@@ -43,6 +43,12 @@ async def update_sub_group(call: Call) -> None:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
     if not call.out.as_json:
         call.out.done(fields_text("SubscriptionGroupConfig", _java_fields(config)), end="")
+
+
+async def _masters(call: Call, cluster: str) -> list[str]:
+    """The masters of a cluster in the order in which Java asks them."""
+    masters = await call.admin.connection.masters(cluster)
+    return address_order({name: [address] for name, address in masters.items()})
 
 
 def _created(call: Call, broker: str, config: SubscriptionGroupConfig) -> None:
@@ -90,7 +96,7 @@ async def delete_sub_group(call: Call) -> None:
         return
     if not cluster:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
-    for address in (await call.admin.connection.masters(cluster)).values():
+    for address in await _masters(call, cluster):
         await call.admin.groups.delete(address, group, remove_offset=remove)
         text = f"delete subscription group [{group}] from broker [{address}] in cluster [{cluster}] success."
         call.out.done(text, group=group, broker=address)

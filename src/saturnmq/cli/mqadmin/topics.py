@@ -224,14 +224,18 @@ def _route_list(call: Call, route: TopicRouteData) -> None:
     call.out.summary(total, brokers=len(entries), read_queues=reads, write_queues=writes)
 
 
-async def topic_status(call: Call) -> None:
+async def topic_status(call: Call) -> int | None:
     """Print the offsets of the queues of a topic."""
     topic = call.options.text("t")
     found = await call.admin.topics.statistics(topic)
     for address, error in found.failures.items():
         call.out.problem(f"{address}: {error.message}")
+    if not found.offsets and found.failures:
+        return EXIT_FAILED
     if not found.offsets:
-        raise ConfigError(f"Not found the topic stats info: no broker knows a queue of topic {topic}")
+        error = ConfigError(f"Not found the topic stats info: no broker knows a queue of topic {topic}")
+        error.hint = f"See which brokers should: saturnmq admin topicRoute -t {topic} -l"
+        raise error
     columns = (
         ("#Broker Name", "broker_name"),
         ("#QID", "queue_id"),
@@ -250,6 +254,7 @@ async def topic_status(call: Call) -> None:
         for queue, one in found.offsets.items()
     )
     call.out.table("%-32s  %-4s  %-20s  %-20s    %s", columns, rows)
+    return None
 
 
 async def topic_cluster_list(call: Call) -> None:
