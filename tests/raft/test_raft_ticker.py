@@ -67,6 +67,7 @@ def test_tick_before_due_time_has_no_effect(seed: int) -> None:
         )
         cluster = Cluster(seed, members=5 if seed % 6 == 4 else 3, settings=settings)
         cluster.tick_always = always
+        cluster.trace.hashes = True
         cluster.run(faulty_ms=10_000, calm_ms=15_000)
         digests.add(cluster.trace.digest())
     assert len(digests) == 1

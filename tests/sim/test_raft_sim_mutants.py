@@ -337,7 +337,7 @@ def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str
 @pytest.mark.timeout(1800)  # 500 seeds with make sim
 @pytest.mark.spec("SIM-08", "SIM-11")
 def test_runs_without_mutant_find_nothing() -> None:
-    seeds = range(500) if CHOSEN is MUTANTS else range(40)
+    seeds = range(500) if CHOSEN is MUTANTS else range(20)
     for seed in seeds:
         run_one(seed)
     assert len(MUTANTS) >= 20

@@ -25,17 +25,17 @@ from harness.raftsim.simulation import Events, Network
 from recorded import with_harness
 from saturnmq.raft.core.settings import CoreSettings
 
-SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "90"))
+SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "45"))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
 NIGHT = os.environ.get("SATURNMQ_SIM_NIGHT") is not None  # 260 simulated seconds per seed instead of 60 (SIM-13)
 LONG_SECONDS = 120 + 8 * SEEDS  # timeout of tests that run seeds
 FAULTY_MS, CALM_MS = 240_000 if NIGHT else 40_000, 20_000
 
 
-def seeds(share: float, first: int) -> range:
+def seeds(share: float, first: int, least: int = 2) -> range:
     if ONLY is not None:
         return range(int(ONLY), int(ONLY) + 1)
-    return range(first, first + max(int(SEEDS * share), 2))
+    return range(first, first + max(int(SEEDS * share), least))
 
 
 def cluster_of(seed: int) -> Cluster:
@@ -124,14 +124,19 @@ def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: p
 
 
 @pytest.mark.timeout(LONG_SECONDS)
-@pytest.mark.skipif(SEEDS < 90 or ONLY is not None, reason="too few seeds to draw every fault")
+@pytest.mark.skipif(ONLY is not None, reason="one seed does not draw every fault")
 @pytest.mark.spec("SIM-03", "SIM-04", "SIM-05", "SIM-07")
 def test_runs_include_every_fault_and_effect(runs: Runs) -> None:
-    """Without an occurrence of a fault or effect, the runs prove nothing about it."""
+    """Without an occurrence of a fault or effect, the runs prove nothing about it. The rarest may take some seeds more."""
     wanted = ("crash", "lost unsynced", "disk failed", "partition", "one way", "freeze", "skew", "trim", "truncate")
     wanted += ("restart", "transfer 200", "append 200", "append 415", "append 501", "append 502")
     wanted += ("stall", "full", "flip", "flip read", "flip at start", "emptied")
-    assert [kind for kind in wanted if not runs.seen[kind]] == []
+    seen = +runs.seen
+    for seed in range(SEEDS + 1, SEEDS + 91):
+        if all(seen[kind] for kind in wanted):
+            break
+        seen += again(seed, frozenset()).seen
+    assert [kind for kind in wanted if not seen[kind]] == []
 
 
 @pytest.mark.timeout(LONG_SECONDS)
@@ -140,7 +145,7 @@ def test_partitions_of_every_shape_keep_raft_invariants() -> None:
     """Halves, one-way cuts, rings, bridges, flapping links and stalled receivers, with loss, duplicates and delay."""
     shapes = ("partition", "one way", "ring", "bridge", "flap", "stall")
     seen: Counter[str] = Counter()
-    for seed in seeds(0.08, 12_000):
+    for seed in seeds(0.08, 12_000, 7):
         cluster = Cluster(seed, members=3 if seed % 3 == 0 else 5)
         cluster.mix = (*shapes, "isolate leader", "lossy", "transfer", "heal")
         cluster.run(faulty_ms=FAULTY_MS, calm_ms=CALM_MS, fault_every_ms=1500)
@@ -166,7 +171,7 @@ def test_ring_and_bridge_partitions_cut_expected_links() -> None:
 @pytest.mark.spec("SIM-08", "DL-X02")
 def test_async_flush_keeps_acknowledged_entries_without_power_loss() -> None:
     """ASYNC_FLUSH: entries are acknowledged before they are synced, and written data survives the process."""
-    for seed in seeds(0.1, 5000):
+    for seed in seeds(0.1, 5000, 9):
         cluster = Cluster(seed, settings=CoreSettings(file_bytes=2048, sync_before_ack=False))
         for member in cluster.members.values():
             member.keeps_writes = True
@@ -180,6 +185,7 @@ def test_seed_determines_the_run() -> None:
     code = (
         "from harness.raftsim.group import Cluster\n"
         "c = Cluster(42, members=5)\n"
+        "c.trace.hashes = True\n"
         "c.crash_between = 0.0003\n"
         "c.run(faulty_ms=8000, calm_ms=16000)\n"
         "print(c.trace.digest())\n"
@@ -214,7 +220,7 @@ def test_checkpoint_never_passes_the_synced_log() -> None:
 def test_disk_losing_synced_entries_loses_no_acknowledged_entry() -> None:
     """One member's log restarts shorter than what it had acknowledged; the others still have all entries."""
     rotten = 0
-    for seed in seeds(0.2, 7000):
+    for seed in seeds(0.2, 7000, 18):
         cluster = Cluster(seed)
         cluster.members["n1"].rots = True
         if seed % 2:

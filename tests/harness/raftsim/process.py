@@ -122,7 +122,7 @@ class Member:
             noop=cluster.noop,
             synced_index=self.noted,
         )
-        cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
+        cluster.trace.add(cluster.events.now_ms, self.name, f"start {self.incarnation}")
         self._tick(self.incarnation)
 
     def crash(self) -> None:
@@ -146,7 +146,7 @@ class Member:
             self._lose_units(begun - file_bytes)
         if lost:
             self.cluster.seen["lost unsynced"] += 1
-        self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")
+        self.cluster.trace.add(self.cluster.events.now_ms, self.name, f"crash, {lost} lost")
 
     def _lose_units(self, begin: int) -> None:
         """A power loss takes any index units of the entries from a position on, those of the last two data files."""
@@ -239,7 +239,7 @@ class Member:
                     cluster.events.after(cluster.rng.random() * 3000, partial(cluster.restart, self))
                     return
                 action = self._actions.popleft()
-                cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} {action!r}")
+                cluster.trace.add(cluster.events.now_ms, self.name, action)
                 self._one(action)
         finally:
             self._running = False

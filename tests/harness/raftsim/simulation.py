@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -39,21 +40,35 @@ class Events:
 
 
 class Trace:
-    """A hash over the whole run, to verify that two runs are identical (SIM-02)."""
+    """What happened last, as text, and with `hashes` a hash over the whole run, to verify that two runs are identical (SIM-02).
+
+    The text of an action takes more time than the action: it is made for the hash and for the explanation of a failure only.
+    """
 
     def __init__(self) -> None:
+        self.hashes = False
         self._hash = hashlib.sha256()
-        self.tail: list[str] = []
-        self.tail_max = 400
+        self._last: deque[tuple[float, str, object]] = deque(maxlen=400)
 
-    def add(self, text: str) -> None:
-        self._hash.update(text.encode())
-        self.tail.append(text)
-        if len(self.tail) > 2 * self.tail_max:
-            del self.tail[: -self.tail_max]
+    def add(self, now_ms: float, member: str, what: object) -> None:
+        """what: a text or an action."""
+        event = now_ms, member, what
+        self._last.append(event)
+        if self.hashes:
+            self._hash.update(_line(event).encode())
+
+    @property
+    def tail(self) -> list[str]:
+        return [_line(event) for event in self._last]
 
     def digest(self) -> str:
+        assert self.hashes
         return self._hash.hexdigest()
+
+
+def _line(event: tuple[float, str, object]) -> str:
+    now_ms, member, what = event
+    return f"{now_ms:.3f} {member} {what if isinstance(what, str) else repr(what)}"
 
 
 @dataclass(slots=True)
