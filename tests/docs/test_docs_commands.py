@@ -173,7 +173,7 @@ def test_documents_name_commands_of_each_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("run `saturnmq docter` first", "invalid choice: 'docter'"),
+        ("run `saturnmq docter` first", "unknown command 'docter'"),
         ("Create it: saturnmq admin createTopic -t x", "no command createTopic"),
         ("`saturnmq store verify --forced`", "unknown options"),
         ("use saturnmq store repair --at 1 --yess.", "unknown options"),
