@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ class Slow(ScriptedConnection):
 
     async def read(self, address: str, code: RequestCode, *more: Any, **options: Any) -> Command:
         if code == RequestCode.GET_TOPIC_STATS_INFO:
-            await asyncio.sleep(SLOW_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), SLOW_S)
         return await super().read(address, code, *more, **options)
 
 
