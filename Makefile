@@ -22,7 +22,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim fuzz bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,6 +79,13 @@ SERVERS := ledger brokers kinds pairs $(if $(FAULT),,churn)
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SERVERS=, SEED=, RATE=, SECONDS=)
 	$(CHAOS) CHURN_SECONDS=120 $(PYTEST) $(patsubst %,tests/chaos/test_chaos_%.py,$(SERVERS))
+
+# PART=nodes churn disk deletion reload idle, or all; each for HOURS= or MINUTES= (docs/operations.md).
+SOAK_SECONDS = $(if $(MINUTES),$$(($(MINUTES)*60)),$$(($(or $(HOURS),4)*3600)))
+
+soak: $(READY)  ## hours of load, kills, full disks and reloads on real processes (HOURS=4 or MINUTES=10, PART=, RATE=, FOLDER=)
+	PYTHONPATH=tests:tests/chaos $(BIN)/python -m harness.soak.run $(or $(PART),nodes) --seconds $(SOAK_SECONDS) $(if $(RATE),--rate $(RATE)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, each killed 20 times (KILLS=, SEED=)
 	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py

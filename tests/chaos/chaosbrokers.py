@@ -100,7 +100,8 @@ class BrokerGroup(Group):
         self.ends: dict[str, str] = {}
         self.owed: set[tuple[str, int]] = set()  # value and attempt of acknowledged messages that arrive later
         self.arrived: set[tuple[str, int]] = set()
-        self.next_offsets = dict.fromkeys(range(QUEUES), 0)  # of the assigned reader
+        self.reader = "reader"  # the assigned one
+        self.next_offsets = dict.fromkeys(range(QUEUES), 0)
 
     def command(self, name: str) -> list[str]:
         values = dict(self.settings) | {
@@ -261,7 +262,7 @@ class BrokerGroup(Group):
         puller = self.library.puller()
         await pause(0.05)
         for number, offset in self.next_offsets.items():
-            self.next_offsets[number] = await self.pull(puller, number, offset, "reader", "assigned")
+            self.next_offsets[number] = await self.pull(puller, number, offset, self.reader, "assigned")
 
     async def pull(self, puller: Any, number: int, offset: int, process: str, mode: str) -> int:
         """Pull once and record the messages; returns the next offset."""

@@ -18,6 +18,7 @@ from ports import free_port
 
 READY_SECONDS: Final = 60
 CONTEXT_LINES: Final = 30
+PROGRAM: Final = ("-m", "saturnmq.cli")
 ACCOUNT: Final = ("fuzzing", "fuzzing-secret")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A log line below ERROR, or what a server prints about itself. Anything else is an error, a traceback or a forged line.
@@ -29,8 +30,11 @@ _EXPECTED: Final = re.compile(
 class Server:
     """A child process that prints `ready`; its output is read by a thread, which keeps unexpected lines only."""
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        """Start `saturnmq` with these arguments; returns when it is ready. Raises RuntimeError if it does not get so far."""
+    def __init__(self, name: str, arguments: Sequence[str], program: Sequence[str] = PROGRAM) -> None:
+        """Start `saturnmq` with these arguments; returns when it is ready. Raises RuntimeError if it does not get so far.
+
+        program: the arguments of Python that run it.
+        """
         self.name = name
         self.bad_lines: list[str] = []
         self.context: list[str] = []  # what followed the first ones, such as tracebacks
@@ -39,7 +43,7 @@ class Server:
         self._ready = threading.Event()
         env = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "saturnmq.cli", *arguments],
+            [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
