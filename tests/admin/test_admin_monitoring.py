@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from mailserver import mail_server
 from saturnmq import Client
 from saturnmq.admin import Admin
+from saturnmq.admin.mail import Mailer
 from saturnmq.admin.monitoring import (
     DeletedMessages,
     FailedMessages,
     LogListener,
+    MailListener,
     Monitoring,
     MonitorListener,
     UndoneMessages,
@@ -24,6 +27,7 @@ from saturnmq.admin.monitoring import (
 from saturnmq.client.errors import ConnectFailed
 from saturnmq.protocol.bodies import Connection, ConsumerConnection, ConsumerRunningInfo, ConsumeStats
 from saturnmq.protocol.codes import OFFSET_MOVED_EVENT
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import Host, Message
 from saturnmq.testing import EmbeddedBroker
 
@@ -209,3 +213,28 @@ def test_the_webhook_posts_what_needs_attention() -> None:
     assert posted[0][1]["total"] == 7 and posted[2][1]["problems"][0]["problem"] == "different subscriptions"
     with pytest.raises(ValueError, match="http:// or https://"):
         WebhookListener("file:///etc/passwd")
+
+
+@pytest.mark.realtime
+@pytest.mark.spec("RT-14")
+def test_letters_report_what_needs_attention() -> None:
+    async def work(address: str) -> None:
+        listener = MailListener(Mailer(address, "mq@example.org", "a@example.org,b@example.org"))
+        await listener.undone(UndoneMessages("billing", "orders", 0, 0, 0))
+        await listener.undone(UndoneMessages("bill\r\nBcc: x@y", "orders", 7, 4, 900))
+        await listener.failed(FailedMessages("billing", "orders", 3))
+        await listener.deleted(DeletedMessages("billing", "orders", "a", 0, 5, 90, 1))
+        await listener.running_info("billing", DIFFERENT)
+
+    with mail_server() as server:
+        asyncio.run(work(server.address))
+    letters = server.letters
+    assert [letter["Subject"].partition(" of ")[0] for letter in letters[:2]] == [
+        "[SaturnMQ] lag",
+        "[SaturnMQ] failures",
+    ]
+    assert len(letters) == 4 and all(letter["To"] == "a@example.org, b@example.org" for letter in letters)
+    assert not any(letter["Bcc"] for letter in letters) and "total: 7" in letters[0].get_content()
+    assert "different subscriptions" in letters[3].get_content()
+    with pytest.raises(ConfigError, match="host:port"):
+        Mailer("nowhere", "a@b", "c@d")

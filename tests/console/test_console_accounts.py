@@ -11,7 +11,10 @@ import pytest
 from browsing import name_server, run
 
 from saturnmq.admin import read_access
+from saturnmq.admin.survey import Survey
 from saturnmq.broker import BrokerSettings
+from saturnmq.console.state import View
+from saturnmq.protocol.bodies import AclConfig, PlainAccessConfig
 from saturnmq.testing import EmbeddedBroker
 
 Open = Callable[..., Any]
@@ -55,6 +58,9 @@ def test_accounts_are_listed_changed_and_deleted_without_their_secrets(console: 
                 white = common | {"white": "10.10.103.*\n192.168.0.1"}
                 assert (await one.browser.post("/do/account/white", data=white)).status_code == 303
                 assert "192.168.0.1" in (await one.browser.get("/accounts")).text
+                lone = common | {"access_key": "billing-app"}
+                assert (await one.browser.post("/do/accounts/copy", data=lone)).status_code == 303  # no other master
+                assert (await one.browser.post("/do/accounts/copy", data=lone | {"access_key": "x"})).status_code == 502
                 deletion = common | {"access_key": "billing-app", "confirm": "other"}
                 assert (await one.browser.post("/do/account/delete", data=deletion)).status_code == 502
                 await one.browser.post("/do/account/delete", data=deletion | {"confirm": "billing-app"})
@@ -77,5 +83,37 @@ def test_broker_without_access_control_says_so(console: Open) -> None:
                 form = {"csrf": await one.csrf(), "cluster": "DefaultCluster", "access_key": "a", "confirm": "a"}
                 answer = await one.browser.post("/do/account/delete", data=form)
                 assert answer.status_code == 502 and "Not on every broker" in answer.text
+
+    run(work)
+
+
+@pytest.mark.spec("CON-12")
+def test_account_is_copied_to_the_other_masters_of_the_cluster(console: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = PlainAccessConfig(access_key="app", topic_perms=["orders=PUB"], secret_key="given by Apache")
+
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            one.services.state._view = View(Survey([], {}, {}, {}), 1000.0)
+            admin, given = one.services.admin, {}
+
+            async def listing(address: str) -> AclConfig:
+                return AclConfig(plain_access_configs=[account])
+
+            async def masters(cluster: str) -> dict[str, str]:
+                return {"a": "h:1", "b": "h:2", "c": "h:3"}
+
+            async def put(address: str, wanted: PlainAccessConfig) -> None:
+                given[address] = (wanted.access_key, wanted.topic_perms, wanted.secret_key)
+
+            monkeypatch.setattr(admin.accounts, "listing", listing)
+            monkeypatch.setattr(admin.accounts, "put", put)
+            monkeypatch.setattr(admin.connection, "masters", masters)
+            form = {"csrf": await one.csrf_of("/search"), "cluster": "C", "broker": "h:1", "access_key": "app"}
+            assert (await one.browser.post("/do/accounts/copy", data=form)).status_code == 303
+            assert given == {"h:2": ("app", ["orders=PUB"], None), "h:3": ("app", ["orders=PUB"], None)}
+            await one.browser.post("/do/accounts/copy", data=form | {"secret": "12345678"})
+            assert given["h:2"][2] == "12345678" and "h:1" not in given
+            assert "12345678" not in (one.folder / "audit.log").read_text()
 
     run(work)

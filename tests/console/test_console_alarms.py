@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
-import socketserver
 import threading
 import urllib.error
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from browsing import Times, run
 
+from mailserver import mail_server
 from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
 from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
 from saturnmq.console.notices import mail, webhook
@@ -24,15 +24,32 @@ Open = Callable[..., Any]
 HOSTILE = '<script>alert("x")</script>\u202e'
 
 
-def survey(*, lag: int = 0, disk: str = "0.1", slave: int = 100, dead: int = 0, problem: str = "") -> Survey:
-    master = BrokerState("C", "b", 0, "h:1", {"commitLogDiskRatio": disk, "commitLogMaxOffset": "100"}, problem)
+def survey(
+    *,
+    lag: int = 0,
+    disk: str = "0.1",
+    slave: int = 100,
+    dead: int = 0,
+    problem: str = "",
+    send: str = "20",
+    pull: str = "0",
+    lock: str = "30",
+) -> Survey:
+    runtime = {
+        "commitLogDiskRatio": disk,
+        "commitLogMaxOffset": "100",
+        "sendThreadPoolQueueHeadWaitTimeMills": send,
+        "pullThreadPoolQueueHeadWaitTimeMills": pull,
+        "pageCacheLockTimeMills": lock,
+    }
+    master = BrokerState("C", "b", 0, "h:1", runtime, problem)
     follower = BrokerState("C", "b", 1, "h:2", {"commitLogMaxOffset": str(slave)})
     topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", dead)}
     return Survey([master, follower], topics, {("C", "g"): GroupState("C", "g", {"t": Progress(0, lag)})}, {})
 
 
 def rules() -> Rules:
-    limits = {"lag": 10, "disk": 85, "slave_bytes": 50, "dead_letters": 2}
+    limits = {"lag": 10, "disk": 85, "slave_bytes": 50, "dead_letters": 2, "head_wait": 20, "page_cache": 30}
     return Rules(limits, {"m": GroupRule(2, 0)})
 
 
@@ -44,6 +61,9 @@ def rules() -> Rules:
         ({"disk": "0.9"}, "disk", "90 %"),
         ({"slave": 10}, "slave", "90 B"),
         ({"problem": "no answer"}, "broker", "no answer"),
+        ({"send": "21"}, "head_wait", "send 21 ms"),
+        ({"pull": "30"}, "head_wait", "pull 30 ms"),
+        ({"lock": "31"}, "page_cache", "31 ms"),
     ],
 )
 def test_alarm_begins_once_and_ends(found: dict[str, Any], rule: str, value: str) -> None:
@@ -112,9 +132,17 @@ def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
             page = (await one.browser.get("/alarms")).text
             assert page.count("&lt;script&gt;") == 2 and "\u202e" not in page
             csrf = await one.csrf_of("/alarms")
-            form = {"csrf": csrf, "lag": "7", "disk": "80", "slave_bytes": "0", "dead_letters": "3"}
+            form = {
+                "csrf": csrf,
+                "lag": "7",
+                "disk": "80",
+                "slave_bytes": "0",
+                "dead_letters": "3",
+                "head_wait": "9",
+                "page_cache": "0",
+            }
             assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
-            assert alarms.rules.limits == {"lag": 7, "disk": 80, "slave_bytes": 0, "dead_letters": 3}
+            assert alarms.rules.limits == {name: int(value) for name, value in form.items() if name != "csrf"}
             assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 502
             group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
             await one.browser.post("/do/alarms/group", data=group)
@@ -193,33 +221,12 @@ def test_webhook_posts_json_and_follows_no_redirect(receiver: Any) -> None:
         webhook("file:///etc/passwd")
 
 
-class MailServer(socketserver.StreamRequestHandler):
-    """A few lines of SMTP."""
-
-    def handle(self) -> None:
-        letter: list[bytes] = []
-        self.wfile.write(b"220 ok\r\n")
-        for line in self.rfile:
-            if line.upper().startswith(b"DATA"):
-                self.wfile.write(b"354 go\r\n")
-                while (part := self.rfile.readline()) != b".\r\n":
-                    letter.append(part)
-            if line.upper().startswith(b"QUIT"):
-                self.wfile.write(b"221 bye\r\n")
-                break
-            self.wfile.write(b"250 ok\r\n")
-        self.server.letter = b"".join(letter)  # type: ignore[attr-defined]
-
-
 @pytest.mark.realtime
 def test_mail_has_no_lines_of_a_hostile_name() -> None:
-    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
-        serving = threading.Thread(target=server.handle_request)
-        serving.start()
-        send = mail(f"127.0.0.1:{server.server_address[1]}", "a@b", "c@d,e@f")
+    with mail_server() as server:
+        send = mail(server.address, "a@b", "c@d,e@f")
         asyncio.run(send({"began": True, "rule": "lag", "what": "x\r\nBcc: evil@b", "value": "1"}))
-        serving.join()
-        letter = server.letter.decode()  # type: ignore[attr-defined]
+    letter = server.raw[0].decode()
     assert "Subject: [SaturnMQ] lag began: x" in letter and "\nBcc" not in letter
     for server_text, to in (("nowhere", "a@b"), ("h:99999", "a@b"), ("h:25", "a"), ("h:25", "a@b\nBcc: c@d")):
         with pytest.raises(ConfigError, match="--mail"):

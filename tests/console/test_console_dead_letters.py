@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_dead_letters_are_listed_resent_to_the_retry_topic_and_exported(console:
                 await dead(client)
                 page = await listed(one, 3)
                 await one.services.state.refresh()
-                assert '<a href="/dead-letters/billing">billing</a>' in (await one.browser.get("/dead-letters")).text
+                assert 'href="/dead-letters/billing">billing</a>' in (await one.browser.get("/dead-letters")).text
                 assert "orders" in page and "k-2" in page
                 places = re.findall(r'name="at" value="([^"]+)"', page)
                 form = {"csrf": await one.csrf(), "group": "billing", "at": places[:2]}
@@ -83,6 +84,11 @@ async def check_exports(one: Any) -> None:
     assert [line["body"] for line in lines] == ["first", BODIES[1].decode(), "/wA="]
     assert lines[0]["properties"]["who"] == "<b>\u202e" and lines[0]["topic"] == "%DLQ%billing"
     assert {"msgId", "bornHost", "bornTime", "storeTime", "reconsumeTimes", "bodyCRC"} <= lines[0].keys()
+    book = await one.browser.get("/dead-letters/billing/export/xlsx")
+    with zipfile.ZipFile(io.BytesIO(book.content)) as archive:
+        sheet = archive.read("xl/worksheets/sheet1.xml").decode()
+    assert sheet.count("<row>") == 4 and ">msgId<" in sheet and "/wA=" in sheet
+    assert "action=export" in (one.folder / "audit.log").read_text()
     assert (await one.browser.get("/dead-letters/billing/export/xls")).status_code == 404
 
 

@@ -51,13 +51,30 @@ async def opened_pages(one: Any, server: EmbeddedBroker, message: str) -> dict[s
         start = "/" + path.split("/")[1]
         fill = {
             "address": server.broker_address, "cluster": "DefaultCluster", "name": NAMES.get(start, ""), "topic": "orders",
-            "id": job if start == "/search" else message, "kind": "jsonl",
+            "id": job if start == "/search" else message, "kind": "jsonl", "client": "c<b>",
         }  # fmt: skip
         filled = re.sub(r"\{(\w+)\}", lambda found, fill=fill: fill[found[1]], path)
-        usual = {"topic": "orders", "time": "end"} if path.endswith("/reset") else {}
+        usual = {"topic": "orders", "to": "end"} if path.endswith("/reset") else {}
         answers[path] = await one.browser.get(filled, params=usual)
         parameters = dict.fromkeys(
-            ("q", "topic", "key", "id", "group", "begin", "end", "json", "tag", "broker", "edit"), HOSTILE
+            (
+                "q",
+                "topic",
+                "key",
+                "id",
+                "group",
+                "begin",
+                "end",
+                "json",
+                "tag",
+                "broker",
+                "edit",
+                "to",
+                "sort",
+                "kind",
+                "form",
+            ),
+            HOSTILE,
         )
         answers[path + " with parameters"] = await one.browser.get(filled, params=parameters)
     return answers
@@ -91,7 +108,8 @@ def test_no_page_shows_a_secret_or_markup_of_others(console: Open, tmp_path: Pat
                 answers = await opened_pages(one, server, message)
             audit = (one.folder / "audit.log").read_text()
         missing = {path: answers[path].status_code for path in PAGES if answers[path].status_code != 200}
-        assert missing == dict.fromkeys(("/ledger/{name}", "/ledger/{name}/transfer"), 404), "there is no DLedger group"
+        absent = dict.fromkeys(("/ledger/{name}", "/ledger/{name}/transfer"), 404)  # there is no DLedger group
+        assert missing == absent | {"/groups/{cluster}/{name}/clients/{client}": 502}  # and no client
         assert "&lt;script&gt;alert" in answers["/messages/{topic}/{id}"].text, "the hostile body is shown, escaped"
         for path, answer in answers.items():
             kind = answer.headers.get("content-type", "text/html").partition(";")[0]

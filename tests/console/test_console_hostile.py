@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from saturnmq.admin.survey import Surveyor
-from saturnmq.console.messages import TEXT_MAX, body_of
+from saturnmq.console.bodies import TEXT_MAX, body_of
 from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
 from saturnmq.console.serving import Server
 from saturnmq.console.state import ClusterState

@@ -14,7 +14,7 @@ from browsing import name_server, run
 
 from saturnmq import Client
 from saturnmq.console.actions import moment
-from saturnmq.console.messages import TEXT_MAX, body_of
+from saturnmq.console.bodies import TEXT_MAX, body_of
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
@@ -35,6 +35,8 @@ def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
                     "tag": "paid",
                     "keys": "k-1",
                     "body": '{"a": "<b>"}',
+                    "properties": "level = gold\n",
+                    "level": "0",
                 }
                 answer = await one.browser.post("/do/message", data=form)
                 assert answer.status_code == 303
@@ -42,7 +44,7 @@ def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
                 later = re.sub(r"offset=\d+", "offset=99", location)
                 assert later != location and (await one.browser.get(later)).status_code == 404
                 shown = (await one.browser.get(location)).text
-                assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, json" in shown and "k-1" in shown
+                assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, JSON" in shown and "k-1" in shown
                 async with asyncio.timeout(30):
                     found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
                     while "No message was found." in found:  # the index follows the log
@@ -54,6 +56,15 @@ def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
                 opened = html.unescape(path[1])
                 assert "&#34;&lt;b&gt;&#34;" in (await one.browser.get(opened)).text
                 assert "No message was found." in (await one.browser.get("/messages?topic=orders&key=other")).text
+                base, _, where = opened.partition("?")
+                raw = await one.browser.get(f"{base}/download?{where}&form=body")
+                assert raw.content == b'{"a": "<b>"}' and "attachment" in raw.headers["content-disposition"]
+                whole = (await one.browser.get(f"{base}/download?{where}")).json()
+                assert whole["keys"] == "k-1" and whole["properties"]["level"] == "gold"
+                shown = (await one.browser.get(f"{base}?{where}&form=hex")).text
+                assert "7b 22 61 22" in shown and "binary" in shown
+                bad = form | {"properties": "no value"}
+                assert (await one.browser.post("/do/message", data=bad)).status_code == 502
                 missing = await one.browser.get("/messages?topic=orders&id=" + "0" * 32)
                 assert missing.headers["location"] == "/messages/orders/" + "0" * 32
                 assert (await one.browser.get(missing.headers["location"])).status_code == 404
@@ -82,21 +93,21 @@ def test_offsets_are_reset_after_a_preview_that_changes_nothing(console: Open) -
                     view = await one.services.state.view()
                     return int(view.survey.groups["DefaultCluster", "billing"].topics["orders"].lag)
 
-                page = (await one.browser.get("/groups/DefaultCluster/billing/reset?topic=orders&time=start")).text
-                assert '<td class="n">10</td><td class="n">10</td><td class="n">0</td><td class="n">10</td>' in page
+                page = (await one.browser.get("/groups/DefaultCluster/billing/reset?topic=orders&to=start")).text
+                assert 'name="at broker-a/0" value="0"' in page and "10 again" in page
                 assert await lag() == 0
                 form = {
                     "csrf": csrf,
                     "cluster": "DefaultCluster",
                     "group": "billing",
                     "topic": "orders",
-                    "time": "start",
+                    "to": "start",
                 }
                 assert (await one.browser.post("/do/group/reset", data=form)).status_code == 303
                 assert await lag() == 10
-                await one.browser.post("/do/group/reset", data=form | {"time": "end"})
+                await one.browser.post("/do/group/reset", data=form | {"to": "end"})
                 assert await lag() == 0
-                assert (await one.browser.post("/do/group/reset", data=form | {"time": "noon"})).status_code == 502
+                assert (await one.browser.post("/do/group/reset", data=form | {"to": "noon"})).status_code == 502
 
     run(work)
 
@@ -107,7 +118,7 @@ def test_offsets_are_reset_after_a_preview_that_changes_nothing(console: Open) -
         (b'{"b":[1]}', "json", '{\n  "b": [\n    1\n  ]\n}'),
         (b"{not json", "text", "{not json"),
         (b"zeile\nzwei\x1b[31m", "text", "zeile\nzwei\\x1b[31m"),
-        (b"\xff\x00\x01", "hex", "ff 00 01"),
+        (b"\xff\x00A", "hex", "00000000  ff 00 41" + 40 * " " + " ..A"),
         (b"[" * 5000, "text", "[" * 5000),
     ],
 )

@@ -47,7 +47,9 @@ def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
                     clock.now += 10
                     await one.services.state.refresh()
                     page = (await one.browser.get("/topics?q=ORD")).text
-                    assert re.search(r">orders</a></td><td>DefaultCluster</td>\s*<td class=\"n\">2\.0</td>", page), page
+                    assert re.search(
+                        r">orders</a></td><td class=\"key\">DefaultCluster</td>\s*<td class=\"n\">2\.0</td>", page
+                    ), page
                     page = (await one.browser.get("/topics/DefaultCluster/orders")).text
                     assert ">billing</a>" in page and ">30<" in page
                     page = (await one.browser.get("/groups/DefaultCluster/billing")).text
@@ -76,13 +78,14 @@ def test_topic_is_created_and_deleted_with_lines_in_the_audit_log(console: Open)
                     "csrf": await one.csrf(),
                     "cluster": "DefaultCluster",
                     "name": "new",
-                    "queues": "3",
+                    "read": "3",
+                    "write": "3",
                     "perm": "6",
                 }
                 answer = await one.browser.post("/do/topic", data=form)
                 assert answer.headers["location"] == "/topics/DefaultCluster/new"
                 assert server.broker.topics.get("new").write_queue_nums == 3
-                assert (await one.browser.post("/do/topic", data=form | {"queues": "0"})).status_code == 502
+                assert (await one.browser.post("/do/topic", data=form | {"write": "0"})).status_code == 502
                 deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "new", "confirm": "other"}
                 assert (await one.browser.post("/do/topic/delete", data=deletion)).status_code == 502
                 await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
@@ -114,7 +117,7 @@ def test_lists_of_a_large_cluster_are_paged_and_escape_names(console: Open) -> N
             one.services.state._view = View(large(1000, 2500), 1000.0)
             for path, count in (("/topics", "1000"), ("/groups", "2500")):
                 first = (await one.browser.get(path)).text
-                assert f"Page 1 of {int(count) // 50}, {count} in all" in first
+                assert f"Page 1 of {int(count) // 50}, {int(count):,} in all" in first
                 last = (await one.browser.get(f"{path}?page={int(count) // 50}")).text
                 assert last.count("<tr>") == 51 and "Page 1 of" not in last
                 assert f"Page {int(count) // 50} of" in (await one.browser.get(f"{path}?page=99999")).text
@@ -152,7 +155,7 @@ def test_charts_show_the_history(console: Open) -> None:
             for minute in range(10):
                 one.services.history.record(now - 600 + minute * 60, [Sample(broker, minute * 600, 0)])
             page = (await one.browser.get("/")).text
-            assert page.count('class="line"') == 1 and ">10<" in page
+            assert page.count('class="line"') == 2 and ">10 /s<" in page
 
     run(work)
 
@@ -162,6 +165,7 @@ def test_every_text_has_both_languages_and_every_template_uses_only_them(console
     chinese = re.compile(r"[\u4e00-\u9fff]")
     for key, (english, other) in texts.TEXTS.items():
         assert not chinese.search(english) and chinese.search(other), key
+    assert len(texts.TEXTS) == sum(map(len, texts.PARTS)), "a key is in two parts"
     used: set[str] = set()
     for path in TEMPLATES.iterdir():
         content = path.read_text(encoding="utf-8")

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import name_server, run
 
+from certificates import write_certificate
 from saturnmq import Client
+from saturnmq.admin import AdminAccess
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import Survey, TopicState
 from saturnmq.console import ledger
 from saturnmq.console.state import View
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.raft.core.messages import Code
 from saturnmq.testing import EmbeddedBroker
@@ -117,7 +122,7 @@ def test_ledger_group_shows_its_members_and_hands_over_after_a_preview(
             monkeypatch.setattr(one.services.admin.brokers, "configuration", configuration)
             monkeypatch.setattr(ledger, "transfer_leadership", transferred)
             page = (await one.browser.get("/ledger")).text
-            assert '<a href="/ledger/g">g</a>' in page and "plain" not in page
+            assert 'href="/ledger/g">g</a>' in page and "plain" not in page
             page = (await one.browser.get("/ledger/g")).text
             row = "<td>n1</td><td>127.0.0.1:11</td><td>FOLLOWER</td>" + "".join(
                 f'<td class="n">{number}</td>' for number in (4, 0, 93, 90, 93, 7)
@@ -132,5 +137,37 @@ def test_ledger_group_shows_its_members_and_hands_over_after_a_preview(
             assert (await one.browser.post("/do/ledger/transfer", data=form)).status_code == 303
             assert [words[:3] for words in asked] == [("raft-g", peers, "n1")]
             assert "action=ledger_transfer" in (one.folder / "audit.log").read_text()
+
+    run(work)
+
+
+@pytest.mark.spec("CON-01")
+def test_tls_is_switched_only_where_the_name_server_speaks_it(console: Open, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path, "namesrv")
+    served = TlsSettings(server_cert_path=str(certificate), server_key_path=str(key))
+    access = AdminAccess(TlsSettings(client_trust_path=str(certificate)))
+
+    async def work() -> None:
+        plain, both = (
+            NameServer(NameServerSettings(), NetSettings()),
+            NameServer(NameServerSettings(), NetSettings(), tls=served),
+        )
+        addresses = ["{}:{}".format(*await server.start("127.0.0.1", 0)) for server in (plain, both)]
+        try:
+            async with console(addresses[0], access=access) as one:
+                await one.log_in()
+                form = {"csrf": await one.csrf_of("/name-servers"), "addresses": addresses[0], "tls": "1"}
+                assert (await one.browser.post("/do/name-servers", data=form)).status_code == 502
+                assert "<dt>TLS</dt><dd>off</dd>" in (await one.browser.get("/name-servers")).text
+                form["addresses"] = addresses[1]
+                assert (await one.browser.post("/do/name-servers", data=form)).status_code == 303
+                page = (await one.browser.get("/name-servers")).text
+                assert "<dt>TLS</dt><dd>on</dd>" in page and "online" in page
+                del form["tls"]
+                assert (await one.browser.post("/do/name-servers", data=form)).status_code == 303
+                assert not one.services.admin.connection.tls and not one.services.preview.connection.tls
+        finally:
+            await plain.stop()
+            await both.stop()
 
     run(work)

@@ -95,3 +95,14 @@ def test_undecided_transactions_and_delayed_messages_are_listed(console: Open) -
             assert re.search(level, page), page
 
     run(work)
+
+
+@pytest.mark.spec("CON-10")
+def test_search_before_any_client_has_sent_a_trace_finds_none(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, console(name_server(server)) as one:
+            await one.log_in()
+            page = await one.browser.get("/traces?q=k-1")
+            assert page.status_code == 200 and "There is no trace." in page.text
+
+    run(work)

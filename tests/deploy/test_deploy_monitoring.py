@@ -4,47 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from scraped import scraped
 
 from apachenames import labels_by_name
-
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-ALERTS = DEPLOY / "prometheus" / "alerts.yml"
-BOARD = DEPLOY / "grafana" / "saturnmq.json"
-DEPRECATED = {"graph", "table-old", "singlestat", "grafana-piechart-panel", "worldmap"}  # panel types
-# Rows that a single master without slaves does not have.
-REPLICATED = re.compile(r"saturnmq_(replication|replica|raft)_\w+|rocketmq_broker_commitlog_diff")
-METRIC = re.compile(r"\b(?:saturnmq|rocketmq)_\w+")
-
-
-def rules() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(ALERTS.read_text())["groups"]
-    found = [rule for group in groups for rule in group["rules"]]
-    assert len({rule["alert"] for rule in found}) == len(found)
-    return {rule["alert"]: rule for rule in found}
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in json.loads(BOARD.read_text())["panels"] if panel["type"] != "row"]
-
-
-def queries() -> Iterator[tuple[str, str]]:
-    """Where each query stands, and its text."""
-    for panel in panels():
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
-    for name, rule in rules().items():
-        yield name, rule["expr"]
-    for variable in json.loads(BOARD.read_text())["templating"]["list"]:
-        yield variable["name"], variable["query"]
+from boards import ALERTS, BOARD, DEPLOY, DEPRECATED, METRIC, REPLICATED, panels, queries, rules
+from scraped import scraped
 
 
 def squeezed(text: str) -> str:
@@ -137,14 +103,3 @@ def test_all_names_of_apaches_boards_have_rows() -> None:
     scrape_file = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     for job in scrape_file["scrape_configs"]:
         assert {"Cluster", "Env"} <= job["static_configs"][0]["labels"].keys()
-
-
-def test_promtool_accepts_the_files() -> None:
-    tool = shutil.which("promtool")
-    if tool is None:
-        pytest.skip("promtool, of Debian's package prometheus, is not installed")
-    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
-        done = subprocess.run(
-            [tool, "check", kind, name], cwd=ALERTS.parent, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr

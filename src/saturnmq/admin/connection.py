@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
 
 from saturnmq.admin.credentials import AdminAccess
@@ -20,6 +21,7 @@ from saturnmq.client.errors import NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.net import RemotingClient
 from saturnmq.net.errors import CallTimeout, ConnectFailed
+from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
@@ -112,21 +114,34 @@ class AdminConnection:
             await self._messaging.start()
         return self._messaging
 
-    async def switch(self, name_servers: str | Sequence[str], *, vip_channel: bool) -> None:
-        """Use other NameServers and this VIP channel setting from now on, as if constructed with them.
+    async def switch(self, name_servers: str | Sequence[str], *, vip_channel: bool, tls: bool | None = None) -> None:
+        """Use other NameServers, this VIP channel setting and TLS or none from now on, as if constructed with them.
 
-        Raises ConfigError for bad addresses, NoNameServer if none of them answers; then nothing is changed.
+        tls: None keeps it. Raises ConfigError for bad addresses, NoNameServer if none of them answers; then nothing is changed.
         """
-        before = self.name_servers, self.vip_channel
+        before = self.name_servers, self.vip_channel, self.access, self._client
         self.name_servers, self.vip_channel = tuple(parse_addresses(name_servers)), vip_channel
+        if tls is not None and tls != self.tls:
+            settings = replace(self.access.tls or TlsSettings(), enable=tls)
+            self.access, self._client = replace(self.access, tls=settings), None
         try:
             await self.cluster()
         except BaseException:
-            self.name_servers, self.vip_channel = before
+            unused = self._client
+            self.name_servers, self.vip_channel, self.access, self._client = before
+            if unused is not None and unused is not self._client:
+                await unused.close()
             raise
+        if before[3] is not None and before[3] is not self._client:
+            await before[3].close()
         messaging, self._messaging = self._messaging, None
         if messaging is not None:
             await messaging.stop()
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections use TLS."""
+        return self.access.tls is not None and self.access.tls.enable
 
     async def close(self) -> None:
         """Close all connections."""

@@ -97,13 +97,14 @@ async def consumer_connection(
     found = [one for one in outcomes.values() if not isinstance(one, SaturnError)]
     if not found and outcomes:
         raise next(one for one in outcomes.values() if isinstance(one, SaturnError))
-    merged = _merged(found)
+    merged = merged_clients(found)
     if not merged.connection_set:
         raise response_error(ResponseCode.CONSUMER_NOT_ONLINE, "Not found the consumer group connection")
     return merged
 
 
-def _merged(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
+def merged_clients(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    """What several brokers answered about one group, as one answer."""
     clients: dict[tuple[str, int], Connection] = {}  # two of one broker may have the same id
     for one in found:
         seen: Counter[str] = Counter()

@@ -222,16 +222,19 @@ class Messages:
         keys: str = "",
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
+        delay_level: int = 0,
         trace: bool = False,
     ) -> Receipt | None:
-        """Send a message. keys: separated by blanks; queue: to this one, else to any. None in a dry run."""
+        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run."""
         where = f" queue={queue.broker_name}/{queue.queue_id}" if queue is not None else ""
         if self._connection.announce(f"SEND_MESSAGE topic={topic}{where} bytes={len(body)}"):
             return None
         client = await self._connection.messaging()
         async with client.producer(_group(), trace=trace) as out:
             given = properties or None
-            return await out.send(topic, body, tag=tag or None, keys=keys.split(), properties=given, queue=queue)
+            return await out.send(
+                topic, body, tag=tag or None, keys=keys.split(), properties=given, queue=queue, delay_level=delay_level
+            )
 
     async def timed_sends(self, topic: str, bodies: Sequence[bytes], *, group: str = "") -> AsyncIterator[TimedSend]:
         """Send messages, one after the other, each to any queue. In a dry run none is sent."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 from saturnmq.admin.admin import Admin
 from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.health import queue_troubles, same_subscriptions
+from saturnmq.admin.mail import Mailer
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import ConsumerRunningInfo, ConsumeStats, MessageQueue, OffsetWrapper
 from saturnmq.protocol.codes import OFFSET_MOVED_EVENT
@@ -155,6 +156,32 @@ class WebhookListener(MonitorListener):
 
     async def _send(self, event: str, fields: dict[str, Any]) -> None:
         await self._post(self._url, json.dumps({"event": event, **fields}).encode())
+
+
+class MailListener(MonitorListener):
+    """Sends a letter per report over an SMTP server. Lags of 0 are left out.
+
+    Example:
+        await Monitoring(admin, MailListener(Mailer("127.0.0.1:25", "mq@example.org", "ops@example.org"))).run()
+    """
+
+    def __init__(self, mailer: Mailer) -> None:
+        self._mailer = mailer
+
+    async def undone(self, found: UndoneMessages) -> None:
+        if found.total:
+            await self._mailer.send(f"lag of {found.group} in {found.topic}: {found.total}", asdict(found))
+
+    async def failed(self, found: FailedMessages) -> None:
+        await self._mailer.send(f"failures of {found.group} in {found.topic}: {found.total}", asdict(found))
+
+    async def deleted(self, found: DeletedMessages) -> None:
+        await self._mailer.send(f"messages deleted before {found.group} consumed them", asdict(found))
+
+    async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
+        problems = problems_of(group, infos, time.time_ns() // 1_000_000)
+        if problems:
+            await self._mailer.send(f"problems of clients of {group}", {"group": group, "problems": problems})
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

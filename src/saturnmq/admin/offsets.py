@@ -5,6 +5,7 @@ Requirements: ADM-09, ADM-26, C-41..C-43.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +25,7 @@ from saturnmq.protocol.bodies import (
     ResetOffsetBody,
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
-from saturnmq.protocol.errors import ResponseError, response_error
+from saturnmq.protocol.errors import ConfigError, ResponseError, response_error
 from saturnmq.protocol.headers.messaging import (
     CloneGroupOffset,
     GetConsumerStatus,
@@ -48,6 +49,16 @@ class Rollback:
     consumer_offset: int
     target: int
     chosen: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """One queue of a group. first, end: of the queue; committed: of the group, the first message if it has none."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+    committed: int
 
 
 class Offsets:
@@ -120,6 +131,46 @@ class Offsets:
             for queue, offsets in queues:
                 found.append(await self._roll_back(address, group, queue, offsets, time_ms, force=force))
         return found
+
+    async def positions(self, group: str, topic: str) -> list[Position]:
+        """Where a group is in each queue of a topic, in order. Raises TopicNotExist, and the first error of a broker."""
+        route = await self._connection.route(topic)
+        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+        found = []
+        for broker in route.broker_datas:
+            address = read_address(broker)
+            if address is None:
+                continue
+            bounds = (await topic_offsets(self._connection, address, topic)).offset_table
+            queues = await self._queues(group, topic, address, broker.broker_name, widths.get(broker.broker_name, 0))
+            for queue, offsets in queues:
+                if queue in bounds:
+                    low, high = bounds[queue].min_offset, bounds[queue].max_offset
+                    found.append(Position(queue, low, high, offsets.consumer_offset))
+        return found
+
+    async def set(self, group: str, topic: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets by broker name and queue id (15). Raises ConfigError while a client of the group is connected.
+
+        A client would commit its own offsets over them. Raises the first error; the queues before it are changed.
+        """
+        try:
+            clients = (await consumer_connection(self._connection, group)).connection_set
+        except ResponseError as error:
+            if error.code not in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST):
+                raise
+            clients = []
+        if clients:
+            raise ConfigError(
+                f"{len(clients)} clients of {group} are connected and would commit over the offsets; "
+                "stop them first, or reset to a time"
+            )
+        brokers = {one.broker_name: read_address(one) for one in (await self._connection.route(topic)).broker_datas}
+        for (name, number), offset in offsets.items():
+            address = brokers.get(name)
+            if address is None:
+                raise ConfigError(f"no broker {name:.200} serves {topic}")
+            await self._commit(address, group, MessageQueue(topic, name, number), offset)
 
     async def _queues(
         self, group: str, topic: str, address: str, broker_name: str, width: int

@@ -36,7 +36,7 @@ from saturnmq.admin.messages import KEY_MAX, TraceView, Track
 from saturnmq.admin.messages import Messages as AsyncMessages
 from saturnmq.admin.name_servers import NameServers as AsyncNameServers
 from saturnmq.admin.offsets import Offsets as AsyncOffsets
-from saturnmq.admin.offsets import Rollback
+from saturnmq.admin.offsets import Position, Rollback
 from saturnmq.admin.statistics import Statistics as AsyncStatistics
 from saturnmq.admin.statistics import TopicFlow
 from saturnmq.admin.topics import TopicStatistics, TopicUse
@@ -356,11 +356,12 @@ class Messages:
 
     def send(
         self, topic: str, body: bytes, *, tag: str | None = None, keys: str = "",
-        properties: Mapping[str, str] | None = None, queue: MessageQueue | None = None, trace: bool = False,
+        properties: Mapping[str, str] | None = None, queue: MessageQueue | None = None, delay_level: int = 0,
+        trace: bool = False,
     ) -> Receipt | None:
-        """Send a message. keys: separated by blanks; queue: to this one, else to any. None in a dry run."""
+        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run."""
         return _portal.run("Messages.send", lambda: self._inner.send(
-            topic, body, tag=tag, keys=keys, properties=properties, queue=queue, trace=trace,
+            topic, body, tag=tag, keys=keys, properties=properties, queue=queue, delay_level=delay_level, trace=trace,
         ))
 
     def send_again(self, message: AsyncMessage[Any]) -> Receipt | None:
@@ -445,6 +446,17 @@ class Offsets:
         return _portal.run("Offsets.reset_offline", lambda: self._inner.reset_offline(
             group, topic, time_ms, force=force,
         ))
+
+    def positions(self, group: str, topic: str) -> list[Position]:
+        """Where a group is in each queue of a topic, in order. Raises TopicNotExist, and the first error of a broker."""
+        return _portal.run("Offsets.positions", lambda: self._inner.positions(group, topic))
+
+    def set(self, group: str, topic: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets by broker name and queue id (15). Raises ConfigError while a client of the group is connected.
+
+        A client would commit its own offsets over them. Raises the first error; the queues before it are changed.
+        """
+        _portal.run("Offsets.set", lambda: self._inner.set(group, topic, offsets))
 
     def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
         """Commit the offsets of one group for another (15); all topics of the source on the brokers of `topic`, as Apache does.

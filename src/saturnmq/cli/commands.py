@@ -66,6 +66,11 @@ SERVERS: Final = (
         (
             *SERVER, DATA_REQUIRED, HOST, BROKER_PORT,
             option("--namesrv-port", type=port_number, metavar="PORT", default=9876, help="NameServer port (default 9876)"),
+            flag("--console", help="serve the console, too; its files are in the folder console of the data"),
+            option(
+                "--console-port", type=port_number, metavar="PORT", default=8080, help="port of the console (default 8080)"
+            ),
+            TOOLS_YML,
         ),
     ),
     Command(

@@ -1,4 +1,4 @@
-"""`saturnmq console`: serves the pages, and collects the history that they show.
+"""`saturnmq console` and `saturnmq standalone --console`: serves the pages, and collects the history that they show.
 
 Requirements: CON-13, UX-12, UX-13, CLI-09.
 """
@@ -9,27 +9,74 @@ import argparse
 import asyncio
 import importlib.util
 import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.cli.output import EXIT_DONE, ready, warn
 from saturnmq.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
+    from saturnmq.admin import AdminAccess
     from saturnmq.console.notices import Send
+    from saturnmq.history import History
 
 NEEDED: Final = ("starlette", "jinja2", "multipart", "uvicorn")
 USERS_FILE: Final = "users.json"
 ALARMS_FILE: Final = "alarms.json"
+SCHEMAS_FOLDER: Final = "schemas"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a console is served. hosts: names under which browsers ask for it, beside those of loopback."""
+
+    name_servers: str
+    folder: Path
+    host: str
+    port: int
+    access: AdminAccess | None = None
+    hosts: tuple[str, ...] = ()
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+    senders: tuple[Send, ...] = ()
+
+
+def require_packages() -> None:
+    """Raise ConfigError naming the packages of the console that are not installed."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the console needs {', '.join(missing)}; pip install 'saturnmq[console]' installs it")
 
 
 def run_console(args: argparse.Namespace) -> int:
     """Serve the console until SIGTERM or SIGINT."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"the console needs {', '.join(missing)}; pip install 'saturnmq[console]' installs it")
+    from saturnmq.admin import read_access
+
+    require_packages()
     if (args.certificate is None) != (args.certificate_key is None):
         raise ConfigError("--certificate and --certificate-key belong together")
-    asyncio.run(_serve(args))
+    options = Options(
+        name_servers=args.name_servers,
+        folder=args.folder,
+        host=args.host or "127.0.0.1",
+        port=args.port,
+        access=read_access(tools=args.tools_yml, config=args.config, signature=args.signature),
+        hosts=tuple(name.strip() for name in args.hosts.split(",") if name.strip()),
+        certificate=args.certificate,
+        certificate_key=args.certificate_key,
+        senders=tuple(senders_of(args)),
+    )
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(options, stop, lambda url: ready("console", {"url": url, "name_servers": args.name_servers}, args))
+
+    asyncio.run(main())
     return EXIT_DONE
 
 
@@ -45,41 +92,58 @@ def senders_of(args: argparse.Namespace) -> list[Send]:
     return senders
 
 
-async def _serve(args: argparse.Namespace) -> None:
-    from saturnmq.admin import Admin, read_access
+async def serve(options: Options, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+    """Serve a console until `stop` is set. started: called with its address. Raises ConfigError for a port in use."""
+    from saturnmq.admin import Admin
     from saturnmq.admin.survey import Surveyor
     from saturnmq.console.alarms import Alarms, RulesFile
     from saturnmq.console.app import LOCAL_HOSTS, build
+    from saturnmq.console.avro import Schemas
     from saturnmq.console.context import Services
     from saturnmq.console.serving import Server
     from saturnmq.console.state import ClusterState
     from saturnmq.console.users import FIRST_USER, Sessions, Users
     from saturnmq.history import Collector, History
+    from saturnmq.tasks import cancel
 
-    host, secure, folder = args.host or "127.0.0.1", args.certificate is not None, args.folder
+    host, secure, folder = options.host, options.certificate is not None, options.folder
     if not secure and not host.startswith("127.") and host not in ("localhost", "::1"):
         warn(f"warning: serving on {host} without --certificate; passwords cross the network in clear text")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     users = Users(folder / USERS_FILE)
     password = await asyncio.to_thread(users.create_first)
     users.find(FIRST_USER)  # a damaged file is an error now, not at the first login
-    alarms = Alarms(RulesFile(folder / ALARMS_FILE), *senders_of(args))
-    access = read_access(tools=args.tools_yml, config=args.config, signature=args.signature)
-    hosts = (*LOCAL_HOSTS, *(name.strip() for name in args.hosts.split(",") if name.strip()))
-    previewing = Admin(args.name_servers, access=access, dry_run=lambda change: None)
-    async with Admin(args.name_servers, access=access) as admin, previewing as preview:
+    rules = RulesFile(folder / ALARMS_FILE)
+    previewing = Admin(options.name_servers, access=options.access, dry_run=lambda change: None)
+    async with Admin(options.name_servers, access=options.access) as admin, previewing as preview:
         with History(folder / "history.db") as history:
+            alarms = Alarms(rules, *options.senders, counted=partial(_count_alarms, history))
             state = ClusterState(Surveyor(admin.connection))
-            services = Services(admin, preview, state, Sessions(users), history, folder / "audit.log", alarms=alarms)
-            app = build(services, hosts=hosts, secure=secure)
-            server = Server(app, host, args.port, certificate=args.certificate, key=args.certificate_key)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, server.stop)
+            services = Services(
+                admin, preview, state, Sessions(users), history, folder / "audit.log", alarms=alarms,
+                schemas=Schemas(folder / SCHEMAS_FOLDER),
+            )  # fmt: skip
+            app = build(services, hosts=(*LOCAL_HOSTS, *options.hosts), secure=secure)
+            server = Server(app, host, options.port, certificate=options.certificate, key=options.certificate_key)
 
-            def started(address: str) -> None:
-                url = f"{'https' if secure else 'http'}://{address}/"
+            def listening(address: str) -> None:
                 if password is not None:
                     warn(f"first start: log in as {FIRST_USER} with password {password} (shown only now)")
-                ready("console", {"url": url, "name_servers": args.name_servers}, args)
+                started(f"{'https' if secure else 'http'}://{address}/")
 
-            await server.run(started, Collector(admin, history).run())
+            async def stopping() -> None:
+                await stop.wait()
+                server.stop()
+
+            ending = asyncio.ensure_future(stopping())
+            try:
+                await server.run(listening, Collector(admin, history).run())
+            finally:
+                await cancel(ending)
+
+
+def _count_alarms(history: History, at: int, count: int) -> None:
+    """Keep how many alarms hold, for the chart of the overview."""
+    from saturnmq.history.file import Sample, Series
+
+    history.record(at, [Sample(Series("alarms", ""), 0, count)])

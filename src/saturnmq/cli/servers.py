@@ -13,7 +13,7 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -237,9 +237,10 @@ def run_standalone(args: argparse.Namespace) -> int:
                 facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
                 facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
                 facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
-                ready("standalone", facts, args)
-                await warn_of_address(broker.address, broker.advertised_address)
-                await wait_for_stop_or_failure(stop, broker)
+                async with console_beside(args, name_servers, Path(store.store_path_root_dir)) as pages:
+                    ready("standalone", facts | pages, args)
+                    await warn_of_address(broker.address, broker.advertised_address)
+                    await wait_for_stop_or_failure(stop, broker)
             finally:
                 await broker.stop()
         finally:
@@ -247,6 +248,33 @@ def run_standalone(args: argparse.Namespace) -> int:
 
     with log_files(settings.log_directory):
         return serve(main)
+
+
+@contextlib.asynccontextmanager
+async def console_beside(args: argparse.Namespace, name_servers: str, data: Path) -> AsyncIterator[dict[str, str]]:
+    """With --console, serve the console in this process; gives what the ready line says about it. It ends with the server."""
+    if not args.console:
+        yield {}
+        return
+    from saturnmq.admin import read_access
+    from saturnmq.cli.console import Options, require_packages
+    from saturnmq.cli.console import serve as serve_console
+
+    require_packages()
+    access = read_access(tools=args.tools_yml, config=args.config)
+    options = Options(name_servers, data / "console", args.host or "127.0.0.1", args.console_port, access)
+    stop, url = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.ensure_future(serve_console(options, stop, url.set_result))
+    await asyncio.wait((serving, url), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not url.done():
+            serving.result()  # raises why it does not serve
+        yield {"console": url.result()}
+    finally:
+        stop.set()
+        await asyncio.wait({serving})
+        if not serving.cancelled() and serving.exception() is not None and url.done():
+            warn(f"console ended: {serving.exception()}")
 
 
 def run_collect(args: argparse.Namespace) -> int:

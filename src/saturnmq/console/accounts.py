@@ -8,6 +8,7 @@ Requirements: CON-12, UX-16.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
@@ -16,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.accounts import AccountVersions
-from saturnmq.admin.connection import MASTER_ID, answered, ask_each, failed
+from saturnmq.admin.connection import MASTER_ID, answered, failed
+from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import missing
 from saturnmq.console.state import View
@@ -36,9 +38,9 @@ async def listing(request: Request, page: Page, view: View) -> Response:
     if chosen is None:
         return missing(page, "broker", address)
     accounts = page.services.admin.accounts
-    config = (await ask_each([address], accounts.listing))[address]
+    config = (await within([address], accounts.listing))[address]
     same = [one.address for one in masters if one.cluster == chosen.cluster]
-    versions = await ask_each(same, accounts.versions)
+    versions = await within(same, accounts.versions)
     problem = config.message if isinstance(config, SaturnError) else ""
     found = AclConfig() if isinstance(config, SaturnError) else config
     edited = request.query_params.get("edit", "")
@@ -95,6 +97,27 @@ async def white_list(request: Request, page: Page) -> Response:
     async def change(address: str) -> None:
         versions: AccountVersions = await accounts.versions(address)
         await accounts.set_white_addresses(address, lines, next(iter(versions.files), None))
+
+    return await _on_masters(page, form, change)
+
+
+async def copy(request: Request, page: Page) -> Response:
+    """Copy one account of a broker to the other masters of its cluster, without its secret key, which brokers do not give.
+
+    A master that does not have the account yet refuses it: an account needs a secret key.
+    """
+    form = await request.form()
+    key, source = _text(form, "access_key"), _text(form, "broker")
+    config = await page.services.admin.accounts.listing(source)
+    account = next((one for one in config.plain_access_configs if one.access_key == key), None)
+    if account is None:
+        raise ConfigError(f"{source} has no account {key!r:.100}")
+    secret = _text(form, "secret") or None
+    wanted = replace(account, secret_key=secret)
+
+    async def change(address: str) -> None:
+        if address != source:
+            await page.services.admin.accounts.put(address, wanted)
 
     return await _on_masters(page, form, change)
 

@@ -5,6 +5,7 @@ Requirements: CON-05, CON-06, UX-16.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from saturnmq.admin.offsets import TO_THE_END, Rollback
+from saturnmq.admin.offsets import TO_THE_END, Position, Rollback
 from saturnmq.console.context import Page
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
@@ -23,34 +24,41 @@ ROWS_MAX: Final = 1000
 
 
 async def put_topic(request: Request, page: Page) -> Response:
-    """Create a topic on all masters of a cluster, or change its queues and permission."""
+    """Create a topic on masters of a cluster, or change its queues and permission there; on all if none is chosen."""
     form = await request.form()
     cluster, name = str(form.get("cluster", "")), str(form.get("name", "")).strip()
     problem = topic_problem(name)
     if problem:
         raise ConfigError(problem)
-    queues, perm = (
-        whole(str(form.get("queues", "")), "queues", 1, QUEUES_MAX),
-        whole(str(form.get("perm", "")), "perm", 2, 6),
-    )
-    config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-    admin = page.services.admin
+    read, write = (whole(str(form.get(field, "")), field, 1, QUEUES_MAX) for field in ("read", "write"))
+    perm = whole(str(form.get("perm", "")), "perm", 2, 6)
+    admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
     masters = await admin.connection.masters(cluster)
-    for address in masters.values():
-        await admin.topics.update(address, config)
+    if chosen - set(masters):
+        raise ConfigError(f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
+    view = await page.services.state.view()
+    known = view.survey.topics.get((cluster, name)) if view is not None else None
+    for broker in chosen or masters:
+        before = known.configs.get(broker) if known is not None else None
+        config = replace(
+            before or TopicConfig(topic_name=name), read_queue_nums=read, write_queue_nums=write, perm=perm
+        )
+        await admin.topics.update(masters[broker], config)
     await page.services.state.refresh()
     return RedirectResponse(f"/topics/{quote(cluster, safe='')}/{quote(name, safe='')}", 303)
 
 
 async def delete_topic(request: Request, page: Page) -> Response:
-    """Delete a topic from a cluster; its name must be typed once more."""
+    """Delete a topic from a cluster, or from the master whose address is `only`; its name must be typed once more."""
     form = await request.form()
     cluster, name = str(form.get("cluster", "")), str(form.get("name", ""))
     if str(form.get("confirm", "")) != name:
         raise ConfigError(f"the name typed to confirm is not {name}")
     admin = page.services.admin
-    await admin.topics.delete_from_brokers(name, cluster)
-    await admin.topics.delete_from_name_servers(name, cluster)
+    only = str(form.get("only", ""))
+    await admin.topics.delete_from_brokers(name, cluster, only=only)
+    if not only:
+        await admin.topics.delete_from_name_servers(name, cluster)
     await page.services.state.refresh()
     return RedirectResponse("/topics", 303)
 
@@ -62,31 +70,108 @@ def whole(text: str, what: str, low: int, high: int) -> int:
     return int(text)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Where a group shall go: to a time (Unix ms, TO_THE_END), by a number of messages, or to an offset of each queue."""
+
+    kind: str
+    value: int
+
+    def of(self, position: Position) -> int:
+        """The offset in a queue, for a kind without time."""
+        target = position.committed + self.value if self.kind == "shift" else self.value
+        return min(max(target, position.first), position.end)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """One queue of a preview."""
+
+    broker: str
+    queue: int
+    first: int | None
+    end: int
+    committed: int
+    chosen: int
+
+
+def wanted_of(text: str) -> Wanted:
+    """The target of a form: `end`, `start`, a time, `+N` or `-N` messages, or an offset. Raises ConfigError."""
+    target = text.strip()
+    digits = target.lstrip("+-#")
+    if target[:1] in ("+", "-", "#") and digits.isdecimal() and len(digits) <= 18 and len(target) == len(digits) + 1:
+        number = int(digits) * (-1 if target[0] == "-" else 1)
+        return Wanted("offset" if target[0] == "#" else "shift", number)
+    return Wanted("time", moment(target))
+
+
 async def preview_reset(request: Request, page: Page) -> Response:
     """What a reset of offsets would do to each queue; nothing is changed."""
     query = request.query_params
     cluster, group = request.path_params["cluster"], request.path_params["name"]
-    topic, text = query.get("topic", ""), query.get("time", "")
-    rows = await page.services.preview.offsets.reset(group, topic, moment(text))
-    rollbacks = [one for one in rows if isinstance(one, Rollback)]
+    topic, text = query.get("topic", ""), query.get("to", "")
+    wanted = wanted_of(text)
+    rows = await previews(page, group, topic, wanted)
+    if len(rows) > ROWS_MAX and wanted.kind != "time":
+        raise ConfigError(
+            f"{topic} has {len(rows)} queues; offsets of at most {ROWS_MAX} can be edited here; reset to a time"
+        )
     return page.render(
-        "reset.html",
-        cluster=cluster,
-        group=group,
-        topic=topic,
-        time=text,
-        rows=rollbacks[:ROWS_MAX],
-        count=len(rollbacks),
+        "reset.html", cluster=cluster, group=group, topic=topic, to=text, rows=rows[:ROWS_MAX], count=len(rows)
     )
 
 
+async def previews(page: Page, group: str, topic: str, wanted: Wanted) -> list[Preview]:
+    """What would become of each queue."""
+    offsets = page.services.preview.offsets
+    if wanted.kind == "time":
+        found = await offsets.reset(group, topic, wanted.value)
+        rows = [one for one in found if isinstance(one, Rollback)]
+        return [
+            Preview(one.queue.broker_name, one.queue.queue_id, None, one.broker_offset, one.consumer_offset, one.chosen)
+            for one in rows
+        ]
+    return [
+        Preview(one.queue.broker_name, one.queue.queue_id, one.first, one.end, one.committed, wanted.of(one))
+        for one in await offsets.positions(group, topic)
+    ]
+
+
 async def reset(request: Request, page: Page) -> Response:
-    """Reset the offsets of a group in a topic to a time."""
+    """Reset the offsets of a group in a topic: to a time, or to the offset of each queue as the preview was edited."""
     form = await request.form()
     cluster, group, topic = (str(form.get(name, "")) for name in ("cluster", "group", "topic"))
-    await page.services.admin.offsets.reset(group, topic, moment(str(form.get("time", ""))))
+    wanted = wanted_of(str(form.get("to", "")))
+    chosen: dict[tuple[str, int], int] = {}
+    edited = False
+    for name, value in form.multi_items():
+        kind, _, where = name.partition(" ")
+        if kind == "at":
+            chosen[queue_of(where)] = whole_offset(str(value))
+            edited = edited or str(form.get(f"was {where}", "")) != str(value).strip()
+    if wanted.kind == "time" and not edited:
+        await page.services.admin.offsets.reset(group, topic, wanted.value)
+    elif not chosen:
+        raise ConfigError("the form has no queues; look at the preview again")
+    else:
+        await page.services.admin.offsets.set(group, topic, chosen)
     await page.services.state.refresh()
     return RedirectResponse(f"/groups/{quote(cluster, safe='')}/{quote(group, safe='')}", 303)
+
+
+def queue_of(text: str) -> tuple[str, int]:
+    """Broker name and id of a field such as broker-a/3. Raises ConfigError."""
+    broker, _, number = text.rpartition("/")
+    if not broker or not number.isdecimal() or len(number) > 6:
+        raise ConfigError(f"queue {text!r:.100} must be such as broker-a/3")
+    return broker, int(number)
+
+
+def whole_offset(text: str) -> int:
+    """An offset of a form. Raises ConfigError."""
+    if not text.strip().isdecimal() or len(text.strip()) > 18:
+        raise ConfigError(f"offset {text!r:.40} must be a whole number, at least 0")
+    return int(text)
 
 
 def moment(text: str) -> int:

@@ -31,6 +31,13 @@ ALARM_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "limit_disk": ("Disk used, percent", "磁盘使用率(%)"),
     "limit_slave_bytes": ("Slave behind, bytes", "从节点落后(字节)"),
     "limit_dead_letters": ("New dead letters in 10 min", "10 分钟内新增死信"),
+    "limit_head_wait": ("Oldest waiting send or pull, ms", "最早等待的生产或拉取请求(毫秒)"),
+    "limit_page_cache": ("Append in progress, ms", "写入页缓存耗时(毫秒)"),
+    "alarm_head_wait": ("requests wait", "请求等待"),
+    "alarm_page_cache": ("page cache busy", "页缓存繁忙"),
+    "limit": ("Limit", "阈值"),
+    "group_rules": ("Rules of groups", "消费组规则"),
+    "one_group": ("one group", "单个消费组"),
     "graph": ("Graph", "关系图"),
     "graph_more": (
         "{count} more are not drawn. Search to narrow the graph.",

@@ -8,7 +8,8 @@ Requirements: CON-07, OPS-17.
 """
 
 # alarms.json (a copy of the version before: alarms.json.bak)
-#   limits  {"lag": messages of a group, "disk": percent, "slave_bytes": bytes, "dead_letters": new ones in 10 min}; 0: off
+#   limits  {"lag": messages of a group, "disk": percent, "slave_bytes": bytes, "dead_letters": new ones in 10 min,
+#           "head_wait": ms that the oldest send or pull waits, "page_cache": ms that an append takes so far}; 0: off
 #   groups  {name: {"minCount": clients, "maxDiffTotal": messages}}; 0: off; the names of Apache's dashboard
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ TRIES: Final = 3
 RETRY_SECONDS: Final = 5.0
 _FILE_BYTES_MAX: Final = 1_000_000
 _DEAD: Final = "%DLQ%"
-LIMITS: Final = {"lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31}
+LIMITS: Final = {
+    "lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31, "head_wait": 2**31, "page_cache": 2**31,
+}  # fmt: skip
+WAITS: Final = {"send": "sendThreadPoolQueueHeadWaitTimeMills", "pull": "pullThreadPoolQueueHeadWaitTimeMills"}
+LOCK: Final = "pageCacheLockTimeMills"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -59,7 +64,14 @@ class Rules:
     """All rules; 0 switches one off."""
 
     limits: dict[str, int] = field(
-        default_factory=lambda: {"lag": 100_000, "disk": 85, "slave_bytes": 64 * 1024 * 1024, "dead_letters": 1}
+        default_factory=lambda: {
+            "lag": 100_000,
+            "disk": 85,
+            "slave_bytes": 64 * 1024 * 1024,
+            "dead_letters": 1,
+            "head_wait": 1000,
+            "page_cache": 500,
+        }
     )
     groups: dict[str, GroupRule] = field(default_factory=dict)
 
@@ -121,9 +133,18 @@ class RulesFile:
 
 
 class Alarms:
-    """Evaluates rules and keeps what they found. file: None for rules in memory; senders: called with each event."""
+    """Evaluates rules and keeps what they found. file: None for rules in memory; senders: called with each event.
 
-    def __init__(self, file: RulesFile | None = None, *senders: Send, clock: Callable[[], float] = time.time) -> None:
+    counted: called in a thread after each round, with Unix seconds and how many alarms hold.
+    """
+
+    def __init__(
+        self,
+        file: RulesFile | None = None,
+        *senders: Send,
+        clock: Callable[[], float] = time.time,
+        counted: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.rules = file.read() if file is not None else Rules()
         self.active: dict[tuple[str, str], Event] = {}
         self.events: deque[Event] = deque(maxlen=HISTORY_MAX)
@@ -131,6 +152,7 @@ class Alarms:
         self._file = file
         self._senders = senders
         self._clock = clock
+        self._counted = counted
         self._queue: asyncio.Queue[Event] = asyncio.Queue(UNSENT_MAX)
         self._dead: dict[str, int] = {}
         self._grown: dict[str, tuple[float, int]] = {}
@@ -162,6 +184,8 @@ class Alarms:
                     survey = await surveys.recent(ROUND_SECONDS)
                     if survey is not None:
                         self.look(survey, await self._members(admin))
+                        if self._counted is not None:
+                            await asyncio.to_thread(self._counted, int(self._clock()), len(self.active))
                 except Exception:  # the next round may succeed
                     log.exception("alarms not evaluated")
                 await sleep(ROUND_SECONDS)
@@ -187,7 +211,7 @@ class Alarms:
     def _findings(
         self, survey: Survey, members: dict[str, int | None], now: float
     ) -> Iterator[tuple[tuple[str, str], str]]:
-        limits = self.rules.limits
+        limits = dict.fromkeys(LIMITS, 0) | self.rules.limits
         masters = {(one.cluster, one.name): one for one in survey.brokers if one.number == 0}
         for one in survey.brokers:
             where = f"{one.cluster}/{one.name}:{one.number}"
@@ -196,6 +220,12 @@ class Alarms:
             ratio = (one.first_number("commitLogDiskRatio") or 0.0) * 100
             if limits["disk"] and ratio > limits["disk"]:
                 yield ("disk", where), f"{ratio:.0f} %"
+            waits = {name: one.integer(key) for name, key in WAITS.items()}
+            longest = max(waits, key=lambda name: waits[name])
+            if limits["head_wait"] and waits[longest] > limits["head_wait"]:
+                yield ("head_wait", where), f"{longest} {waits[longest]} ms"
+            if limits["page_cache"] and one.integer(LOCK) > limits["page_cache"]:
+                yield ("page_cache", where), f"{one.integer(LOCK)} ms"
             master = masters.get((one.cluster, one.name))
             if master is None:
                 yield ("leader", f"{one.cluster}/{one.name}"), "no master"

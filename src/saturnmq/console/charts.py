@@ -11,18 +11,22 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from saturnmq.escaping import escaped
+
 WIDTH: Final = 640
 HEIGHT: Final = 160
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 10, 22
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 20, 22
 _GAP_SECONDS: Final = 4000  # a longer pause breaks the line
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def line_chart(title: str, points: Sequence[tuple[int, float]]) -> Markup:
-    """A chart of (Unix seconds, value); empty text for fewer than two points."""
+def line_chart(title: str, points: Sequence[tuple[int, float]], unit: str = "") -> Markup:
+    """A chart of (Unix seconds, value); empty text for fewer than two points. unit: of the values; B for bytes."""
     if len(points) < 2:
         return Markup("")
     first, last = points[0][0], points[-1][0]
-    top = max(max(value for _, value in points), 1e-9)
+    most = max(value for _, value in points)
+    top = max(most, 1e-9)
     across, down = (WIDTH - _LEFT - _RIGHT) / max(last - first, 1), (HEIGHT - _TOP - _BOTTOM) / top
 
     def place(at: int, value: float) -> str:
@@ -32,14 +36,15 @@ def line_chart(title: str, points: Sequence[tuple[int, float]]) -> Markup:
     for at, value in points:
         path.append(("M" if at - before > _GAP_SECONDS else "L") + place(at, value))
         before = at
-    base = HEIGHT - _BOTTOM
+    base, name = HEIGHT - _BOTTOM, escape(escaped(title))
     return Markup(  # noqa: S704 - the title is escaped, all else are numbers
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}: {short(points[-1][1])}</title>"
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}: {_shown(points[-1][1], unit)}">'
+        f"<title>{name}: {_shown(points[-1][1], unit)}</title>"
         f'<line class="axis" x1="{_LEFT}" y1="{base}" x2="{WIDTH - _RIGHT}" y2="{base}"/>'
         f'<line class="grid" x1="{_LEFT}" y1="{_TOP}" x2="{WIDTH - _RIGHT}" y2="{_TOP}"/>'
-        f'<text x="{_LEFT - 6}" y="{_TOP + 4}" text-anchor="end">{short(top)}</text>'
+        f'<text x="{_LEFT}" y="{_TOP - 6}">{_shown(most, unit)}</text>'
         f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>'
+        f'<text x="{WIDTH - _RIGHT}" y="{_TOP - 6}" text-anchor="end">{_shown(points[-1][1], unit)}</text>'
         f'<text x="{_LEFT}" y="{HEIGHT - 6}">{_clock(first)}</text>'
         f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{_clock(last)} UTC</text>'
         f'<path class="line" d="{"".join(path)}"/></svg>'
@@ -52,6 +57,24 @@ def short(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def many(value: float, digits: int = 0) -> str:
+    """A number with its thousands separated."""
+    return f"{value:,.{digits}f}" if isinstance(value, float) or digits else f"{value:,}"
+
+
+def size(count: float) -> str:
+    """Bytes with a unit, such as 1.5 KiB."""
+    for unit in _BINARY[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} {_BINARY[-1]}"
+
+
+def _shown(value: float, unit: str) -> str:
+    return size(value) if unit == "B" else f"{short(value)} {unit}".rstrip()
 
 
 def _clock(at: int) -> str:

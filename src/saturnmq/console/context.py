@@ -21,7 +21,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
 from saturnmq.console.audit_file import append_line
-from saturnmq.console.charts import line_chart, short
+from saturnmq.console.avro import Schemas
+from saturnmq.console.charts import line_chart, many, short, size
 from saturnmq.console.jobs import Jobs
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
@@ -31,12 +32,45 @@ from saturnmq.history import History
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.addresses import network_of
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.versions import version_name
 
 audit: Final = logging.getLogger("saturnmq.console.audit")
 audit.setLevel(logging.INFO)
 
 COOKIE: Final = "saturnmq_session"
 PAGE_ROWS: Final = 50
+FIELDS_MAX: Final = 2100  # of a form of a user who is logged in
+LOGGED_MAX: Final = 8000  # characters of a form in the audit log
+NAVIGATION: Final = (
+    (
+        "cluster",
+        (
+            ("/", "overview", "viewer"),
+            ("/brokers", "brokers", "viewer"),
+            ("/ledger", "ledger", "viewer"),
+            ("/name-servers", "name_servers", "viewer"),
+        ),
+    ),
+    (
+        "messages",
+        (
+            ("/topics", "topics", "viewer"),
+            ("/messages", "find_message", "viewer"),
+            ("/search", "search_range", "viewer"),
+            ("/traces", "traces", "viewer"),
+            ("/dead-letters", "dead_letters", "viewer"),
+            ("/waiting", "waiting", "viewer"),
+        ),
+    ),
+    (
+        "clients",
+        (("/groups", "groups", "viewer"), ("/producers", "producers", "viewer"), ("/graph", "graph", "viewer")),
+    ),
+    (
+        "operation",
+        (("/alarms", "alarms", "viewer"), ("/accounts", "accounts", "admin"), ("/audit", "audit", "admin")),
+    ),
+)  # headings of the navigation, and their links: path, text, role that may see it
 UNLOGGED: Final = ("csrf", "password", "secret", "body")  # fields of forms that the audit log leaves out
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
 T = TypeVar("T")
@@ -44,7 +78,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Services:
-    """What the pages work with. preview: the same cluster, but changes are not sent. audit_file: None for the log only."""
+    """What the pages work with. preview: the same cluster, but changes are not sent. audit_file: None for the log only.
+
+    schemas: of topics whose bodies are Avro.
+    """
 
     admin: Admin
     preview: Admin
@@ -54,6 +91,7 @@ class Services:
     audit_file: Path | None = None
     jobs: Jobs = field(default_factory=Jobs)
     alarms: Alarms = field(default_factory=Alarms)
+    schemas: Schemas | None = None
     refusals: LogLimit = field(default_factory=lambda: LogLimit(interval_seconds=60.0))
 
     def record(self, session: Session | None, peer: str, action: str, target: str, result: str) -> None:
@@ -118,10 +156,7 @@ class Page:
             "path": self.request.url.path,
             "query": self.request.url.query,
             "frame": "part.html" if part else "page.html",
-            "chart": line_chart,
-            "short": short,
-            "safe_name": escaped,
-            "when": when,
+            "navigation": NAVIGATION,
         }
         content = self.environment.get_template(template).render(shared | values)
         return HTMLResponse(content, status)
@@ -183,13 +218,13 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
     """A route that changes something: the token of the session is required, and the change is logged, done or not."""
 
     async def checked(request: Request, page: Page) -> Response:
-        form = await request.form(max_fields=100)
+        form = await request.form(max_fields=FIELDS_MAX)
         token, session = form.get("csrf"), page.session
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
             await services.refused(session, page.peer, action, request.url.path, "without the token of the session")
             return page.render("message.html", 403, message=page.text("bad_token"))
         target = request.url.path
-        shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)
+        shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)[:LOGGED_MAX]
         try:
             response = await handler(request, page)
         except SaturnError as error:
@@ -208,3 +243,8 @@ def same_token(given: str, known: str) -> bool:
     from hmac import compare_digest
 
     return compare_digest(given.encode(), known.encode())
+
+
+Page.environment.globals.update(
+    chart=line_chart, short=short, many=many, size=size, safe_name=escaped, when=when, version_name=version_name
+)

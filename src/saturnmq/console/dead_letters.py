@@ -1,7 +1,7 @@
 """Pages about dead letters: by group, one page of messages, resend of those selected, export.
 
 An export is bounded in messages and bytes. CSV is for people: text that a spreadsheet would run as a formula is quoted, control
-characters are escaped. JSON lines are exact: a body that is not text is base64.
+characters are escaped. A workbook has texts and numbers only. JSON lines are exact: a body that is not text is base64.
 
 Requirements: CON-11.
 """
@@ -27,6 +27,7 @@ from saturnmq.console.download import harmless
 from saturnmq.console.messages import link
 from saturnmq.console.pages import missing
 from saturnmq.console.state import View
+from saturnmq.console.xlsx import MEDIA_TYPE, workbook
 from saturnmq.escaping import escaped
 from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -106,20 +107,25 @@ async def resend(request: Request, page: Page) -> Response:
 
 
 async def export(request: Request, page: Page) -> Response:
-    """All dead letters of a group, up to EXPORT_MAX, as CSV or JSON lines."""
+    """All dead letters of a group, up to EXPORT_MAX, as CSV, JSON lines or an Excel workbook."""
     group, kind = _group(request.path_params["name"]), request.path_params["kind"]
+    if kind not in ("csv", "jsonl", "xlsx"):
+        return missing(page, "message", kind)
+    await asyncio.to_thread(
+        page.services.record, page.session, page.peer, "export", f"group={group} form={kind}", "200"
+    )
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(f'dead-letters-{group}.{kind}', safe='')}"}
+    if kind == "xlsx":
+        rows = [row async for row in _rows(page, group)]
+        return Response(await asyncio.to_thread(workbook, rows), media_type=MEDIA_TYPE, headers=headers)
     writers: dict[str, tuple[str, Callable[[Message[bytes]], str]]] = {
         "csv": ("text/csv; charset=utf-8", _csv_line),
         "jsonl": ("application/x-ndjson", _json_line),
     }
-    if kind not in writers:
-        return missing(page, "message", kind)
     media_type, write = writers[kind]
     head = csv_row(COLUMNS) if kind == "csv" else ""
     lines = _lines(page, group, head, write)
     first = await anext(lines)  # a failure of the first read is a page, not half a file
-    name = quote(f"dead-letters-{group}.{kind}", safe="")
-    headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
     return StreamingResponse(_after(first, lines), media_type=media_type, headers=headers)
 
 
@@ -136,6 +142,21 @@ async def _lines(page: Page, group: str, head: str, write: Callable[[Message[byt
             text = ""
             await asyncio.sleep(0)
     yield text
+
+
+async def _rows(page: Page, group: str) -> AsyncIterator[list[str | int]]:
+    """Rows of a workbook: the names of the columns, then the messages."""
+    yield list(COLUMNS)
+    count = size = 0
+    async for message in page.services.admin.dead_letters.all_of(group):
+        if count == EXPORT_MAX or size > EXPORT_BYTES_MAX:
+            return
+        values = facts(message)
+        values["properties"] = json.dumps(values["properties"], ensure_ascii=False)
+        row = [value if isinstance(value, int) else str(value) for value in values.values()]
+        count, size = count + 1, size + sum(len(value) for value in row if isinstance(value, str))
+        yield row
+        await asyncio.sleep(0)
 
 
 async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -14,8 +14,9 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from saturnmq.admin.connection import answered, ask_each
+from saturnmq.admin.connection import answered
 from saturnmq.admin.survey import Survey
+from saturnmq.console.asking import within
 from saturnmq.console.charts import short
 from saturnmq.console.context import Page
 from saturnmq.console.state import View, is_internal
@@ -60,7 +61,7 @@ async def show(request: Request, page: Page, view: View) -> Response:
     groups = list(dict.fromkeys(edge.group for edge in drawn))
     clients: dict[str, list[str]] = {}
     if len(groups) <= ASKED_MAX:
-        found = answered(await ask_each(groups, page.services.admin.clients.consumers, seconds=0.8))
+        found = answered(await within(groups, page.services.admin.clients.consumers))
         clients = {name: sorted(one.client_id for one in each.connection_set) for name, each in found.items()}
     return page.render(
         "graph.html",

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.brokers import BrokerState
-from saturnmq.admin.connection import answered, ask_each
+from saturnmq.admin.connection import answered
 from saturnmq.admin.ledger import transfer_leadership
+from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import collecting, missing
 from saturnmq.console.state import View
@@ -121,7 +122,7 @@ async def _group(page: Page, view: View, name: str) -> Group | None:
     if not any(ROLE in one.runtime for one in brokers):
         return None
     alive = [one.address for one in brokers if not one.problem]
-    configs = answered(await ask_each(alive, page.services.admin.brokers.configuration))
+    configs = answered(await within(alive, page.services.admin.brokers.configuration))
     return group_of(name, brokers, configs)
 
 

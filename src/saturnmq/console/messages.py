@@ -5,8 +5,7 @@ Requirements: CON-09, CON-10.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import asyncio
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -15,61 +14,20 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.messages import TraceView, Track
 from saturnmq.client.message import Message
+from saturnmq.console.actions import whole
+from saturnmq.console.asking import PAGE_SECONDS
+from saturnmq.console.bodies import body_of
+from saturnmq.console.conditions import readable
 from saturnmq.console.context import Page
-from saturnmq.escaping import escaped
+from saturnmq.console.download import fields_of, json_line
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import TRACE_TOPIC, ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.names import topic_problem
 
-TEXT_MAX: Final = 64 * 1024  # characters of a body that a page shows
-INDENTED_MAX: Final = 4 * TEXT_MAX
 SENT_BYTES_MAX: Final = 256 * 1024
-_HEX_BYTES: Final = 32
-
-
-@dataclass(frozen=True)
-class Body:
-    """A body as a page shows it. form: json, text or hex. cut: whether it is longer."""
-
-    form: str
-    text: str
-    size: int
-    cut: bool
-
-
-def body_of(data: bytes) -> Body:
-    """Decide how a body is shown: JSON indented, text, or hexadecimal lines."""
-    part = data[:TEXT_MAX]
-    cut = len(data) > TEXT_MAX
-    try:
-        text = part.decode()
-    except UnicodeDecodeError as error:
-        if not cut or error.start < len(part) - 4:
-            lines = (part[at : at + _HEX_BYTES].hex(" ") for at in range(0, min(len(part), TEXT_MAX // 4), _HEX_BYTES))
-            return Body("hex", "\n".join(lines), len(data), len(data) > TEXT_MAX // 4)
-        text = part[: error.start].decode()
-    if not cut and text.lstrip()[:1] in ("{", "["):
-        try:
-            return Body("json", _lines(_indented(text)), len(data), cut)
-        except (ValueError, RecursionError):
-            pass
-    return Body("text", _lines(text), len(data), cut)
-
-
-def _indented(text: str) -> str:
-    """JSON with indentation. Raises ValueError if it is much longer so: deep nesting makes a page of many MB."""
-    parts, size = [], 0
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
-        size += len(part)
-        if size > INDENTED_MAX:
-            raise ValueError("too long")
-        parts.append(part)
-    return "".join(parts)
-
-
-def _lines(text: str) -> str:
-    return "\n".join(escaped(line) for line in text.split("\n"))
+PROPERTIES_MAX: Final = 50
+LEVEL_MAX: Final = 18
 
 
 async def search(request: Request, page: Page) -> Response:
@@ -94,6 +52,7 @@ async def search(request: Request, page: Page) -> Response:
         message_id=message_id,
         found=found,
         asked=bool(key),
+        sending=request.query_params.get("send") == "1",
         names=names,
         link=link,
     )
@@ -110,15 +69,40 @@ async def show(request: Request, page: Page) -> Response:
         return page.render(
             "message.html", 404, message=page.text("not_found", what=page.text("message"), name=message_id)
         )
-    tracks, problem = await _tracks(page, message)
+    (tracks, problem), trace = await asyncio.gather(_tracks(page, message), _trace(page, message))
+    wanted, raw = request.query_params.get("form", ""), readable(message)
+    body = await asyncio.to_thread(
+        body_of,
+        raw if raw is not None else bytes(message.record.body),
+        topic=topic,
+        schemas=page.services.schemas,
+        wanted=wanted,
+    )
     return page.render(
         "one_message.html",
         message=message,
-        body=body_of(message.body),
+        body=body,
+        damaged=raw is None,
         tracks=tracks,
         problem=problem,
-        trace=await _trace(page, message),
+        trace=trace,
+        links=_links(topic, message_id, message),
     )
+
+
+async def download(request: Request, page: Page) -> Response:
+    """One message as a file: `body` as it was sent, or `json` with all its fields."""
+    topic, message_id = request.path_params["topic"], request.path_params["id"]
+    message = await message_of(page, topic, message_id)
+    await asyncio.to_thread(
+        page.services.record, page.session, page.peer, "download", f"topic={topic} id={message_id}", "200"
+    )
+    if request.query_params.get("form") == "body":
+        content, kind, end = message.body, "application/octet-stream", "bin"
+    else:
+        content, kind, end = await asyncio.to_thread(json_line, fields_of(message)), "application/json", "json"
+    name = quote(f"{topic}-{message_id}.{end}", safe="")
+    return Response(content, media_type=kind, headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"})
 
 
 async def message_of(page: Page, topic: str, message_id: str) -> Message[bytes]:
@@ -145,17 +129,27 @@ def link(topic: str, message_id: str, queue: MessageQueue, offset: int) -> str:
     return f"{path}?{where}"
 
 
+def _links(topic: str, message_id: str, message: Message[bytes]) -> dict[str, str]:
+    """Beginnings of the links of a message's page: to its downloads, and to the forms in which its body is shown."""
+    path, _, where = link(topic, message_id, message.queue, message.offset).partition("?")
+    return {"download": f"{path}/download?{where}&", "shown": f"{path}?{where}&form="}
+
+
 async def _tracks(page: Page, message: Message[Any]) -> tuple[list[Track], str]:
     try:
-        return await page.services.admin.messages.tracks(message), ""
+        async with asyncio.timeout(PAGE_SECONDS):
+            return await page.services.admin.messages.tracks(message), ""
+    except TimeoutError:
+        return [], page.text("no_time_of", seconds=PAGE_SECONDS)
     except SaturnError as error:
         return [], error.message
 
 
 async def _trace(page: Page, message: Message[Any]) -> list[TraceView]:
     try:
-        return await page.services.admin.messages.trace(message.message_id or "", TRACE_TOPIC)
-    except SaturnError:
+        async with asyncio.timeout(PAGE_SECONDS):
+            return await page.services.admin.messages.trace(message.message_id or "", TRACE_TOPIC)
+    except (SaturnError, TimeoutError):
         return []
 
 
@@ -169,7 +163,25 @@ async def send(request: Request, page: Page) -> Response:
         raise ConfigError(problem)
     if not 0 < len(body) <= SENT_BYTES_MAX:
         raise ConfigError(f"the body has {len(body)} bytes; it must have 1 to {SENT_BYTES_MAX}")
-    receipt = await page.services.admin.messages.send(topic, body, tag=tag, keys=keys)
+    level = whole(str(form.get("level", "") or "0"), "level", 0, LEVEL_MAX)
+    receipt = await page.services.admin.messages.send(
+        topic, body, tag=tag, keys=keys, properties=properties_of(str(form.get("properties", ""))), delay_level=level
+    )
     if receipt is None:
         return RedirectResponse("/messages", 303)
     return RedirectResponse(link(topic, receipt.message_id, receipt.queue, receipt.offset), 303)
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Properties of a form, one name=value a line. Raises ConfigError."""
+    found = {}
+    for line in text.splitlines():
+        name, equal, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not equal or not name.strip():
+            raise ConfigError(f"property {line!r:.80} must be such as name=value")
+        found[name.strip()] = value.strip()
+    if len(found) > PROPERTIES_MAX:
+        raise ConfigError(f"{len(found)} properties are given; at most {PROPERTIES_MAX} may be")
+    return found

@@ -10,8 +10,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from saturnmq.admin.connection import MASTER_ID, answered, ask_each, failed
+from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.admin.survey import TopicState
+from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.state import View, is_system
 from saturnmq.protocol.bodies import Connection, ProducerInfo
@@ -35,8 +36,8 @@ async def producers(request: Request, page: Page, view: View) -> Response:
             clients = await page.services.admin.clients.producers(group, topic)
         except SaturnError as error:
             problem = error.message
-    masters = [one.address for one in view.survey.brokers if one.number == MASTER_ID]
-    found = await ask_each(masters, page.services.admin.clients.all_producers)
+    masters = [one.address for one in view.survey.brokers if one.number == MASTER_ID and not one.problem]
+    found = await within(masters, page.services.admin.clients.all_producers)
     wanted = query.get("q", "").lower()
     names = {
         (name, one.client_id): one for table in answered(found).values() for name, many in table.items() for one in many
@@ -62,14 +63,14 @@ async def producers(request: Request, page: Page, view: View) -> Response:
 async def name_servers(request: Request, page: Page) -> Response:
     """The NameServers of the console, and checks of the cluster's health."""
     view, admin = await page.services.state.view(), page.services.admin
-    states = await ask_each(admin.connection.name_servers, admin.name_servers.broker_count)
+    states = await within(admin.connection.name_servers, admin.name_servers.broker_count)
     alone = [] if view is None else on_one_broker(view)
     return page.render(
         "name_servers.html",
         states=states,
         error=SaturnError,
         vip_channel=admin.connection.vip_channel,
-        tls=admin.connection.access.tls is not None,
+        tls=admin.connection.tls,
         view=view,
         problem=page.services.state.problem,
         silent=[] if view is None else [one for one in view.survey.brokers if one.problem],
@@ -93,16 +94,16 @@ def on_one_broker(view: View) -> list[TopicState]:
 
 
 async def switch(request: Request, page: Page) -> Response:
-    """Use other NameServers, or another VIP channel setting, from now on. Nothing changes if no new NameServer answers."""
+    """Use other NameServers, VIP channel or TLS from now on. Nothing changes if no new NameServer answers."""
     form = await request.form()
     addresses = str(form.get("addresses", "")).strip()
     if not 0 < len(addresses) <= ADDRESSES_CHARACTERS_MAX:
         raise ConfigError(
             f"the addresses have {len(addresses)} characters, 1 to {ADDRESSES_CHARACTERS_MAX} are allowed"
         )
-    vip_channel = form.get("vip_channel") == "1"
+    vip_channel, tls = form.get("vip_channel") == "1", form.get("tls") == "1"
     services = page.services
-    await services.admin.connection.switch(addresses, vip_channel=vip_channel)
-    await services.preview.connection.switch(addresses, vip_channel=vip_channel)
+    await services.admin.connection.switch(addresses, vip_channel=vip_channel, tls=tls)
+    await services.preview.connection.switch(addresses, vip_channel=vip_channel, tls=tls)
     await services.state.refresh()
     return RedirectResponse("/name-servers", 303)

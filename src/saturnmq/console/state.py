@@ -23,6 +23,12 @@ IDLE_SECONDS: Final = 120.0  # without a page view for so long, no survey is tak
 SURVEY_SECONDS: Final = 30.0
 PAUSE_FACTOR: Final = 4  # a survey that takes long is followed by a pause so many times as long
 FIRST_WAIT_SECONDS: Final = 0.8
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS", "__MONITOR_CONSUMER", "CID_SYS_RMQ_TRANS",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,11 @@ def is_system(topic: TopicState) -> bool:
         or topic.name in topic.configs
         or topic.name in (topic.cluster, f"{topic.cluster}_{REPLY_TOPIC_SUFFIX}")
     )
+
+
+def is_system_group(name: str) -> bool:
+    """Whether every broker makes a group of this name for itself."""
+    return name in SYSTEM_GROUPS
 
 
 def is_internal(topic: str) -> bool:

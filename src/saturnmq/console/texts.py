@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from saturnmq.console.action_texts import ACTION_TEXTS
 from saturnmq.console.alarm_texts import ALARM_TEXTS
 from saturnmq.console.operation_texts import OPERATION_TEXTS
 from saturnmq.console.search_texts import SEARCH_TEXTS
 
 LANGUAGES: Final = {"en": "English", "zh": "中文"}
-TEXTS: Final[dict[str, tuple[str, str]]] = {
+OWN_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "console": ("SaturnMQ console", "SaturnMQ 控制台"),
     "overview": ("Overview", "概览"),
     "brokers": ("Brokers", "节点"),
@@ -38,8 +39,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "disk": ("Disk used", "磁盘使用率"),
     "kept": ("Messages kept", "现存消息"),
     "total": ("Messages ever", "累计消息"),
-    "in_rate": ("In, messages/s", "生产速率(条/秒)"),
-    "out_rate": ("Out, messages/s", "消费速率(条/秒)"),
+    "in_rate": ("In, msg/s", "生产速率(条/秒)"),
+    "out_rate": ("Out, msg/s", "消费速率(条/秒)"),
     "lag": ("Lag", "堆积"),
     "queues": ("Queues", "队列"),
     "queue": ("Queue", "队列"),
@@ -48,7 +49,6 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "consumed": ("Consumed offset", "消费位点"),
     "last_message": ("Last message", "最近消息时间"),
     "permission": ("Permission", "权限"),
-    "read_write": ("Read and write queues", "读写队列数"),
     "clients": ("Clients", "客户端"),
     "client": ("Client", "客户端"),
     "program": ("Language", "开发语言"),
@@ -71,7 +71,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "master": ("master", "主"),
     "slave": ("slave", "从"),
     "history": ("Last 24 hours", "最近 24 小时"),
-    "no_history": ("No history. `saturnmq collect` keeps one.", "没有历史数据。可用 `saturnmq collect` 采集。"),
+    "no_history": ("No history yet: it is collected every minute.", "暂无历史数据:每分钟采集一次。"),
     "runtime": ("Runtime values", "运行时信息"),
     "configuration": ("Configuration", "配置"),
     "key": ("Key", "键"),
@@ -88,7 +88,6 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "time": ("Time", "时间"),
     "action": ("Action", "操作"),
     "result": ("Result", "结果"),
-    "system": ("System topics, too", "包含系统主题"),
     "topic": ("topic", "主题"),
     "group": ("group", "消费组"),
     "broker": ("broker", "节点"),
@@ -112,7 +111,6 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "send": ("Send", "发送"),
     "nothing_found": ("No message was found.", "未找到消息。"),
     "reset": ("Reset offsets", "重置位点"),
-    "reset_time": ("Time (UTC), end or start", "时间(UTC)、end 或 start"),
     "preview": ("Preview", "预览"),
     "new_offset": ("New offset", "新位点"),
     "reset_warning": (
@@ -120,10 +118,9 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "尚未执行任何更改。在线客户端将在 10 秒内从新位点继续消费。",
     ),
     "server": ("Cluster state cannot be read: {reason}", "无法读取集群状态:{reason}"),
-    **OPERATION_TEXTS,
-    **SEARCH_TEXTS,
-    **ALARM_TEXTS,
 }
+PARTS: Final = (OWN_TEXTS, OPERATION_TEXTS, SEARCH_TEXTS, ALARM_TEXTS, ACTION_TEXTS)  # no key is in two of them
+TEXTS: Final = {key: texts for part in PARTS for key, texts in part.items()}
 
 
 def translate(language: str, key: str, **values: object) -> str:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from saturnmq.admin.traces import MessageTrace
+from saturnmq.client.errors import RouteNotFound
 from saturnmq.console.context import Page
 from saturnmq.console.timeline import Bar, time_line
 from saturnmq.protocol.codes import TRACE_TOPIC
@@ -23,7 +24,10 @@ async def show(request: Request, page: Page) -> Response:
     problem = topic_problem(topic)
     if problem:
         raise ConfigError(problem)
-    found = await page.services.admin.traces.find(wanted, topic) if wanted else []
+    try:
+        found = await page.services.admin.traces.find(wanted, topic) if wanted else []
+    except RouteNotFound:
+        found = []  # no client has sent a trace yet
     return page.render(
         "traces.html",
         topic=topic,

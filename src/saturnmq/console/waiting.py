@@ -10,8 +10,9 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from saturnmq.admin.connection import MASTER_ID, answered, ask_each, failed
+from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.admin.waiting import DelayLevel, Undecided
+from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.state import View
 
@@ -26,7 +27,7 @@ async def show(request: Request, page: Page, view: View) -> Response:
     async def both(address: str) -> tuple[Undecided, list[DelayLevel]]:
         return await waiting.transactions(names[address]), await waiting.delays(address, names[address])
 
-    found = await ask_each(asked, both)
+    found = await within(asked, both)
     problems: dict[str, str] = silent | {address: one.message for address, one in failed(found).items()}
     parts = answered(found)
     halves = sorted((half for one, _ in parts.values() for half in one.halves), key=lambda half: half.stored_ms)

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS: Final = 50.0
 THIN_ROUNDS: Final = 60
+END: Final = "commitLogMaxOffset"  # runtime value of a broker
 PROBLEMS_MAX: Final = 10  # lines of log a round
 
 
@@ -92,6 +93,15 @@ def samples_of(survey: Survey) -> list[Sample]:
         for one in survey.brokers
         if not one.problem
     ]
+    ends = {(one.cluster, one.name): one.integer(END) for one in survey.brokers if one.number == 0 and not one.problem}
+    for one in survey.brokers:
+        if one.number and not one.problem and END in one.runtime and (one.cluster, one.name) in ends:
+            behind = max(ends[one.cluster, one.name] - one.integer(END), 0)
+            samples.append(Sample(Series("replica", one.cluster, broker=f"{one.name}:{one.number}"), 0, behind))
+    for cluster in {one.cluster for one in survey.brokers}:
+        parts = [each for group in survey.groups.values() if group.cluster == cluster for each in group.topics.values()]
+        total, lag = sum(part.total for part in parts), sum(part.lag for part in parts)
+        samples.append(Sample(Series("cluster", cluster), total, lag))
     for topic in survey.topics.values():
         samples.append(Sample(Series("topic", topic.cluster, topic=topic.name), topic.total, topic.kept))
     for group in survey.groups.values():

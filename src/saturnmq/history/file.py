@@ -16,6 +16,7 @@ Requirements: EXP-05.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from typing import Final, Literal
 from saturnmq.admin.survey import encodable
 from saturnmq.protocol.errors import ConfigError, StoreError
 
-Kind = Literal["broker", "topic", "group"]
+Kind = Literal["broker", "topic", "group", "cluster", "replica", "alarms"]
 VERSION: Final = 1
 STEP_SECONDS: Final = 60
 # Samples older than the first number of seconds are kept only at multiples of the second.
@@ -51,7 +52,11 @@ CREATE TABLE thinned (level INTEGER PRIMARY KEY, until INTEGER NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is measured. A topic has cluster and topic, a group cluster, topic and group, a broker cluster and its name with id."""
+    """What is measured. A topic has cluster and topic, a group cluster, topic and group, a broker cluster and its name with id.
+
+    A cluster has its consumed messages and its lag; a replica, named as a broker, the bytes it is behind its master; alarms
+    how many hold in the console.
+    """
 
     kind: Kind
     cluster: str
@@ -81,7 +86,7 @@ class Point:
 
 
 class History:
-    """One history file. Methods block; one thread at a time may call them.
+    """One history file. Methods block; several threads may call them.
 
     Example:
         with History(Path("history.db")) as history:
@@ -98,6 +103,7 @@ class History:
         except sqlite3.Error as error:
             raise ConfigError(f"{path} is not a history file of saturnmq: {error}") from error
         self._ids: dict[Series, int] = {}
+        self._lock = threading.Lock()  # one transaction at a time on the connection
 
     def __enter__(self) -> History:
         return self
@@ -121,16 +127,17 @@ class History:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: the history cannot be written: {error}") from error
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-                self._ids.clear()
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path}: the history cannot be written: {error}") from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                    self._ids.clear()
 
     def record(self, at: int, samples: Iterable[Sample]) -> int:
         """Store the samples of one minute; return how many. at: Unix seconds, rounded down to the minute. Raises StoreError.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.versions import version_name as version_name
 
 _DATE: Final = "%Y-%m-%d#%H:%M:%S:%f"
 
@@ -48,25 +49,6 @@ def host_text(host: tuple[str, int]) -> str:
 def cut(text: str, size: int) -> str:
     """The first characters of a text."""
     return text[:size]
-
-
-def _version_names() -> tuple[str, ...]:
-    names = [f"V3_0_0_{name}" for name in ("SNAPSHOT", "ALPHA1", *(f"BETA{n}" for n in range(1, 6)))]
-    names += [f"V3_0_0_BETA{n}{suffix}" for n in range(6, 10) for suffix in ("_SNAPSHOT", "")]
-    names.append("V3_0_0_FINAL")
-    releases = [(3, 0, n) for n in range(1, 16)]
-    releases += [(3, minor, n) for minor in range(1, 10) for n in range(0 if minor < 3 else 1, 10)]
-    releases += [(major, minor, n) for major in (4, 5) for minor in range(10) for n in range(10)]
-    names += [f"V{a}_{b}_{c}{suffix}" for a, b, c in releases for suffix in ("_SNAPSHOT", "")]
-    return (*names, "HIGHER_VERSION")
-
-
-VERSIONS: Final = _version_names()
-
-
-def version_name(ordinal: int) -> str:
-    """The name of a client's or broker's version, such as V4_9_7 for 407."""
-    return VERSIONS[min(max(ordinal, 0), len(VERSIONS) - 1)]
 
 
 def time_of(text: str, letter: str) -> int:

@@ -1,0 +1,95 @@
+"""Asks brokers for a page, which must not wait for one that hangs: all at once, within a deadline for all together.
+
+Requirements: UX-14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from saturnmq.admin.connection import MASTER_ID
+from saturnmq.admin.consumption import consumer_connection, merged_clients
+from saturnmq.admin.listings import group_offsets
+from saturnmq.admin.survey import GroupState
+from saturnmq.console.context import Page
+from saturnmq.console.state import View
+from saturnmq.net.errors import CallTimeout
+from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.tasks import cancel
+
+PAGE_SECONDS: Final = 0.7
+AT_ONCE: Final = 32
+R = TypeVar("R")
+
+
+async def within(
+    names: Iterable[str], ask: Callable[[str], Awaitable[R]], seconds: float = PAGE_SECONDS
+) -> dict[str, R | SaturnError]:
+    """Ask for all names, and wait for all together no longer than `seconds`; the answer or the error by name."""
+    permits = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> R | SaturnError:
+        async with permits:
+            try:
+                return await ask(name)
+            except SaturnError as error:
+                return error
+
+    tasks = {name: asyncio.ensure_future(one(name)) for name in dict.fromkeys(names)}
+    if not tasks:
+        return {}
+    await asyncio.wait(tasks.values(), timeout=seconds)
+    late = CallTimeout(f"no response within {seconds:g} s")
+    found = {name: task.result() if task.done() else late for name, task in tasks.items()}
+    await cancel(*(task for task in tasks.values() if not task.done()))
+    return found
+
+
+def masters_of(view: View, cluster: str, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Addresses of the masters with these broker names that answered the survey, and the problems of the others."""
+    wanted = set(names)
+    masters = [
+        one for one in view.survey.brokers if one.number == MASTER_ID and one.cluster == cluster and one.name in wanted
+    ]
+    return [one.address for one in masters if not one.problem], {
+        one.address: one.problem for one in masters if one.problem
+    }
+
+
+async def progress_of(page: Page, view: View, group: GroupState) -> tuple[ConsumeStats, dict[str, str]]:
+    """Offsets of a group by queue, and the problems of its brokers by address."""
+    addresses, problems = masters_of(view, group.cluster, group.configs)
+    connection = page.services.admin.connection
+    found = await within(addresses, lambda address: group_offsets(connection, address, group.name))
+    merged = ConsumeStats()
+    for address, one in found.items():
+        if isinstance(one, SaturnError):
+            problems[address] = one.message
+        else:
+            merged.offset_table.update(one.offset_table)
+            merged.consume_tps += one.consume_tps
+    return merged, problems
+
+
+async def clients_of(page: Page, view: View, groups: Iterable[GroupState]) -> dict[tuple[str, str], ConsumerConnection]:
+    """Clients and subscriptions of groups that have any, by cluster and name; brokers that do not answer are left out."""
+    places = {
+        f"{number} {address}": (group, address)
+        for number, group in enumerate(groups)
+        for address in masters_of(view, group.cluster, group.configs)[0]
+    }
+    connection = page.services.admin.connection
+
+    async def ask(place: str) -> ConsumerConnection:
+        group, address = places[place]
+        return await consumer_connection(connection, group.name, [address])
+
+    answers: dict[tuple[str, str], list[ConsumerConnection]] = {}
+    for place, one in (await within(places, ask)).items():
+        if not isinstance(one, SaturnError):
+            group = places[place][0]
+            answers.setdefault((group.cluster, group.name), []).append(one)
+    return {key: merged_clients(found) for key, found in answers.items()}

@@ -1,0 +1,189 @@
+"""Pages about consumer groups: list, one group with its queues and clients, one client, and changes of a group.
+
+Requirements: CON-06, UX-14, UX-16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from saturnmq.admin.consumption import queue_order
+from saturnmq.admin.survey import GroupState
+from saturnmq.console.actions import whole
+from saturnmq.console.asking import clients_of, progress_of, within
+from saturnmq.console.context import Page, paged
+from saturnmq.console.pages import levels_of, missing
+from saturnmq.console.state import View, is_system_group
+from saturnmq.history import Series
+from saturnmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageQueue, SubscriptionGroupConfig
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.names import group_problem
+
+QUEUES_SHOWN_MAX: Final = 1000
+GROUP_KINDS: Final = ("normal", "system", "all")
+TOPICS_CHARTED_MAX: Final = 20
+CLIENTS_ASKED_MAX: Final = 20  # for the queues that each has; of larger groups the owners are not shown
+STACK_MAX: Final = 256 * 1024
+NUMBERS: Final = {"retry_queue_nums": 65_536, "retry_max_times": 10_000, "broker_id": 2**31 - 1,
+                  "which_broker_when_consume_slowly": 2**31 - 1}  # fmt: skip
+FLAGS: Final = (
+    "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "notify_consumer_ids_changed_enable",
+)  # fmt: skip
+
+
+async def groups(request: Request, page: Page, view: View) -> Response:
+    """A page of the groups whose name holds the searched text, with their clients."""
+    query = request.query_params
+    wanted, order = query.get("q", "").lower(), query.get("sort", "")
+    kind = query.get("kind", "") if query.get("kind", "") in GROUP_KINDS else "normal"
+    found = [
+        one
+        for one in view.survey.groups.values()
+        if wanted in one.name.lower() and (kind == "all" or (kind == "system") == is_system_group(one.name))
+    ]
+    orders: dict[str, Callable[[GroupState], Any]] = {
+        "lag": lambda one: (-one.lag, one.name),
+        "name": lambda one: (one.name, one.cluster),
+        "rate": lambda one: (-view.out_rates.get((one.cluster, one.name), 0.0), one.name),
+    }
+    order = order if order in orders else "lag"
+    found.sort(key=orders[order])
+    rows = paged(found, query.get("page"))
+    return page.render(
+        "groups.html",
+        rows=rows,
+        clients=await clients_of(page, view, rows.items),
+        view=view,
+        wanted=wanted,
+        order=order,
+        kind=kind,
+        kinds=GROUP_KINDS,
+        clusters=sorted({one.cluster for one in view.survey.brokers}),
+        empty=SubscriptionGroupConfig(""),
+        numbers=NUMBERS,
+        flags=FLAGS,
+        age=page.services.state.age(view),
+    )
+
+
+async def group(request: Request, page: Page, view: View) -> Response:
+    """One group: progress by topic and queue, clients, configuration, history of its lag."""
+    found = _known(request, view)
+    if found is None:
+        return missing(page, "group", request.path_params["name"])
+    key = (found.cluster, found.name)
+    (progress, problems), connected = await asyncio.gather(
+        progress_of(page, view, found), clients_of(page, view, [found])
+    )
+    clients = connected.get(key)
+    queues = sorted(progress.offset_table, key=queue_order)
+    names = sorted(found.topics)[:TOPICS_CHARTED_MAX]
+    series = [(name, Series("group", key[0], topic=name, group=key[1])) for name in names]
+    charts = [(name, await asyncio.to_thread(levels_of, page, one)) for name, one in series]
+    return page.render(
+        "group.html",
+        group=found,
+        queues=[(queue, progress.offset_table[queue]) for queue in queues[:QUEUES_SHOWN_MAX]],
+        queue_count=len(queues),
+        owners=await _owners(page, found.name, clients),
+        clients=clients,
+        problems=problems,
+        charts=[(name, points) for name, points in charts if len(points) > 1],
+        out_rate=view.out_rates.get(key),
+        numbers=NUMBERS,
+        flags=FLAGS,
+        masters={one.name: one.address for one in view.survey.brokers if one.number == 0 and one.cluster == key[0]},
+        age=page.services.state.age(view),
+    )
+
+
+async def client(request: Request, page: Page, view: View) -> Response:
+    """What one client of a group reports of itself; with `stack`, the stacks of its threads."""
+    found, name = _known(request, view), request.path_params["client"]
+    if found is None:
+        return missing(page, "group", request.path_params["name"])
+    stack = request.query_params.get("stack") == "1"
+    info = await page.services.admin.clients.running_info(found.name, name, jstack=stack)
+    return page.render(
+        "group_client.html",
+        group=found,
+        client=name,
+        info=info,
+        stack=(info.jstack or "")[:STACK_MAX] if stack else None,
+        queues=sorted(info.mq_table.items(), key=lambda item: queue_order(item[0]))[:QUEUES_SHOWN_MAX],
+        subscriptions=sorted(info.subscription_set, key=lambda one: one.topic),
+    )
+
+
+async def put(request: Request, page: Page) -> Response:
+    """Create a group on all masters of a cluster, or change its configuration there."""
+    form = await request.form()
+    cluster, name = str(form.get("cluster", "")), str(form.get("name", "")).strip()
+    problem = group_problem(name)
+    if problem:
+        raise ConfigError(problem)
+    config = config_of(name, form)
+    for address in (await page.services.admin.connection.masters(cluster)).values():
+        await page.services.admin.groups.put(address, config)
+    await page.services.state.refresh()
+    return RedirectResponse(_path(cluster, name), 303)
+
+
+def config_of(name: str, form: FormData) -> SubscriptionGroupConfig:
+    """The configuration of a form. Raises ConfigError."""
+    numbers = {field: whole(str(form.get(field, "")), field, 0, most) for field, most in NUMBERS.items()}
+    flags = {field: form.get(field) == "1" for field in FLAGS}
+    return replace(SubscriptionGroupConfig(name), **flags, **numbers)  # type: ignore[arg-type]  # by name
+
+
+async def delete(request: Request, page: Page) -> Response:
+    """Delete a group with its offsets, its retry topic and its dead letters, from the brokers that are chosen.
+
+    The name must be typed once more. NameServers forget the topics once no broker of the cluster has the group.
+    """
+    form = await request.form()
+    cluster, name = str(form.get("cluster", "")), str(form.get("name", ""))
+    if str(form.get("confirm", "")) != name:
+        raise ConfigError(f"the name typed to confirm is not {name}")
+    admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
+    masters = await admin.connection.masters(cluster)
+    unknown = chosen - set(masters)
+    if not chosen or unknown:
+        raise ConfigError(f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
+    for broker in sorted(chosen):
+        await admin.groups.delete(masters[broker], name, remove_offset=True)
+        for topic in admin.groups.topics_of(name):
+            await admin.topics.delete_from_brokers(topic, cluster, only=masters[broker])
+    if chosen == set(masters):
+        for topic in admin.groups.topics_of(name):
+            await admin.topics.delete_from_name_servers(topic, cluster)
+    await page.services.state.refresh()
+    return RedirectResponse("/groups", 303)
+
+
+async def _owners(page: Page, name: str, clients: ConsumerConnection | None) -> dict[MessageQueue, str]:
+    """Client id by queue, as far as the clients say so in time."""
+    if clients is None or len(clients.connection_set) > CLIENTS_ASKED_MAX:
+        return {}
+    ids = [one.client_id for one in clients.connection_set]
+    found = await within(ids, lambda number: page.services.admin.clients.running_info(name, number), 0.5)
+    infos: dict[str, ConsumerRunningInfo] = {
+        number: one for number, one in found.items() if not isinstance(one, SaturnError)
+    }
+    return {queue: number for number, info in infos.items() for queue in info.mq_table}
+
+
+def _known(request: Request, view: View) -> GroupState | None:
+    return view.survey.groups.get((request.path_params["cluster"], request.path_params["name"]))
+
+
+def _path(cluster: str, name: str) -> str:
+    return f"/groups/{quote(cluster, safe='')}/{quote(name, safe='')}"
