@@ -321,6 +321,15 @@ def test_idle_standalone_starts_fast_with_small_footprint(standalone: Start, tmp
     assert on_disk < 64 * 1024**2
 
 
+@pytest.mark.spec("UX-02")
+def test_idle_standalone_uses_less_than_a_hundredth_of_a_core(standalone: Start) -> None:
+    process = psutil.Process(standalone().process.pid)
+    shares = (
+        process.cpu_percent(interval=4) for _ in range(5)
+    )  # percent of a core; the first includes work of the start
+    assert any(share < 1 for share in shares)
+
+
 @pytest.mark.spec("NS-01", "NS-02")
 def test_namesrv_prints_configuration_without_rocketmq_home(cli: Cli, tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"

@@ -41,7 +41,7 @@ async def listed(one: Any, count: int) -> str:
     return page
 
 
-@pytest.mark.spec("CON-11")
+@pytest.mark.spec("CON-11", "OPS-14")
 def test_dead_letters_are_listed_resent_to_the_retry_topic_and_exported(console: Open) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:

@@ -91,7 +91,7 @@ def test_search_finds_by_tag_key_property_json_path_and_text(console: Open) -> N
     run(work)
 
 
-@pytest.mark.spec("CON-09")
+@pytest.mark.spec("CON-09", "OPS-13")
 def test_time_range_bounds_a_search_to_the_millisecond(console: Open) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server:
