@@ -16,6 +16,7 @@ from netpair import pair
 
 from saturnmq.net import Connection, fairness, requests
 from saturnmq.net import connection as connection_module
+from saturnmq.net.budget import ACCEPTED_AT_ONCE
 from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -213,12 +214,18 @@ def test_fairness_connection_is_expensive_by_processor_time_only(monkeypatch: py
     assert not read(used=0.003) and read(used=0.003)
 
 
-async def rounds_of_expensive_requests(
-    clock: list[float], connections: int, rounds: int, *, burst: int = 1
+async def rounds_of_requests(
+    clock: list[float],
+    connections: int,
+    rounds: int,
+    *,
+    seconds: float = 0.003,
+    burst: int = 1,
+    host: str = "127.0.0.1",
 ) -> list[int]:
-    """Requests of 3 ms by many connections, one of each at a time: how many are handled before a probe of 1 ms, by round.
+    """Requests by many connections, one of each at a time: how many are handled before a probe of 1 ms, by round.
 
-    burst: how many probes the fourth round has, in one write.
+    seconds: that each of them takes. burst: how many probes the fourth round has, in one write. host: of the probe's client.
     """
     handled, seen = 0, list[int]()
 
@@ -229,13 +236,13 @@ async def rounds_of_expensive_requests(
             clock[0] += 0.001
         else:
             handled += 1
-            clock[0] += 0.003
+            clock[0] += seconds
         return request.reply()
 
     async with asyncio.timeout(DEADLINE_SECONDS), pair(handle) as p, contextlib.AsyncExitStack() as stack:
         loop = asyncio.get_running_loop()
         busy = [stack.enter_context(socket.create_connection((p.host, p.port))) for _ in range(connections)]
-        honest = stack.enter_context(socket.create_connection((p.host, p.port)))
+        honest = stack.enter_context(socket.create_connection((p.host, p.port), source_address=(host, 0)))
         for one in (*busy, honest):
             one.setblocking(False)
         while len(p.server.connections) <= connections:
@@ -265,5 +272,86 @@ def test_fairness_requests_of_expensive_connections_take_turns(
     """
     monkeypatch.setattr(fairness, "thread_time", lambda: clock[0])
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        counts = runner.run(rounds_of_expensive_requests(clock, 50, 12, burst=burst))
+        counts = runner.run(rounds_of_requests(clock, 50, 12, burst=burst))
     assert max(counts[6:]) <= 5, "after two rounds each connection is known to be expensive"
+
+
+@LOOPS
+@pytest.mark.parametrize(("host", "most"), [("127.0.0.2", 6), ("127.0.0.1", 50)])
+def test_fairness_addresses_share_the_loop_whatever_their_connections(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    host: str,
+    most: int,
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50 connections with one cheap request each were all served before another client: its share was one in 51.
+
+    From another address it waits for DIRECT_SECONDS of theirs and the turns of an iteration; at the same address it is one of 51.
+    """
+    monkeypatch.setattr(fairness, "thread_time", lambda: clock[0])
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        counts = runner.run(rounds_of_requests(clock, 50, 12, seconds=0.001, host=host))
+    assert max(counts) <= most
+    assert host != "127.0.0.1" or max(counts) > 25
+
+
+def test_fairness_turns_alternate_between_networks() -> None:
+    async def work() -> None:
+        queue, order = fairness.FairQueue(), list[str]()
+
+        class One:
+            def __init__(self, network: str) -> None:
+                self.network = network
+
+            def take_turn(self) -> None:
+                order.append(self.network)
+
+        for network in ("a", "a", "a", "a", "b", "c", "b"):
+            queue.wait(One(network))
+        while queue:
+            await asyncio.sleep(0)
+        assert order == ["a", "b", "c", "a", "b", "a", "a"]
+
+    asyncio.run(work())
+
+
+def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:
+    async def work() -> None:
+        queue = fairness.FairQueue()
+        queue.joined("a")
+        assert not queue.shared
+        queue.joined("b")
+        assert queue.shared
+        queue.spend("a", fairness.DIRECT_SECONDS / 2)
+        queue.spend("b", fairness.DIRECT_SECONDS / 2)
+        assert not queue.overdrawn
+        queue.spend("a", fairness.DIRECT_SECONDS / 2)
+        assert queue.overdrawn == {"a"}
+        await asyncio.sleep(0)
+        assert not queue.overdrawn
+        queue.left("b")
+        assert not queue.shared
+
+    asyncio.run(work())
+
+
+@LOOPS
+def test_fairness_client_behind_many_connects_is_accepted_soon(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """uvloop accepted one connection per iteration: behind 480 busy ones, whose requests come first each time, one waited 9 s."""
+    iterations = 0
+
+    async def work() -> None:
+        nonlocal iterations
+        async with asyncio.timeout(DEADLINE_SECONDS), pair() as p, contextlib.AsyncExitStack() as stack:
+            for _ in range(64):
+                stack.enter_context(socket.create_connection((p.host, p.port)))
+            while len(p.server.connections) < 64:
+                iterations += 1
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(work())
+    assert iterations <= 64 / ACCEPTED_AT_ONCE + 4

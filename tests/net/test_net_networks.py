@@ -10,6 +10,7 @@ from netpair import pair, run
 import saturnmq.net.server as server_module
 from saturnmq.net import NetSettings, RemotingServer
 from saturnmq.net.rejections import Rejections
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.server_admin import Administration
@@ -43,6 +44,7 @@ class Opened:
 
     def __init__(self, remote_address: str) -> None:
         self.remote_address, self.local_address = remote_address, ""
+        self.network = network_of(host_of(remote_address))
         self.refused = False
         self.watch = Watched()
 

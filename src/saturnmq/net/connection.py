@@ -30,6 +30,7 @@ from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, Event, State
 from saturnmq.net.tls import TLS_CLIENT_HELLO, TlsStream
+from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from saturnmq.protocol.frames.command import (
@@ -84,6 +85,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: Owner) -> None:
         self.remote_address = ""
+        self.network = ""  # what peers of its address share
         self.local_address = ""
         self.attributes: dict[str, object] = {}
         self.state = State.NEW
@@ -128,6 +130,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.limits.transport = cast("asyncio.Transport", transport)
         self.remote_address = self.calls.peer = _address(transport.get_extra_info("peername"))
+        self.network = network_of(host_of(self.remote_address))
         self.local_address = _address(transport.get_extra_info("sockname"))
         self._change(Event.CONNECTED)
         settings = self._owner.settings
@@ -173,14 +176,19 @@ class Connection(asyncio.Protocol):
             data = self._decrypt(data)
             if not data:
                 return
+        queue = self._owner.fair_queue
         if self.limits.undecoded:
             self._held += data
-        elif (self._expense.expensive or (self._bulk and self._owner.fair_queue)) and self._transport is not None:
+        elif self._transport is not None and (
+            self._expense.expensive or self.network in queue.overdrawn or (self._bulk and queue)
+        ):
             self._hold(data)
         else:
             began = self._expense.begin()
             self._receive(data)
-            self._expense.end(began)
+            used = self._expense.end(began)
+            if queue.shared:
+                queue.spend(self.network, used)
             if received >= BULK_BYTES:
                 self.requests.yield_turn()
         self._bulk = self.limits.yielding

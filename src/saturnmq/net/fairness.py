@@ -8,18 +8,23 @@ therefore waits for one iteration, however many connections flood the server.
 A connection whose requests are expensive, each more than a quantum, always waits for its turn: hundreds of them would otherwise
 have one each handled in the same iteration.
 
+Many connections of one address with cheap requests are bounded together: once the connections of a network (an IPv4 address, an
+IPv6 /64) have used DIRECT_SECONDS in an iteration, its others wait for their turns, which alternate between networks. This applies
+to listeners while clients of several networks are connected; behind one address clients share as connections do.
+
 Runs on the event loop. Requirements: REM-12, LIM-09.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from time import monotonic, thread_time
 from typing import Final, Protocol
 
 QUANTUM_SECONDS: Final = 0.002  # for the requests of one connection
 CHEAP_READS: Final = 16  # until a connection with expensive requests counts as others again
+DIRECT_SECONDS: Final = 0.002  # for the reads of one network in an iteration, before its connections wait for turns
 ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
 BULK_BYTES: Final = (
     65_536  # after a read of this size a connection yields; uvloop reads it up to 32 times in a row otherwise
@@ -48,39 +53,78 @@ class Expense:
         """Start to measure a read; the result is for `end`."""
         return thread_time() if self._suspect else monotonic()
 
-    def end(self, began: float) -> None:
-        """The read is handled."""
+    def end(self, began: float) -> float:
+        """The read is handled; returns how long that took, seconds."""
         if not self._suspect:
-            self._suspect = monotonic() - began > QUANTUM_SECONDS
-            return
-        if thread_time() - began > QUANTUM_SECONDS:
+            used = monotonic() - began
+            self._suspect = used > QUANTUM_SECONDS
+            return used
+        used = thread_time() - began
+        if used > QUANTUM_SECONDS:
             self._cheap_left = CHEAP_READS
         elif self._cheap_left:
             self._cheap_left -= 1
         self._suspect = self._cheap_left > 0
+        return used
 
 
 class Waiting(Protocol):
     """What the queue uses of a connection's requests."""
 
+    @property
+    def network(self) -> str: ...
     def take_turn(self) -> None: ...
 
 
 class FairQueue:
-    """The connections of one endpoint that wait for their turn."""
+    """The connections of one endpoint that wait for their turn.
 
-    __slots__ = ("_loop", "_scheduled", "_waiting")
+    shared: whether peers of several networks are connected, so that networks are bounded. overdrawn: networks that have used
+    DIRECT_SECONDS in this event-loop iteration; their next reads wait for a turn.
+    """
+
+    __slots__ = ("_count", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "shared")
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiting] = deque()
+        self.shared = False
+        self.overdrawn: set[str] = set()
+        self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by network; the next turn is the first one's
+        self._count = 0
         self._scheduled = False
+        self._members: dict[str, int] = {}  # connections by network
+        self._spent: dict[str, float] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
+
+    def joined(self, network: str) -> None:
+        """A peer of this network has connected."""
+        self._members[network] = self._members.get(network, 0) + 1
+        self.shared = len(self._members) > 1
+
+    def left(self, network: str) -> None:
+        """A connection of this network is lost."""
+        count = self._members.pop(network, 0) - 1
+        if count > 0:
+            self._members[network] = count
+        self.shared = len(self._members) > 1
+
+    def spend(self, network: str, seconds: float) -> None:
+        """A read of this network was handled at once and took so long."""
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._next_iteration)
+        used = self._spent[network] = self._spent.get(network, 0.0) + seconds
+        if used >= DIRECT_SECONDS:
+            self.overdrawn.add(network)
+
+    def _next_iteration(self) -> None:
+        self._spent.clear()
+        self.overdrawn.clear()
 
     def wait(self, one: Waiting) -> None:
         """Call `take_turn` in a later event-loop iteration. A connection waits at most once at a time."""
-        self._waiting.append(one)
+        self._waiting.setdefault(one.network, deque()).append(one)
+        self._count += 1
         self._schedule()
 
     def _schedule(self) -> None:
@@ -93,10 +137,19 @@ class FairQueue:
         self._scheduled = False
         until = monotonic() + ITERATION_SECONDS
         try:
-            for _ in range(len(self._waiting)):
-                self._waiting.popleft().take_turn()
+            for _ in range(self._count):
+                self._pop().take_turn()
                 if monotonic() >= until:
                     break
         finally:
-            if self._waiting:
+            if self._count:
                 self._schedule()
+
+    def _pop(self) -> Waiting:
+        """The connection whose turn it is; its network is last then."""
+        network, waiting = self._waiting.popitem(last=False)
+        self._count -= 1
+        one = waiting.popleft()
+        if waiting:
+            self._waiting[network] = waiting
+        return one

@@ -85,6 +85,7 @@ class Output(Protocol):
     """
 
     remote_address: str
+    network: str
     closed: bool
     out: list[bytes]
     out_bytes: int
@@ -210,6 +211,11 @@ class Requests(Generic[C]):
             self._limits.yielding = True
             self._owner.fair_queue.wait(self)
             self._limits.update_reading()
+
+    @property
+    def network(self) -> str:
+        """What peers of the connection's address share."""
+        return self._connection.network
 
     def take_turn(self) -> None:
         """Handle requests held back because this connection used its quantum."""

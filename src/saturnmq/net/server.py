@@ -18,7 +18,7 @@ from saturnmq.net.half_frames import HalfFrames
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
-from saturnmq.protocol.addresses import host_of, is_local, network_of
+from saturnmq.protocol.addresses import host_of, is_local
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
@@ -56,6 +56,7 @@ class RemotingServer(Endpoint):
         self._by_address: dict[str, int] = {}  # connections by network_of(remote IP), loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
         self._server: asyncio.Server | None = None
+        self._more: list[asyncio.Server] = []  # further ones on the same socket
 
     async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
         """Listen and return the bound address; port 0 binds a free port.
@@ -89,9 +90,26 @@ class RemotingServer(Endpoint):
             ):
                 if size > 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)  # inherited by accepted sockets
+        if not paced:
+            await self._accept_more(backlog)
         self._tls.watch()
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
+
+    async def _accept_more(self, backlog: int) -> None:
+        """Accept several connections per iteration: uvloop accepts one for each listening socket.
+
+        While hundreds of busy connections are accepted, an iteration takes long, and a client behind them waits for one each.
+        """
+        assert self._server is not None
+        loop = asyncio.get_running_loop()
+        for sock in self._server.sockets:
+            for _ in range(ACCEPTED_AT_ONCE - 1):
+                self._more.append(await loop.create_server(lambda: Connection(self), sock=sock.dup(), backlog=backlog))
+
+    def _close_more(self) -> None:
+        while self._more:
+            self._more.pop().close()
 
     def opened(self, connection: Connection) -> None:
         """Register a new connection, or close it at once when a connection limit is exceeded."""
@@ -105,9 +123,8 @@ class RemotingServer(Endpoint):
                 "reserved for files (serverDescriptorsReserved)",
             )
             return
-        ip = host_of(connection.remote_address)
-        if not is_local(ip):
-            network = network_of(ip)
+        network = connection.network
+        if not is_local(host_of(connection.remote_address)):
             limit, count = self._per_address_max, self._by_address.get(network, 0)
             if count >= limit:
                 connection.refuse(
@@ -118,6 +135,8 @@ class RemotingServer(Endpoint):
                 return
             self._by_address[network] = count + 1
         super().opened(connection)
+        if connection in self.connections:
+            self.fair_queue.joined(connection.network)
 
     @property
     def _per_address_max(self) -> int:
@@ -136,7 +155,8 @@ class RemotingServer(Endpoint):
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection from the count of its address."""
         if connection in self.connections:
-            network = network_of(host_of(connection.remote_address))
+            network = connection.network
+            self.fair_queue.left(network)
             count = self._by_address.pop(network, 0) - 1
             if count > 0:
                 self._by_address[network] = count
@@ -154,6 +174,7 @@ class RemotingServer(Endpoint):
 
     async def abort(self) -> None:
         """Close the listener, abort all connections and cancel all tasks; requests in flight get no response."""
+        self._close_more()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -161,6 +182,7 @@ class RemotingServer(Endpoint):
 
     async def stop(self) -> None:
         """Close the listener, answer the requests in flight, close all connections."""
+        self._close_more()
         server, self._server = self._server, None
         if server is not None:
             loop = asyncio.get_running_loop()
