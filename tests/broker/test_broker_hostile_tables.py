@@ -17,6 +17,7 @@ from wire import Clock, Wire, run, wire
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
     HeartbeatData,
     LockBatchRequest,
@@ -30,6 +31,7 @@ from saturnmq.protocol.bodies import (
 from saturnmq.protocol.codes import HALF_TOPIC, ResponseCode
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.frames.command import Command
 
 TOPIC = {
     "topic": "A", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
@@ -252,6 +254,68 @@ def test_locks_with_long_or_illegal_names_are_refused() -> None:
                 assert answer.code == 1 and len(answer.remark or "") < 300
             assert w.broker.locks._locks == {}
             assert b"broker-a" in ((await w.call(Code.LOCK_BATCH_MQ, good.encode())).body or b"")
+
+    run(work)
+
+
+@pytest.mark.spec("OR-02")
+def test_stranger_cannot_release_or_renew_the_locks_of_a_live_consumer() -> None:
+    """Its client id, which anyone may list, was enough, from any address."""
+
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send()).code == 0
+            assert (await w.heartbeat("G", "T", client_id="honest")).code == 0
+            own = LockBatchRequest("G", "honest", [MessageQueue("T", "broker-a", 0)]).encode()
+            assert b"broker-a" in ((await w.call(Code.LOCK_BATCH_MQ, own)).body or b"")
+            (connection,) = w.broker.connections
+            remote, connection.remote_address = connection.remote_address, "192.0.2.7:4711"
+            hostile = RemotingClient(settings=NetSettings())
+            try:
+                for code in (Code.UNLOCK_BATCH_MQ, Code.LOCK_BATCH_MQ):
+                    answer = await hostile.invoke(w.server.broker_address, Command(code, body=own), 5000)
+                    assert answer.code == 16 and "from another address" in (answer.remark or "")
+                other = LockBatchRequest("G", "other", [MessageQueue("T", "broker-a", 0)]).encode()
+                answer = await hostile.invoke(w.server.broker_address, Command(Code.LOCK_BATCH_MQ, body=other), 5000)
+                assert b"broker-a" not in (answer.body or b""), "the honest consumer still owns it"
+                assert (await w.call(Code.LOCK_BATCH_MQ, own)).code == 0
+                connection.remote_address = remote  # a second connection of the same host, after the first one is lost
+                assert (
+                    await hostile.invoke(w.server.broker_address, Command(Code.UNLOCK_BATCH_MQ, body=own), 5000)
+                ).code == 0
+            finally:
+                await hostile.close()
+
+    run(work)
+
+
+def test_floods_of_lock_requests_leave_time_to_others() -> None:
+    """1,500 queues for each request, the most that its body allows, over one connection without pause."""
+
+    async def work() -> None:
+        async with wire(fast_failure=False) as w:
+            w.broker.topics.set(TopicConfig("wide", 1500, 1500, 6))
+            assert (await w.send()).code == 0
+            queues = [MessageQueue("wide", "broker-a", n) for n in range(1500)]
+            body = LockBatchRequest("H", "stranger", queues).encode()
+            hostile = RemotingClient(settings=NetSettings())
+            try:
+                with loop_steps() as steps:
+                    code = (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ)
+                    flood = [
+                        asyncio.ensure_future(
+                            hostile.invoke(w.server.broker_address, Command(code[n % 2], body=body), 20_000)
+                        )
+                        for n in range(60)
+                    ]
+                    sent = 0
+                    while not all(one.done() for one in flood):
+                        assert (await w.send()).code == 0
+                        sent += 1
+                    assert {one.result().code for one in flood} == {0}
+                assert sent > 5 and steps.longest < STEP_MAX
+            finally:
+                await hostile.close()
 
     run(work)
 

@@ -175,9 +175,26 @@ def lock_queues(ctx: ClientContext, connection: Connection, request: Command, he
         problem = "a queue has an illegal topic or broker name"
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    _check_owner(ctx, connection, body)
     queues = [queue for queue in body.mq_set if _is_here(ctx, queue)]
     owned = ctx.locks.lock(body.consumer_group, body.client_id, queues, ctx.clock_ms(), connection.remote_address)
     return request.reply(body=LockBatchResponse(owned).encode())
+
+
+def _check_owner(ctx: ClientContext, connection: Connection, body: LockBatchRequest) -> None:
+    """Raise ResponseError for the client id of a live member of the group that has connected from another host.
+
+    Client ids are public (38, 203): a stranger could release the locks of a consumer, and have its queues consumed twice.
+    """
+    group = ctx.clients.consumers.get(body.consumer_group)
+    if group is None or connection in group.members:
+        return
+    hosts = {
+        host_of(member.remote_address) for member, info in group.members.items() if info.client_id == body.client_id
+    }
+    if hosts and host_of(connection.remote_address) not in hosts:
+        text = f"client {body.client_id} of group {body.consumer_group} is connected from another address"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
 
 
 def _is_here(ctx: ClientContext, queue: MessageQueue) -> bool:
@@ -191,6 +208,7 @@ def _is_here(ctx: ClientContext, queue: MessageQueue) -> bool:
 def unlock_queues(ctx: ClientContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve UNLOCK_BATCH_MQ (42)."""
     body = decode_body(LockBatchRequest, request)
+    _check_owner(ctx, connection, body)
     ctx.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return request.reply()
 
