@@ -469,7 +469,7 @@ def test_plain_admin_changes_need_tls_or_a_listed_address(tmp_path: Path) -> Non
     run(work)
 
 
-@pytest.mark.spec("SEC-09", "SEC-10")
+@pytest.mark.spec("SEC-09", "SEC-10", "G12")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_a_captured_admin_request_cannot_be_used_again(tmp_path: Path, version: str) -> None:
     captured: list[Command] = []

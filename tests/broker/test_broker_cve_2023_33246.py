@@ -23,7 +23,7 @@ FORBIDDEN_ATTRIBUTES = {("os", "system"), ("os", "popen"), ("subprocess", "getou
 ALLOWED = {"protocol/headers/fields.py"}
 
 
-@pytest.mark.spec("SEC-02", "SEC-07")
+@pytest.mark.spec("SEC-02", "SEC-07", "G12")
 @pytest.mark.parametrize("end", ["rocketmqHome=-c $@|sh . echo touch {marker};\n", "rocketmqHome={marker}\n"])
 def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
     marker = tmp_path / "executed"

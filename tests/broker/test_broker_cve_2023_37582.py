@@ -14,7 +14,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
 
 
-@pytest.mark.spec("SEC-03")
+@pytest.mark.spec("SEC-03", "G12")
 @pytest.mark.parametrize("key", ["configStorePath", "configStorePathName", "kvConfigPath", "rocketmqHome"])
 def test_published_request_writes_no_file(tmp_path: Path, key: str) -> None:
     target = tmp_path / "written-by-request"

@@ -80,7 +80,7 @@ async def opened_pages(one: Any, server: EmbeddedBroker, message: str) -> dict[s
     return answers
 
 
-@pytest.mark.spec("SEC-13", "SEC-22")
+@pytest.mark.spec("SEC-13", "SEC-22", "G12")
 def test_no_page_shows_a_secret_or_markup_of_others(console: Open, tmp_path: Path) -> None:
     folder = tmp_path / "home" / "conf"
     folder.mkdir(parents=True)
