@@ -408,9 +408,9 @@ def test_configured_role_is_ignored_and_earliest_time_reported(tmp_path: Path) -
     async def work() -> None:
         async with ledger_group(tmp_path, 1, broker_role="SLAVE") as group:
             master = await group.master()
-            await group.send(b"x")
+            await group.send(b"x", topic="BenchmarkTest")  # exists: its creation would be the first entry
             table = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-            assert int(table["earliestMessageTimeStamp"]) == group.stored(master)[0].store_timestamp_ms
+            assert int(table["earliestMessageTimeStamp"]) == group.stored(master, "BenchmarkTest")[0].store_timestamp_ms
             assert (table["dledgerRole"], table["dledgerServing"], table["dledgerCommittedIndex"]) == (
                 "LEADER",
                 "true",

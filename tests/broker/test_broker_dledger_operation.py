@@ -355,7 +355,7 @@ def test_unreadable_sync_failed_marker_keeps_checkpointed_entries(text: bytes, t
             await group.stop("n0")
             folder = tmp_path / "n0" / "dledger-n0"
             (folder / "sync-failed.json").write_bytes(text)
-            (folder / "checkpoint").write_text("committedIndex=1\nendIndex=1\n")
+            (folder / "checkpoint").write_text("committedIndex=2\nendIndex=2\n")  # the topic and two messages
             broker = await group.start("n0")
             assert group.bodies(broker) == [b"1", b"2"] and not list(tmp_path.rglob("sync-failed.json"))
             await send_all(group, [b"4"])

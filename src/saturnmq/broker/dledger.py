@@ -28,6 +28,7 @@ from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.table_changes import TableChanges
 from saturnmq.net import Connection
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
@@ -100,6 +101,7 @@ class DLedger:
         long_polling: LongPolling,
         registrar: Registrar,
         copy: LeaderCopy,
+        changes: TableChanges,
         forwarding: Forwarding,
         *,
         serve: Callable[[Connection, Command], Answer],
@@ -111,6 +113,7 @@ class DLedger:
         self._long_polling = long_polling
         self._registrar = registrar
         self.copy = copy
+        self.changes = changes
         self.forwarding = forwarding
         self._serve = serve
         self._start_services = start_services
@@ -198,6 +201,7 @@ class DLedger:
     # ---- roles
 
     def _role_changed(self) -> None:
+        self.changes.undo()
         member = self.group.member
         if member is not None:
             status = member.status()
@@ -262,15 +266,15 @@ class DLedger:
                 return
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
-        await self.copy.copy_last(self._unresponsive, self._patience_ms)
+        await self.copy.copy_last(self._unresponsive, self._patience_ms, lambda: self._is_leader(term))
         if not self._events.empty():
             return  # a later role change decides; a leader may have stepped down and been elected again in this term
         if not self._is_leader(term) or not self.group.caught_up:
             if self._is_leader(term):
                 self._events.put_nowait((Role.LEADER, term))
             return
-        self.copy.recreate_topics()
         self.group.begin_serving()
+        self.copy.recreate_topics()
         self._start_services()
         self.forwarding.changed()
         self.broker_id = MASTER_ID

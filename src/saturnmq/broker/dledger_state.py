@@ -1,7 +1,7 @@
 """The state of a group's broker that is not in the log, as one member reports it to another over the DLedger port.
 
     u32   length of the head
-          head: JSON with group, member, leads, term, timer, sizes
+          head: JSON with group, member, leads, term, timer, sizes, covered, complete, undecided; the last three were added later
           topics, groups, offsets, delays: bodies of the answers to codes 21, 201, 43 and 45, of the sizes in the head
 
 Any bytes either parse or raise BodyError.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 from saturnmq.protocol.errors import BodyError
@@ -24,7 +25,11 @@ _TABLES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """leads: the member leads in this term and serves. timer: progress of timed messages, as JSON; "" if it is not known."""
+    """leads: the member leads in this term and serves. timer: progress of timed messages, as JSON; "" if it is not known.
+
+    covered: topics and groups have every change before this position of the log; -1: the member does not write changes to the log,
+    as a Java broker and older versions. complete, undecided: see broker/table_changes.py.
+    """
 
     group: str
     member: str
@@ -35,6 +40,9 @@ class GroupState:
     groups: bytes
     offsets: bytes
     delays: bytes
+    covered: int = -1
+    complete: bool = True
+    undecided: bool = False
 
     def encode(self) -> bytes:
         tables = (self.topics, self.groups, self.offsets, self.delays)
@@ -45,6 +53,9 @@ class GroupState:
             "term": self.term,
             "timer": self.timer,
             "sizes": [len(table) for table in tables],
+            "covered": self.covered,
+            "complete": self.complete,
+            "undecided": self.undecided,
         }
         head = json.dumps(fields, separators=(",", ":")).encode()
         return b"".join((_LENGTH.pack(len(head)), head, *tables))
@@ -58,19 +69,20 @@ class GroupState:
             fields = json.loads(body[_LENGTH.size : at])
             texts = [fields["group"], fields["member"], fields["timer"]]
             leads, term, sizes = fields["leads"], fields["term"], fields["sizes"]
-        except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+            covered, complete = fields.get("covered", -1), fields.get("complete", True)
+            undecided = fields.get("undecided", False)
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BodyError(f"the state of a member cannot be read: {error}") from None
         if (
             any(type(text) is not str for text in texts)
             or (type(leads), type(term), type(sizes)) != (bool, int, list)
+            or (type(covered), type(complete), type(undecided)) != (int, bool, bool)
             or len(sizes) != _TABLES
             or any(type(size) is not int or size < 0 for size in sizes)
             or at + sum(sizes) != len(body)
         ):
             raise BodyError("the state of a member has a head that does not describe it")
-        tables = []
-        for size in sizes:
-            tables.append(body[at : at + size])
-            at += size
+        ends = list(accumulate(sizes, initial=at))
+        topics, groups, offsets, delays = (body[begin:end] for begin, end in pairwise(ends))
         group, member, timer = texts
-        return cls(group, member, leads, term, timer, *tables)
+        return cls(group, member, leads, term, timer, topics, groups, offsets, delays, covered, complete, undecided)

@@ -8,6 +8,10 @@ provided that it has the leader's host in dLegerPeers.
 Tables of another group, empty ones, and such from a member that does not lead are refused. Before this member leads, offsets and
 progress are limited to what its own queues hold.
 
+Changes of topics and groups are in the log (table_changes.py). Whole tables are still copied: from leaders that do not write them
+there, and for members that are not complete. A new leader that is complete takes no topics and groups of other members that
+write changes to the log: its log has all that were acknowledged, and a stale table would bring back what was deleted.
+
 Requirements: DL-C07, DL-X18, SEC-18.
 """
 
@@ -26,6 +30,7 @@ from saturnmq.broker.services.timer import PROGRESS_FIELD, encode_progress, pars
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.topics import Topics
+from saturnmq.broker.table_changes import TableChanges
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import (
@@ -53,6 +58,7 @@ REST: Final = 10  # pause after a copy, as a multiple of its duration: large tab
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the final copy before this member leads; the previous leader may be down
 LAST_POLL_SECONDS: Final = 0.01
+INCOMPLETE_SECONDS: Final = 0.1  # pause before a leader without a whole table asks the others again
 
 
 class _NotServing(SaturnError):
@@ -69,6 +75,7 @@ class LeaderCopy:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
+        changes: TableChanges,
         master: MasterServices,
         broker_name: str,
         clock_ms: Callable[[], int],
@@ -79,6 +86,10 @@ class LeaderCopy:
     ) -> None:
         self._group = group
         self._topics, self._groups, self._offsets = topics, groups, offsets
+        self._changes = changes
+        changes.deleted = self._topic_deleted
+        self._unlogged = False  # the last leader that was copied from does not write changes to the log
+        self._answered: set[str] = set()  # members that have answered since this one was elected
         self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._registrar = registrar
@@ -134,13 +145,24 @@ class LeaderCopy:
         leader = member.status().leader_id if member is not None else None
         return leader if leader != self._group.raft.self_id else None
 
-    async def copy_last(self, unresponsive: Callable[[], int], patience_ms: int) -> None:
+    async def copy_last(self, unresponsive: Callable[[], int], patience_ms: int, leads: Callable[[], bool]) -> None:
         """Before this member leads: take over newer state from all other reachable members, limited to the own queues.
 
         The previous leader is among them unless it died; in that case another member may have copied from it later than this one.
         Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most unresponsive() copies are
         outstanding. unresponsive() counts the members that did not answer the last heartbeat.
+
+        A member that is not complete asks until another one that is has answered, or a majority has that is not either, or
+        leads() is false: a group with a live majority never waits for a member that is down.
         """
+        self._answered = {self._group.raft.self_id}
+        await self._copy_others(unresponsive, patience_ms)
+        while not self._changes.complete and leads() and 2 * len(self._answered) <= len(self._group.raft.peers):
+            await asyncio.sleep(INCOMPLETE_SECONDS)
+            await self._copy_others(unresponsive, patience_ms)
+        await self._limit()
+
+    async def _copy_others(self, unresponsive: Callable[[], int], patience_ms: int) -> None:
         clock = asyncio.get_running_loop().time
         patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000
         raft = self._group.raft
@@ -158,7 +180,6 @@ class LeaderCopy:
                 log.info("final copy ended without unresponsive members missing=%s", len(missing))
         finally:
             await cancel(*missing)
-        await self._limit()
 
     # ---- one copy
 
@@ -167,12 +188,15 @@ class LeaderCopy:
         member = self._group.member
         assert member is not None, "the port is open"
         leads, term = self._group.serving and self._group.leads, member.status().term
-        tables = [
-            await self._slices.result(joined(table.pieces())) for table in (self._topics, self._groups, self._offsets)
-        ]
+        changes, covered = self._changes, int(self._group.store.dispatched)
+        complete, undecided = changes.complete, changes.any_undecided
+        pieces = self._topics.pieces(), self._groups.pieces(), self._offsets.pieces()  # of one moment
+        tables = [await self._slices.result(joined(one)) for one in pieces]
         raft, delays = self._group.raft, self._master.delay.encode()
         timer = self._master.timer.published_progress() or ""
-        state = GroupState(raft.group, raft.self_id, leads, term, timer, tables[0], tables[1], tables[2], delays)
+        state = GroupState(
+            raft.group, raft.self_id, leads, term, timer, tables[0], tables[1], tables[2], delays, covered, complete, undecided
+        )  # fmt: skip
         if not self._group.serving:
             self.served.emit(to)
         return state.encode()
@@ -193,6 +217,7 @@ class LeaderCopy:
             return False
         if last:
             return True
+        self._unlogged = state.covered < 0
         if self._leader != source:
             log.info("copying from leader member=%s source=%s", name, source)
         self._leader, self._last_error = source, ""
@@ -206,11 +231,13 @@ class LeaderCopy:
         assert member is not None, "open() comes first"
         body = await member.peers.ask_state(name, timeout_ms, raft.self_id)
         if body is None:
+            self._answered.add(name)
             address = await self._java_address(name, timeout_ms)
             return address, await self._state_of_java(name, address, timeout_ms)
         state = GroupState.decode(body)
         if (state.group, state.member) != (raft.group, name):
             raise RemoteProtocolError(f"state of {state.group}/{state.member} where {raft.group}/{name} is expected")
+        self._answered.add(name)
         now = member.status()
         if not last and not (state.leads and state.term == now.term and now.leader_id == name):
             raise _NotServing(f"member {name} does not serve as leader of term {now.term}")
@@ -240,7 +267,8 @@ class LeaderCopy:
             self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
         )
         bodies = [answer.body or b"" for answer in (topics, groups, offsets, delays)]
-        return GroupState(self._group.raft.group, name, True, -1, delays.ext.get(PROGRESS_FIELD, ""), *bodies)
+        timer = delays.ext.get(PROGRESS_FIELD, "")
+        return GroupState(self._group.raft.group, name, True, -1, timer, bodies[0], bodies[1], bodies[2], bodies[3])
 
     async def _take(self, state: GroupState, known: list[str], *, last: bool, sure: bool) -> None:
         """Take over the tables. Raises SaturnError for tables of another broker, and what cannot be parsed."""
@@ -249,11 +277,29 @@ class LeaderCopy:
         offsets = ConsumerOffsetTable.decode(state.offsets)
         if self._broker_name not in topics.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of member {state.member} are not of broker {self._broker_name}")
-        self._take_topics(topics, known, last=last, sure=sure)
-        if groups.subscription_group_table:
-            self._take_groups(groups, last=last, sure=sure)
+        if self._takes_tables(state, topics, groups, last=last):
+            self._take_topics(topics, known, last=last, sure=sure)
+            if groups.subscription_group_table:
+                self._take_groups(groups, last=last, sure=sure)
+            if not last:
+                self._changes.took(max(state.covered, 0))
         self._offsets.take(offsets.offset_table, forward=last)
         await self._take_progress(state, last=last)
+
+    def _takes_tables(
+        self, state: GroupState, topics: TopicConfigTable, groups: SubscriptionGroupTable, *, last: bool
+    ) -> bool:
+        """Whether to compare topics and groups with this member's; adopts the tables that an incomplete new leader needs."""
+        changes = self._changes
+        if state.covered < 0:
+            return True
+        if not last:
+            return not state.undecided and changes.takes(state.covered)
+        if state.complete and not state.undecided and changes.adopts(state.covered):
+            log.info("topics and groups taken over member=%s", state.member)
+            changes.adopt(topics, groups, state.covered)
+            return False
+        return self._unlogged
 
     async def _limit(self) -> None:
         """Limit offsets and progress to the messages of this member's queues, and to its clock."""
@@ -288,7 +334,8 @@ class LeaderCopy:
     def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
         """Take over the leader's topic table; from a member that may not have led (sure=False), only missing topics."""
         topics = self._topics
-        if sure and _is_other(found.data_version, topics.version, last=last):
+        whole = not last and not self._changes.complete
+        if sure and (whole or _is_other(found.data_version, topics.version, last=last)):
             topics.take(found)
         missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
         if missing:
@@ -298,7 +345,8 @@ class LeaderCopy:
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
         groups = self._groups
-        if sure and _is_other(found.data_version, groups.version, last=last):
+        whole = not last and not self._changes.complete
+        if sure and (whole or _is_other(found.data_version, groups.version, last=last)):
             groups.take(found)
         table = found.subscription_group_table
         missing = {name: config for name, config in table.items() if name not in groups.table} if last else {}
@@ -326,16 +374,22 @@ class LeaderCopy:
         if config is None or queue_id >= config.write_queue_nums:
             self.missing_topics[topic] = max(self.missing_topics.get(topic, 0), queue_id + 1)
 
+    def _topic_deleted(self, topic: str) -> None:
+        """A leader has deleted a topic: its messages so far do not bring it back."""
+        self.missing_topics.pop(topic, None)
+
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Whether clients of the DLedger port may append to this queue: the topic has it, and is not a system topic."""
         config = self._topics.table.get(topic)
         return config is not None and queue_id < config.write_queue_nums and topic not in self._topics.system
 
     def recreate_topics(self) -> None:
-        """Before this member leads: recreate topics that were created after the last copy and appear only in the log.
+        """As this member begins to lead: recreate topics that appear only in the log, since a leader of another kind created them.
 
         Without them their messages could not be consumed.
         """
+        self._unlogged = False
+        self._changes.serving()
         missing_topics, self.missing_topics = self.missing_topics, {}
         self._topics.recreate(missing_topics)
 

@@ -27,9 +27,10 @@ from saturnmq.broker.requests.table import FORWARDED, READER_ONLY, TABLE
 from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.net import ConnectFailed, Connection, Later
+from saturnmq.net import ConnectFailed, Connection
 from saturnmq.net.connection import Owner
 from saturnmq.net.errors import NoPermit
+from saturnmq.net.later import settled
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
@@ -193,7 +194,7 @@ class Forwarding:
         while not connection.closed:
             changed = self._role_changed
             if self._group.settled:
-                return await _settled(connection, request, self._serve(connection, request))
+                return await settled(connection, request, self._serve(connection, request))
             leadership = self._leadership()
             left = until - now()
             if leadership is not None and self.possible:
@@ -214,7 +215,7 @@ class Forwarding:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left if leadership is None else min(left, RETRY_SECONDS)):
                     await changed.wait()
-        return await _settled(connection, request, otherwise(connection, request))
+        return await settled(connection, request, otherwise(connection, request))
 
     async def _ask(self, leadership: tuple[str, int], forwarded: ForwardedRequest) -> bytes | None:
         """The response of the leader as a frame; None if it did not execute the request. Raises _Unknown."""
@@ -339,38 +340,6 @@ def _counting(taken: _InFlight, size: int, answer: Callable[[bytes], None]) -> C
         answer(body)
 
     return answered
-
-
-async def _settled(connection: Connection, request: Command, answer: Answer) -> Command | None:
-    """What is left to answer of what a handler returned, for a coroutine that answers the request."""
-    if answer is None or isinstance(answer, Command):
-        return answer
-    if isinstance(answer, bytes):
-        if not request.is_oneway:
-            connection.send(answer)
-        return None
-    if isinstance(answer, Later):
-        promise = _Promise()
-        answer.bind(promise, request)
-        return await _settled(connection, request, await promise.reply)
-    return await answer
-
-
-class _Promise:
-    """Awaits a Later in the coroutine of its request, which is in flight already and must not be counted again."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[Command | bytes | Coroutine[Any, Any, Command]] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-    def answer_later(
-        self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
-    ) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-        elif isinstance(reply, Coroutine):
-            reply.close()
 
 
 def _unknown(request: Command, leader: str, error: _Unknown) -> Command:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol
 
 from saturnmq.protocol.frames.command import Command
@@ -14,6 +15,12 @@ class _Answers(Protocol):
     def answer_later(
         self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
     ) -> None: ...
+
+
+class _Sends(Protocol):
+    """The part of a connection that sends a frame."""
+
+    def send(self, command: Command | bytes) -> None: ...
 
 
 class Later:
@@ -42,3 +49,37 @@ class Later:
             self._early.append(reply)
         else:
             self._connection.answer_later(self._command, reply, self._began)
+
+
+async def settled(
+    connection: _Sends, request: Command, answer: Command | bytes | Later | Awaitable[Command | None] | None
+) -> Command | None:
+    """What is left to answer of what a handler returned, for a coroutine that answers the request."""
+    if answer is None or isinstance(answer, Command):
+        return answer
+    if isinstance(answer, bytes):
+        if not request.is_oneway:
+            connection.send(answer)
+        return None
+    if isinstance(answer, Later):
+        promise = _Promise()
+        answer.bind(promise, request)
+        return await settled(connection, request, await promise.reply)
+    return await answer
+
+
+class _Promise:
+    """Awaits a Later in the coroutine of its request, which is in flight already and must not be counted again."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Command | bytes | Coroutine[Any, Any, Command]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def answer_later(
+        self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
+    ) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+        elif isinstance(reply, Coroutine):
+            reply.close()

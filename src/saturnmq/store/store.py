@@ -78,6 +78,7 @@ class MessageStore:
     - on_append(topic, queue id, next queue offset, tags code): a message became visible.
     - on_failure(error): called once, when the store stops accepting messages because the disk failed.
     - read_log(offset): the messages of the log from there on, for an index that lags or is rebuilt.
+    - replay_from(dispatched): the position from which recovery must read the log for what depends on it besides queues and index.
     - bit_map(topic, encoded properties): filter bits of a message for the consume queue's extension, if that is on (CQ-14);
       None means no bits. Must be set before `open`.
     """
@@ -97,6 +98,7 @@ class MessageStore:
         self.on_failure: Callable[[SaturnError], None] | None = None
         self.append_watch = AppendWatch(settings.page_cache_busy_ms)
         self.bit_map: Callable[[str, bytes], bytes | None] | None = None
+        self.replay_from: Callable[[PhysicalOffset], PhysicalOffset] = lambda dispatched: dispatched
         self.read_log: ReadLog = lambda offset: messages_from(self.log, offset)
         self.failure: SaturnError | None = None
         self.disk = disk or Disk()
@@ -142,8 +144,7 @@ class MessageStore:
         self._maintenance = Maintenance(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
-        self._refused = 0  # puts rejected because the store is not writable
-        self._failed_puts = 0
+        self._refused = self._failed_puts = 0  # puts rejected because the store is not writable, and those that failed
         self._failure_logged = -_FAILED_PUT_LOG_S  # time.monotonic() of the last log line about a failed put
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)

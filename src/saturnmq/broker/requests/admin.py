@@ -76,7 +76,7 @@ async def update_topic(
         header.topic_sys_flag or 0,
     )
     ctx.topics.set(config)
-    await ctx.topics.writer.saved()
+    await ctx.topics.confirmed(header.topic)
     await ctx.registrar.wait_registered()
     return request.reply()
 
@@ -113,6 +113,9 @@ async def delete_topic(ctx: AdminContext, connection: Connection, request: Comma
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.topics.delete(header.topic)
+    await ctx.topics.decided(header.topic)
+    if ctx.topics.exists(header.topic):
+        return request.reply()  # created again meanwhile, and in use
     ctx.offsets.remove_topic(header.topic)
     await ctx.removals.run(_deleting(ctx, {header.topic}))
     await ctx.topics.writer.saved()
@@ -134,7 +137,7 @@ async def update_group(ctx: AdminContext, connection: Connection, request: Comma
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.groups.set(config)
-    await ctx.groups.writer.saved()
+    await ctx.groups.confirmed(config.group_name)
     return request.reply()
 
 
@@ -148,6 +151,7 @@ async def delete_group(
 ) -> Command:
     """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
     ctx.groups.delete(header.group_name)
+    await ctx.groups.decided(header.group_name)
     ctx.stats.deleted(group=header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)

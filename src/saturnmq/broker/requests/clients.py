@@ -65,7 +65,25 @@ def heartbeat(ctx: ClientContext, connection: Connection, request: Command, head
         ctx.rejections.note("client_id", connection.remote_address, text)
     if not connection.closed:
         ctx.clients.ids.heard(data.client_id, connection)
-    return ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
+    answer = ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
+    names = [consumer.group_name for consumer in data.consumer_data_set]
+    if ctx.groups.journal is None or (isinstance(answer, Command) and not _undecided(ctx, names)):
+        return answer
+    return _after_changes(ctx, answer, names)
+
+
+def _undecided(ctx: ClientContext, groups: list[str]) -> bool:
+    """Whether groups or retry topics that a heartbeat has created are not confirmed by the DLedger group yet."""
+    return any(ctx.groups.undecided(group) or ctx.topics.undecided(RETRY_PREFIX + group) for group in groups)
+
+
+async def _after_changes(ctx: ClientContext, answer: LongAnswer, groups: list[str]) -> Command:
+    """The answer to a heartbeat, once the DLedger group has what the heartbeat has created."""
+    reply = answer if isinstance(answer, Command) else await answer
+    for group in groups:
+        await ctx.groups.decided(group)
+        await ctx.topics.decided(RETRY_PREFIX + group)
+    return reply
 
 
 def _heartbeat_problem(ctx: ClientContext, data: HeartbeatData) -> str | None:

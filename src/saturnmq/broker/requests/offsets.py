@@ -34,7 +34,7 @@ def query(ctx: OffsetContext, connection: Connection, request: Command, header: 
     return request.reply(ResponseCode.QUERY_NOT_FOUND, text)
 
 
-def update(ctx: OffsetContext, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
+def update(ctx: OffsetContext, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> LongAnswer:
     """Serve UPDATE_CONSUMER_OFFSET (15), only for an existing queue, so that no offsets remain of a deleted topic (OF-05).
 
     The group must exist too, or be created within the quota: invented names would use up consumerOffsetsMax for all others.
@@ -45,6 +45,7 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     if header.consumer_group == TRANSACTION_GROUP:  # a restart would skip the half messages before the offset
         text = f"group[{TRANSACTION_GROUP}] is the broker's own, its offsets are not committed by clients"
         raise response_error(ResponseCode.NO_PERMISSION, text)
+    known = header.consumer_group in ctx.groups.table
     if ctx.groups.find(header.consumer_group, connection.remote_address) is None:
         text = f"subscription group not exist, {header.consumer_group}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -58,6 +59,12 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     peer = connection.remote_address
     if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset, peer):
         raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
+    return request.reply() if known else _after_group(ctx, request, header.consumer_group)
+
+
+async def _after_group(ctx: OffsetContext, request: Command, group: str) -> Command:
+    """The answer to a commit that has created its group."""
+    await ctx.groups.decided(group)
     return request.reply()
 
 

@@ -6,9 +6,9 @@ Requirements: BP-01..BP-08, LP-01..LP-04.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
@@ -19,6 +19,7 @@ from saturnmq.broker.state.clients import version_ms
 from saturnmq.broker.state.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
 from saturnmq.net import Connection, Later
+from saturnmq.net.later import settled
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
@@ -58,9 +59,22 @@ _CODES: Final = {
 }
 
 
-def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later | None:
+def pull(
+    ctx: PullContext, connection: Connection, request: Command
+) -> bytes | Later | Coroutine[Any, Any, Command | None] | None:
     """Serve 11. None if the request is parked, Later if too many are: both are answered later."""
+    groups = ctx.groups
+    if groups.journal is not None and request.ext.get("consumerGroup") not in groups.table:
+        return _first_pull(ctx, connection, request)
     return _pull(ctx, connection, request, may_park=True)
+
+
+async def _first_pull(ctx: PullContext, connection: Connection, request: Command) -> Command | None:
+    """Serve the pull of a group that is not known yet: the DLedger group must have what it creates."""
+    name = request.ext.get("consumerGroup", "")
+    if group_problem(name) is None and ctx.groups.find(name, connection.remote_address) is not None:
+        await ctx.groups.decided(name)
+    return await settled(connection, request, _pull(ctx, connection, request, may_park=True))
 
 
 def resume(ctx: PullContext, parked: ParkedPull) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
+from saturnmq.broker.state.journal import Journal
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.names import group_problem
+from saturnmq.replication.dledger.change_entries import Change, Kind
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class Groups:
             name: SubscriptionGroupConfig(name) for name in _SYSTEM_GROUPS
         }
         self.version = DataVersion(clock_ms(), 0)
+        self.journal: Journal | None = None
 
     def load(self) -> None:
         """Load the file over the defaults. Raises CorruptRecord, StoreError."""
@@ -58,11 +62,15 @@ class Groups:
     def find(self, group: str, peer: str = "") -> SubscriptionGroupConfig | None:
         """Settings of a group. An unknown one is created if auto-creation, its name and the quota allow it, else None.
 
-        peer: `ip:port` of the client.
+        peer: `ip:port` of the client. A follower of a DLedger group creates none, but allows what its leader would create.
+
+        Raises ResponseError if the group cannot take the change.
         """
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
+            if self.journal is not None and not self.journal.leads:
+                return SubscriptionGroupConfig(group)
             if self._quota is not None and self._quota.add(self._present(), group, peer) is not None:
                 return None
             config = SubscriptionGroupConfig(group)
@@ -73,10 +81,50 @@ class Groups:
         """Number of groups that count towards subscriptionGroupsMax: all but those that every broker has."""
         return len(self.table) - sum(name in self.table for name in _SYSTEM_GROUPS)
 
+    def undecided(self, group: str) -> bool:
+        """Whether the DLedger group has not confirmed the last change of a subscription group."""
+        return self.journal is not None and self.journal.undecided(Kind.GROUP, group)
+
+    async def decided(self, group: str) -> None:
+        """Wait until the DLedger group has committed the last change of a group. Raises ResponseError if it does not confirm it."""
+        if self.journal is not None:
+            await self.journal.decided(Kind.GROUP, group)
+
+    async def confirmed(self, group: str) -> None:
+        """Wait until the last change of a group is committed and durable here. Raises StoreError, ResponseError."""
+        await self.decided(group)
+        await self.writer.saved()
+
+    def _record(self, group: str, config: SubscriptionGroupConfig | None) -> DataVersion:
+        """Record a change in the journal; returns the version after it."""
+        before, version = self.version, self.version.next(self._clock_ms())
+        if self.journal is not None:
+            old = self.table.get(group)
+            change = Change(Kind.GROUP, group, config, before, version)
+            self.journal.record(change, lambda: self._put(group, old, before))
+        return version
+
+    def apply(
+        self, group: str, config: SubscriptionGroupConfig | None, before: DataVersion, after: DataVersion
+    ) -> None:
+        """Make a change of the DLedger group's leader; None: delete the group. See `Topics.apply` for the versions."""
+        self._put(group, config, after if self.version == before else self.version)
+
+    def _put(self, group: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
+        self.table.pop(group, None)
+        if config is not None:
+            self.table[group] = config
+        self.version = version
+        self.writer.changed()
+
     def set(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a group; `writer.saved` waits until it is durable."""
+        """Create or change a group; `confirmed` waits until it is durable.
+
+        Raises ResponseError if the DLedger group cannot take the change.
+        """
+        version = self._record(config.group_name, config)
         self.table[config.group_name] = config
-        self.version = self.version.next(self._clock_ms())
+        self.version = version
         self.writer.changed()
         log.info("subscription group set group=%s", config.group_name)
 
@@ -85,8 +133,14 @@ class Groups:
         config = self.table.get(group)
         if config is None or not config.consume_enable:
             return False
-        self.table[group] = dataclasses.replace(config, consume_enable=False)
-        self.version = self.version.next(self._clock_ms())
+        disabled = dataclasses.replace(config, consume_enable=False)
+        try:
+            version = self._record(group, disabled)
+        except ResponseError as error:
+            log.warning("subscription group not disabled group=%s error=%s", group, error)
+            return False
+        self.table[group] = disabled
+        self.version = version
         return True
 
     def take(self, found: SubscriptionGroupTable) -> None:
@@ -97,10 +151,12 @@ class Groups:
         self.writer.changed()
 
     def delete(self, group: str) -> bool:
-        """Delete a group; returns whether it existed."""
-        if self.table.pop(group, None) is None:
+        """Delete a group; returns whether it existed. Raises ResponseError if the DLedger group cannot take the change."""
+        if group not in self.table:
             return False
-        self.version = self.version.next(self._clock_ms())
+        version = self._record(group, None)
+        del self.table[group]
+        self.version = version
         self.writer.changed()
         return True
 

@@ -1,6 +1,7 @@
 """Topic table of a broker: system topics and those created by a first send or an administrator; kept in topics.json.
 
-`set`, `take` and `delete` change the table at once and schedule the write; `writer.saved` waits until it is durable.
+`set`, `take` and `delete` change the table at once and schedule the write; `confirmed` waits until a change is durable, and in a
+DLedger group until the group has committed it.
 
 Requirements: SND-06, NS-34, NS-35, CF-05.
 """
@@ -14,6 +15,7 @@ from typing import Final
 from saturnmq.broker.events import Event
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.creation_quota import CreationQuota
+from saturnmq.broker.state.journal import Journal
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol import codes
@@ -21,6 +23,7 @@ from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import Perm, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.names import LEGAL_NAME, topic_problem
+from saturnmq.replication.dledger.change_entries import Change, Kind
 from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class Topics:
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
         self.changed: Event[list[TopicConfig]] = Event()
+        self.journal: Journal | None = None
         self._add_system_topics()
 
     def load(self) -> None:
@@ -150,13 +154,31 @@ class Topics:
         """Names of all topics, including system topics."""
         return list(self.table)
 
+    def undecided(self, topic: str) -> bool:
+        """Whether the group has not confirmed the last change of a topic."""
+        return self.journal is not None and self.journal.undecided(Kind.TOPIC, topic)
+
+    async def decided(self, topic: str) -> None:
+        """Wait until the group has committed the last change of a topic. Raises ResponseError if it does not confirm that."""
+        if self.journal is not None:
+            await self.journal.decided(Kind.TOPIC, topic)
+
+    async def confirmed(self, topic: str) -> None:
+        """Wait until the last change of a topic is committed and durable here. Raises StoreError, ResponseError."""
+        await self.decided(topic)
+        await self.writer.saved()
+
     def set(self, config: TopicConfig) -> None:
-        """Create or change a topic; `writer.saved` waits until it is durable."""
+        """Create or change a topic; `confirmed` waits until it is durable.
+
+        Raises ResponseError if the group cannot take the change.
+        """
+        version = self._record(config.topic_name, config)
         if not self.writer.dirty:
             self._created_by.clear()
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
-        self.version = self.version.next(self._clock_ms())
+        self.version = version
         if before is None:
             self._created_by[config.topic_name] = self.writer.changes + 1
         self.writer.changed()
@@ -175,12 +197,41 @@ class Topics:
         if changed:
             self.changed.emit(changed)
 
+    def _record(self, topic: str, config: TopicConfig | None) -> DataVersion:
+        """Record a change in the journal; returns the version after it. System topics are each broker's own."""
+        before, version = self.version, self.version.next(self._clock_ms())
+        if self.journal is not None and topic not in self.system:
+            old = self.table.get(topic)
+            change = Change(Kind.TOPIC, topic, config, before, version)
+            self.journal.record(change, lambda: self._put(topic, old, before))
+        return version
+
+    def apply(self, topic: str, config: TopicConfig | None, before: DataVersion, after: DataVersion) -> None:
+        """Make a change of the group's leader; None: delete the topic.
+
+        The table gets the leader's version only if it had the same one before: otherwise it is compared with the leader's.
+        """
+        legal = self._legal(TopicConfigTable({} if config is None else {topic: config}, after))
+        if topic in self.system or (config is not None and topic not in legal):
+            return
+        self._put(topic, config, after if self.version == before else self.version)
+
+    def _put(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
+        known = self.table.pop(topic, None)
+        if config is not None:
+            self.table[topic] = config
+        self.version = version
+        self.writer.changed()
+        if known != config:
+            self.changed.emit([one for one in (config or known,) if one is not None])
+
     def delete(self, topic: str) -> bool:
-        """Delete a topic; returns whether it existed."""
-        config = self.table.pop(topic, None)
-        if config is None:
+        """Delete a topic; returns whether it existed. Raises ResponseError if the group cannot take the change."""
+        if topic not in self.table:
             return False
-        self.version = self.version.next(self._clock_ms())
+        version = self._record(topic, None)
+        config = self.table.pop(topic)
+        self.version = version
         self.writer.changed()
         self.changed.emit([config])
         return True
@@ -220,7 +271,7 @@ class Topics:
     def ensure(self, topic: str, queues: int) -> TopicConfig:
         """Return the topic, created with this many queues and read-write permission if it does not exist.
 
-        Raises ResponseError for an invalid name.
+        Raises ResponseError for an invalid name, and if the group cannot take the change.
         """
         config = self.table.get(topic)
         if config is None:
@@ -228,15 +279,21 @@ class Topics:
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
             config = TopicConfig(topic, queues, queues, int(Perm.READ | Perm.WRITE))
-            self.set(config)
+            if self._decides:
+                self.set(config)
         return config
+
+    @property
+    def _decides(self) -> bool:
+        """Whether clients may create topics here: a group's follower gets them from its leader."""
+        return self.journal is None or self.journal.leads
 
     def ensure_for_group(self, topic: str, queues: int, peer: str = "") -> TopicConfig:
         """As `ensure`, for a group's retry or dead-letter topic. Raises ResponseError also if the quota is used up (LIM-13).
 
         peer: `ip:port` of the client.
         """
-        if topic not in self.table:
+        if topic not in self.table and self._decides:
             problem = topic_problem(topic) or self._by_groups.add(self._present(), topic, peer)
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)

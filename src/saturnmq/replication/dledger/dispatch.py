@@ -27,6 +27,7 @@ from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 from saturnmq.raft.ledger.bodies import Body, body_at, entries_in
+from saturnmq.replication.dledger.change_entries import is_change
 from saturnmq.replication.dledger.entry_check import Quarantine, read_entry_message
 from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.replication.records import STORE_MS_MAX, check_place, queue_for
@@ -79,6 +80,10 @@ class GroupDispatch:
         self.log = log
         self.store = store
         self.on_foreign: Callable[[str, int], None] | None = None
+        self.on_change: Callable[[Message], None] | None = None
+        self.early: list[Message] = []
+        self.unsaved: deque[int] = deque()
+        self.gap = False
         self.quarantine = Quarantine()
         self._scheduled = False
         self._ledger_begin = -1
@@ -118,6 +123,8 @@ class GroupDispatch:
                 end, queue, message, code = pending.popleft()
                 store.dispatch(queue, message, code)
                 store.dispatched = end
+                if queue is None:
+                    self.note_change(message)
                 continue
             found = body_at(ledger, store.dispatched, commit_log.committed_pos) if ledger is not None else None
             if found is None:
@@ -142,8 +149,29 @@ class GroupDispatch:
             return
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
         store.dispatch(queue, message, code)
-        if queue is not None and self.on_foreign is not None:
+        if queue is None:
+            self.note_change(message)
+        elif self.on_foreign is not None:
             self.on_foreign(message.topic, message.queue_id)
+
+    def note_change(self, message: Message) -> None:
+        """Report a dispatched message that is in no queue, if it is a change of topics or groups."""
+        if not is_change(message):
+            return
+        self.unsaved.append(message.physical_offset - ENTRY_HEADER_BYTES)
+        if self.on_change is None:
+            self.early.append(message)
+        else:
+            self.on_change(message)
+
+    def saved(self, end: int) -> None:
+        """The changes before this position are durable: recovery need not read them again."""
+        while self.unsaved and self.unsaved[0] < end:
+            self.unsaved.popleft()
+
+    def replay_from(self, dispatched: PhysicalOffset) -> PhysicalOffset:
+        """The position from which recovery must read the log if everything else before `dispatched` is durable."""
+        return PhysicalOffset(min(dispatched, self.unsaved[0])) if self.unsaved else dispatched
 
     def _begin_moved(self, begin_pos: int) -> None:
         """Handle a new begin of the ledger: retention deleted files, or the leader replaced the whole log of a lagging member.
@@ -160,6 +188,7 @@ class GroupDispatch:
         store = self.store
         if store.dispatched >= begin_pos:
             return
+        self.gap = True
         log.warning("queues and index rebuilt ledger_begin=%s dispatched=%s", begin_pos, store.dispatched)
         store.queues.clear()
         if store.index is not None:

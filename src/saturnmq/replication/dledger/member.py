@@ -77,6 +77,7 @@ class GroupMember(Listener):
             self._settings, log=self.log, recover=self._recover, clock_ms=clock_ms, disk=self._disk
         )
         self.dispatch = GroupDispatch(self.log, self.store)
+        self.store.replay_from = self.dispatch.replay_from
         self.log.listen(self.dispatch.confirmed, self.store.stop_writing)
         self.log.on_old_log_deleted = self.retention_changed
 

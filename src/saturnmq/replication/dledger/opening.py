@@ -125,6 +125,7 @@ def _recover(
     problems = store.queues.load(linear=note is None and not clean, use_list=True)
     index_from = opening.load_index(store, clean=clean)
     dispatch_from = start
+    dispatch.gap = note is not None and note.dispatched < start
     if note is not None:
         dispatch_from = min(note.dispatched, note.indexed)
     elif clean:  # written by another implementation and shut down cleanly: trust the extent of its queues
@@ -179,6 +180,8 @@ def _dispatch(
         if index is not None:
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
             begin = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
+    dispatch.early.clear()
+    dispatch.unsaved.clear()
     reported = 0
     check_crc = store.settings.check_crc_on_recover
     for written, (message, found) in enumerate(_messages(raft_log, begin, dispatch.quarantine, check_crc=check_crc), 1):
@@ -199,6 +202,8 @@ def _dispatch(
             continue
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
         store.dispatch(queue, message, code)
+        if queue is None and found is not None:
+            dispatch.note_change(message)
         if written % _UNITS_KEPT == 0:
             todo = store.queues.round(1)
             todo.write(store.disk, store.queues.list_file)

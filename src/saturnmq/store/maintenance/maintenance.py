@@ -61,6 +61,7 @@ class MaintainedStore(Protocol):
     refusal: str
     dispatched: PhysicalOffset
     last_store_ms: int
+    replay_from: Callable[[PhysicalOffset], PhysicalOffset]
 
     def commit(self) -> None: ...
 
@@ -307,7 +308,15 @@ class Maintenance:
         verify = self._boundaries[0] if self._boundaries else synced
         index = store.index.synced if store.index is not None else None
         place = index or Synced(0, 0, 0, dispatched)
-        return Note(synced, dispatched, place.offset, place.file, place.entries, min(verify, synced), place.end_ms)
+        return Note(
+            synced,
+            store.replay_from(dispatched),
+            place.offset,
+            place.file,
+            place.entries,
+            min(verify, synced),
+            place.end_ms,
+        )
 
     def begin_at(self, boundaries: Sequence[PhysicalOffset]) -> None:
         """Start from an opened store; records begin at these offsets."""
