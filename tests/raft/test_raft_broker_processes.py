@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from ports import free_ports
 from saturnmq import Client, SendStatus
 from saturnmq.net import NetSettings, RemotingClient
-from saturnmq.protocol.bodies import KVTable, TopicRouteData
+from saturnmq.protocol.bodies import KVTable, SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -279,3 +280,57 @@ async def master_at(name_servers: str) -> str:
                 await asyncio.sleep(0.05)  # poll
     finally:
         await net.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.spec("DL-X18")
+def test_topic_and_group_survive_a_leader_killed_right_after(tmp_path: Path) -> None:
+    """`updateTopic` and `updateSubGroup` of the command line; then, within the second of a copy, kill -9 of the leader."""
+
+    async def run() -> None:
+        group = Processes(tmp_path)
+        await group.start_namesrv()
+        await asyncio.gather(*(group.start(name) for name in group.names))
+        net = RemotingClient(settings=NetSettings())
+
+        async def leader() -> str:
+            async with asyncio.timeout(30):
+                while True:
+                    for name in list(group.running.keys() & set(group.names)):
+                        with contextlib.suppress(SaturnError):
+                            command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+                            answer = await net.invoke(group.facts[name]["broker"], command, 2000)
+                            if KVTable.decode(answer.body).table["dledgerServing"] == "true":
+                                return name
+                    await asyncio.sleep(0.02)  # poll
+
+        async def admin(*words: str) -> None:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "saturnmq.cli", "admin", *words, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            out, _ = await process.communicate()
+            assert process.returncode == 0, out.decode()
+
+        try:
+            for number in range(3):
+                before = await leader()
+                at = group.facts[before]["broker"]
+                await admin("updateTopic", "-b", at, "-t", f"empty-{number}", "-r", "5", "-w", "5")
+                await admin("updateSubGroup", "-b", at, "-g", f"group-{number}", "-r", "7")
+                await group.end(before, signal.SIGKILL)
+                after = group.facts[await leader()]["broker"]
+                for known in range(number + 1):
+                    ext = {"topic": f"empty-{known}"}
+                    topic = await net.invoke(after, Command(RequestCode.GET_TOPIC_CONFIG, ext=ext), 5000)
+                    assert TopicConfig.decode(topic.body or b"{}").write_queue_nums == 5, topic
+                    ext = {"group": f"group-{known}"}
+                    found = await net.invoke(after, Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext=ext), 5000)
+                    assert SubscriptionGroupConfig.decode(found.body or b"{}").retry_max_times == 7, found
+                await group.start(before)
+        finally:
+            await net.close()
+            for name in list(group.running):
+                await group.end(name, signal.SIGKILL)
+
+    asyncio.run(run())

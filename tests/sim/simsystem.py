@@ -28,6 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the harness, when this runs as a program
 
+import tablechanges
+
 from harness.history.check import check
 from harness.history.operations import FAIL, OK, UNKNOWN, History, result_of
 from harness.javapeer.peer import OriginalLog, OriginalPeer
@@ -138,6 +140,7 @@ class System:
         self.ends: dict[str, str] = {}
         self.masters: list[int] = []
         self.acked: dict[str, int] = {}
+        self.wrong: list[str] = []  # what tables of topics and groups showed and must not
         rng = self.rng
         self.members = [Member(f"n{at}", at, folder) for at in range(rng.choice((3, 3, 3, 5)))]
         self.servers = [Process(f"s{at}", f"10.0.0.{at + 1}") for at in range(rng.choice((1, 2)))]
@@ -155,6 +158,7 @@ class System:
         self.heartbeat_ms = rng.choice((300, 500))
         self.auto = seed % 3 == 1 and all(one.original is None for one in self.members)  # members choose their timers
         self.seen["batch push"] += self.batch_push and not self.plain
+        self.changes = tablechanges.TableLoad(seed, self.seen, pause)
 
     @property
     def now(self) -> float:
@@ -607,6 +611,9 @@ class System:
             leader = self.leader
             if leader is None or leader.broker is None:
                 continue
+            if not self.plain and leader.broker.dledger.group.settled:
+                wrong = self.changes.problems(leader.broker)
+                self.wrong = self.wrong or [f"{leader.name} at {self.loop.now - 1000:.1f} s: {text}" for text in wrong]
             now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.log.member.node.term
             if now != known:
                 self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
@@ -628,7 +635,13 @@ class System:
             (one, self.topics()),
             (three, self.routes()),
             (three, self.positions()),
+            (two, self.changes.run(self.leading_broker, lambda: self.loading)),
         ]
+
+    def leading_broker(self) -> tuple[str, Broker] | None:
+        """Address of the leader's broker, and the broker."""
+        leader = self.leader
+        return None if leader is None or leader.broker is None else (f"{leader.host}:10911", leader.broker)
 
     async def run(self) -> None:
         for server in self.servers:
@@ -695,6 +708,13 @@ class System:
         assert report.valid, "\n".join(map(str, report.problems))
         assert max(self.masters, default=2) <= 1, "a route names two masters, or none was read"
         assert self.seen["send ok"] > 10, "hardly anything was sent"
+        wrong = self.wrong + [
+            f"{one.name} at the end: {text}"
+            for one in self.members
+            if one.broker is not None
+            for text in self.changes.problems(one.broker)
+        ]
+        assert not wrong, f"acknowledged changes of topics and groups are not there: {wrong[:5]}"
         if self.plain:
             self.seen["plain"] += 1
             return
@@ -813,7 +833,7 @@ def plant(defect: str) -> None:
             return await ask(*arguments)
 
         Forwarding._ask = ask_twice
-    else:
+    elif not tablechanges.plant(defect):
         raise SystemExit(f"no defect is called {defect!r}")
 
 

@@ -69,7 +69,6 @@ from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
-from saturnmq.broker.table_changes import TableChanges
 from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.connection import Handler
@@ -306,15 +305,11 @@ class Broker:
                               self.filters)  # fmt: skip
 
     def _make_dledger(self, group: GroupMember, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
-        file = self._state_file("groupTables.json")
-        changes = TableChanges(group, self.topics, self.groups, self.offsets, file, self._clock_ms)
-        copy = LeaderCopy(
-            group, self.registrar, self.topics, self.groups, self.offsets, changes, self.master, self.settings.broker_name,
-            self._clock_ms, self._net, self._state_file("delayOffset.json"), self._state_file("timer.json"), tls,
-        )  # fmt: skip
-        forwarding = Forwarding(group, self.settings, self.rejections, self.handle, lambda: self._server)
+        copy = LeaderCopy(group, self.registrar, self.topics, self.groups, self.offsets, self.master, self.settings.broker_name,
+                          self._clock_ms, self._net, self._state_file, tls)  # fmt: skip
         return DLedger(
-            group, runtime, self.long_polling, self.registrar, copy, changes, forwarding,
+            group, runtime, self.long_polling, self.registrar, copy,
+            Forwarding(group, self.settings, self.rejections, self.handle, lambda: self._server),
             serve=self.handle, start_services=self._lead, stop_services=self._follow,
         )  # fmt: skip
 
@@ -404,11 +399,8 @@ class Broker:
         self.filters.load()  # before the store opens: its recovery computes filter bit maps
         self.store.open()
         try:
-            had_topics = bool(self._state_file("topics.json").candidates())
             for part in (self.topics, self.groups, self.offsets):
                 part.load()
-            if self.dledger is not None:
-                self.dledger.changes.start(had_topics=had_topics)
             self.master.delay.load()
             self.master.timer.load()
             if self.dledger is None:
@@ -506,8 +498,6 @@ class Broker:
                 self.offsets.save(),
                 self.filters.saved(),
             )
-            if self.dledger is not None:
-                await self.dledger.changes.stop()
         finally:
             await self.store.stop()
 

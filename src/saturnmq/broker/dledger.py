@@ -28,7 +28,6 @@ from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
-from saturnmq.broker.table_changes import TableChanges
 from saturnmq.net import Connection
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
@@ -101,7 +100,6 @@ class DLedger:
         long_polling: LongPolling,
         registrar: Registrar,
         copy: LeaderCopy,
-        changes: TableChanges,
         forwarding: Forwarding,
         *,
         serve: Callable[[Connection, Command], Answer],
@@ -113,7 +111,7 @@ class DLedger:
         self._long_polling = long_polling
         self._registrar = registrar
         self.copy = copy
-        self.changes = changes
+        self.changes = copy.changes
         self.forwarding = forwarding
         self._serve = serve
         self._start_services = start_services
@@ -139,6 +137,7 @@ class DLedger:
 
     async def start(self) -> None:
         """Join the group; services and registration start with the first role (DL-B14, DL-X19). Raises StartError."""
+        self.changes.start()
         self._set_outdated(True)
         assert self.group.member is not None, "the store is open"
         self.group.member.peers.serve_state = self.copy.report
@@ -155,6 +154,7 @@ class DLedger:
         self.group.on_role = None
         await self.forwarding.close()
         await self.copy.close()
+        await self.changes.stop()
 
     async def _transfer_leadership(self) -> None:
         """Transfer leadership on an orderly stop, so that a follower leads at once and not after its election timeout.

@@ -75,27 +75,25 @@ class LeaderCopy:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
-        changes: TableChanges,
         master: MasterServices,
         broker_name: str,
         clock_ms: Callable[[], int],
         net: NetSettings,
-        delay_file: StateFile,
-        timer_file: StateFile,
+        state_file: Callable[[str], StateFile],
         tls: TlsSettings | None,
     ) -> None:
         self._group = group
         self._topics, self._groups, self._offsets = topics, groups, offsets
-        self._changes = changes
-        changes.deleted = self._topic_deleted
+        self.changes = TableChanges(group, topics, groups, offsets, state_file("groupTables.json"), clock_ms)
+        self.changes.deleted = self._topic_deleted
         self._unlogged = False  # the last leader that was copied from does not write changes to the log
         self._answered: set[str] = set()  # members that have answered since this one was elected
         self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._registrar = registrar
         self._client = RemotingClient(settings=net, tls=tls)
-        self._delay_file = delay_file
-        self._timer_file = timer_file
+        self._delay_file = state_file("delayOffset.json")
+        self._timer_file = state_file("timer.json")
         self._master = master
         self._slices = Slices()
         self._task: asyncio.Task[None] | None = None
@@ -157,7 +155,7 @@ class LeaderCopy:
         """
         self._answered = {self._group.raft.self_id}
         await self._copy_others(unresponsive, patience_ms)
-        while not self._changes.complete and leads() and 2 * len(self._answered) <= len(self._group.raft.peers):
+        while not self.changes.complete and leads() and 2 * len(self._answered) <= len(self._group.raft.peers):
             await asyncio.sleep(INCOMPLETE_SECONDS)
             await self._copy_others(unresponsive, patience_ms)
         await self._limit()
@@ -188,7 +186,7 @@ class LeaderCopy:
         member = self._group.member
         assert member is not None, "the port is open"
         leads, term = self._group.serving and self._group.leads, member.status().term
-        changes, covered = self._changes, int(self._group.store.dispatched)
+        changes, covered = self.changes, int(self._group.store.dispatched)
         complete, undecided = changes.complete, changes.any_undecided
         pieces = self._topics.pieces(), self._groups.pieces(), self._offsets.pieces()  # of one moment
         tables = [await self._slices.result(joined(one)) for one in pieces]
@@ -282,7 +280,7 @@ class LeaderCopy:
             if groups.subscription_group_table:
                 self._take_groups(groups, last=last, sure=sure)
             if not last:
-                self._changes.took(max(state.covered, 0))
+                self.changes.took(max(state.covered, 0))
         self._offsets.take(offsets.offset_table, forward=last)
         await self._take_progress(state, last=last)
 
@@ -290,7 +288,7 @@ class LeaderCopy:
         self, state: GroupState, topics: TopicConfigTable, groups: SubscriptionGroupTable, *, last: bool
     ) -> bool:
         """Whether to compare topics and groups with this member's; adopts the tables that an incomplete new leader needs."""
-        changes = self._changes
+        changes = self.changes
         if state.covered < 0:
             return True
         if not last:
@@ -334,7 +332,7 @@ class LeaderCopy:
     def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
         """Take over the leader's topic table; from a member that may not have led (sure=False), only missing topics."""
         topics = self._topics
-        whole = not last and not self._changes.complete
+        whole = not last and not self.changes.complete
         if sure and (whole or _is_other(found.data_version, topics.version, last=last)):
             topics.take(found)
         missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
@@ -345,7 +343,7 @@ class LeaderCopy:
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
         groups = self._groups
-        whole = not last and not self._changes.complete
+        whole = not last and not self.changes.complete
         if sure and (whole or _is_other(found.data_version, groups.version, last=last)):
             groups.take(found)
         table = found.subscription_group_table
@@ -389,7 +387,7 @@ class LeaderCopy:
         Without them their messages could not be consumed.
         """
         self._unlogged = False
-        self._changes.serving()
+        self.changes.serving()
         missing_topics, self.missing_topics = self.missing_topics, {}
         self._topics.recreate(missing_topics)
 

@@ -15,6 +15,7 @@ Requirements: DL-X18, DL-C07. Decision: docs/decisions/0023-changes-in-the-log.m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import deque
@@ -84,14 +85,14 @@ class TableChanges:
 
     # ---- lifecycle
 
-    def start(self, *, had_topics: bool) -> None:
+    def start(self) -> None:
         """Load how far the loaded tables are, then make the changes that recovery has found in the log.
 
-        had_topics: the broker has a file of topics; without a file of ours it is a whole table, of an older version or of a Java
-        broker. Raises CorruptRecord, StoreError.
+        A file of topics without one of ours is a whole table, of an older version or of a Java broker. Raises CorruptRecord,
+        StoreError.
         """
         found = self._file.read(_decode)
-        self.covered, self._complete = found if found is not None else (0, had_topics)
+        self.covered, self._complete = found if found is not None else (0, self._topics.had_file)
         if found is None:
             self._file.write(_encode(self.covered, self._complete))
         self._saved, self._loaded = (self.covered, self._complete), True
@@ -102,11 +103,13 @@ class TableChanges:
         dispatch.early.clear()
 
     async def stop(self) -> None:
-        """Save what is not saved yet. Raises StoreError."""
+        """Save what is not saved yet. Later changes are saved by the next start, which finds them in the log."""
+        loaded, self._loaded = self._loaded, False
         task, self._saving = self._saving, None
         await cancel(task)
-        if self._loaded:
-            await self._save_once()
+        if loaded:
+            with contextlib.suppress(StoreError):  # logged by the state writers
+                await self._save_once()
 
     @property
     def complete(self) -> bool:
@@ -247,7 +250,7 @@ class TableChanges:
     # ---- file
 
     def _save_soon(self) -> None:
-        if self._saving is None:
+        if self._saving is None and self._loaded:
             self._saving = supervised(self._save(), "position of the changes of topics and groups")
 
     async def _save(self) -> None:

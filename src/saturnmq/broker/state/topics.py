@@ -66,6 +66,7 @@ class Topics:
         self.system: set[str] = set()
         self.changed: Event[list[TopicConfig]] = Event()
         self.journal: Journal | None = None
+        self.had_file = False  # topics.json existed at the start
         self._add_system_topics()
 
     def load(self) -> None:
@@ -78,6 +79,7 @@ class Topics:
             for name, config in self._legal(found).items():
                 self.table[name] = config
             self.version = found.data_version
+            self.had_file = True
 
     def _legal(self, found: TopicConfigTable) -> dict[str, TopicConfig]:
         """The topics of a table from a file or another broker; without impossible ones.
