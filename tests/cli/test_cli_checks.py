@@ -13,8 +13,10 @@ import certificates
 from saturnmq.cli.everyday.checks import cluster, host
 from saturnmq.cli.everyday.checks.certificates import certificate_end, not_after
 from saturnmq.cli.everyday.checks.finding import Finding, Result
-from saturnmq.net.errors import ConnectFailed
+from saturnmq.net.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import response_error
 
 NOW_MS = 1_790_000_000_000
 
@@ -109,6 +111,15 @@ def test_clock_skew_is_read_from_boot_and_running_time(boot: int, skew: int) -> 
     values = {"bootTimestamp": str(NOW_MS + boot - 93_784_000), "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"}
     assert cluster.clock_skew_ms(cluster.Runtime(values, NOW_MS - 300, NOW_MS + 300)) == skew
     assert cluster.clock_skew_ms(cluster.Runtime(values | {"runtime": "soon"}, NOW_MS, NOW_MS)) is None
+
+
+@pytest.mark.spec("CLI-06")
+def test_broker_that_refuses_or_hangs_is_not_blamed_on_its_address() -> None:
+    refusal = response_error(ResponseCode.SYSTEM_ERROR, "No accessKey is configured")
+    found = cluster.address_finding("broker-a", "10.0.0.5:10911", refusal, local=False)
+    assert found.result.value == "note" and "tools.yml" in found.advice and "brokerIP1" not in found.advice
+    found = cluster.address_finding("broker-a", "10.0.0.5:10911", CallTimeout("no response"), local=False)
+    assert found.result.value == "problem" and "hangs" in found.advice
 
 
 def listing(*addresses: str) -> ClusterInfo:

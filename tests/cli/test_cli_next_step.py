@@ -9,6 +9,7 @@ from admincli import AdminCli
 
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.next_step import _BY_CODE, DEBUG, next_step
+from saturnmq.cli.output import plain
 from saturnmq.net.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
@@ -23,11 +24,14 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
         (CallTimeout("late"), "in time"),
         (TimeoutError("late"), "in time"),
         (response_error(ResponseCode.NO_PERMISSION, "no"), "getAclConfig"),
+        (response_error(ResponseCode.NO_PERMISSION, "Can not update config path"), "configuration.md"),
         (response_error(ResponseCode.TOPIC_NOT_EXIST, "No topic route info for the topic: orders"), "topicList"),
         (
             response_error(ResponseCode.TOPIC_NOT_EXIST, "for the topic: %RETRY%billing"),
             "No broker knows the group billing.",
         ),
+        (response_error(ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: no"), "--tools-yml"),
+        (response_error(ResponseCode.SYSTEM_ERROR, "Can't modify topic from slave broker"), "#BID 0"),
         (response_error(ResponseCode.CONSUMER_NOT_ONLINE, "no"), "consumerProgress"),
         (response_error(ResponseCode.SYSTEM_ERROR, "no", hint="Do this."), "Do this."),
         (ConfigError("x must be a number"), "--print-config"),
@@ -37,6 +41,13 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
 )
 def test_next_step_fits_the_error(error: Exception, expected: str) -> None:
     assert expected in next_step(error)
+
+
+def test_name_and_place_of_a_java_exception_are_cut_off() -> None:
+    place = "org.apache.rocketmq.acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:663)"
+    text = f"10.0.0.1:10911: org.apache.rocketmq.acl.common.AclException: No accessKey is configured, {place}"
+    assert plain(text) == "10.0.0.1:10911: No accessKey is configured"
+    assert plain("org.apache.rocketmq.acl.common.AclException: No, it is not") == "No, it is not"
 
 
 def test_commands_that_steps_name_exist() -> None:

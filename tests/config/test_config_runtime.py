@@ -119,3 +119,13 @@ def test_edited_file_keeps_comments_and_other_lines() -> None:
         "brokerName": "ab", "brokerPermission": "4", "long": "3", "last": "x", "deleteWhen": "05",
     }  # fmt: skip
     assert edited("", {"a": "1"}) == "a=1\n"
+
+
+def test_unknown_key_is_refused_with_the_nearest() -> None:
+    settings = RuntimeSettings(BrokerSettings(), StoreSettings())
+    with pytest.raises(
+        FixedKey, match=r"fileReservedTme cannot change at run time \(did you mean fileReservedTime\?\)"
+    ):
+        settings.parse({"fileReservedTme": "1"}, {})
+    with pytest.raises(FixedKey, match="xyzzy cannot change at run time; nothing was changed"):
+        settings.parse({"xyzzy": "1"}, {})

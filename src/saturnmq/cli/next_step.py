@@ -15,6 +15,7 @@ DEBUG: Final = "Run it again with --debug for the traceback."
 _TOPIC: Final = re.compile(r"topic ?[:\[] ?([^\s\[\],]+)")
 _GROUPS: Final = "saturnmq admin consumerProgress lists the groups that have consumed."
 _SLOW: Final = "The server did not answer in time: it is overloaded, hangs, or a firewall drops packets. saturnmq admin clusterList"
+_REFUSED_KEY: Final = "Can not update config"
 _BY_CODE: Final = {
     ResponseCode.CONNECT_BROKER: "See that the server runs and listens there: saturnmq admin clusterList, saturnmq doctor",
     ResponseCode.ACCESS_BROKER_TIMEOUT: _SLOW,
@@ -39,8 +40,14 @@ def next_step(error: Exception) -> str:
         return _BY_CODE[ResponseCode.CONNECT_BROKER] if isinstance(error, ConnectionError) else DEBUG
     if error.hint:
         return error.hint
+    if "AclException" in error.message:
+        return "Name the keys of an account with this right: --tools-yml FILE, or $ROCKETMQ_HOME/conf/tools.yml."
+    if "from slave broker" in error.message:
+        return "saturnmq admin clusterList shows the masters: #BID 0."
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         return _for_topic(error.message)
+    if error.code == ResponseCode.NO_PERMISSION and error.message.startswith(_REFUSED_KEY):
+        return "docs/configuration.md lists every key, and which can change at run time."
     return next((hint for code, hint in _BY_CODE.items() if code == error.code), DEBUG)
 
 

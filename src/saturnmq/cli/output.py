@@ -6,6 +6,7 @@ Requirements: CLI-02, CLI-03, CLI-04, CLI-09.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,10 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
 _PIPE_COLUMNS: Final = 200
+# What brokers answer for a lack of rights: between the name and the place of an exception of Java's.
+_ACL: Final = re.compile(
+    r"org\.apache\.rocketmq\.acl\.common\.AclException: (.+?)(?:, org\.apache\.[\w.]+\([\w.:]+\))?$", re.DOTALL
+)
 _SEE: Final = "\nSee http"  # what 4.9.7 appends to its texts: pages that do not exist any more
 
 
@@ -71,6 +76,11 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     show(table)
 
 
+def plain(text: str) -> str:
+    """A server's text without the name and place of a Java exception."""
+    return _ACL.sub(r"\1", text)
+
+
 def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
     """Report an error, with its traceback under --debug; return the exit code."""
     from saturnmq.cli.next_step import next_step
@@ -91,7 +101,7 @@ def _text(error: Exception) -> str:
     from saturnmq.protocol.errors import SaturnError
 
     if isinstance(error, SaturnError):
-        return error.message.partition(_SEE)[0]
+        return plain(error.message.partition(_SEE)[0])
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or "interrupted"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from saturnmq.config.settings import MASK, keys_of, parse_value, to_properties
@@ -118,6 +119,11 @@ class RuntimeSettings:
             changes.append(Change(name, owner, attribute, value, present[name], after))
         if refused:
             reasons = "".join(f" ({self._fixed[name]})" for name in refused if name in self._fixed)
+            unknown = [name for name in refused if name not in owners and name not in self._fixed]
+            near = (
+                get_close_matches(unknown[0][:SHOWN_CHARACTERS], owners, 1) if unknown else []
+            )  # one: it takes milliseconds
+            reasons += f" (did you mean {near[0]}?)" if near else ""
             raise FixedKey(
                 f"{_some(refused)} cannot change at run time{reasons}; nothing was changed. Set it in the "
                 f"configuration file and restart this server. Keys that can: {', '.join(names)}"

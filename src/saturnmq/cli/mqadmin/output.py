@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.cli.output import emit, show, warn, write
+from saturnmq.cli.output import emit, plain, show, warn, write
 from saturnmq.escaping import escaped
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class Output:
 
     def problem(self, text: str) -> None:
         """Report on stderr what failed; the command goes on, and its exit code should be a failure."""
+        text = plain(text)
         self.problems += 1
         self._told += f"{text}\n"
         warn(f"error: {escaped(text)}")

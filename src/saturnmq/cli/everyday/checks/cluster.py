@@ -22,14 +22,17 @@ from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.everyday.checks.host import disk_finding
 from saturnmq.config.settings import parse_properties
+from saturnmq.net.errors import CallTimeout
 from saturnmq.protocol.addresses import host_of, port_of
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ResponseError, SaturnError
 
 SKEW_MS_MAX: Final = 5000
 VIP_PORT_DISTANCE: Final = 2
 SET_ADDRESS: Final = "set brokerIP1 there to a name or address that all clients reach, and restart the broker"
+GIVE_KEYS: Final = "put the keys of an administrator into $ROCKETMQ_HOME/conf/tools.yml, and run it again"
+LOOK_AT_IT: Final = "see whether the broker hangs or is overloaded, if a connection to its port is accepted"
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 
 
@@ -151,6 +154,13 @@ def address_finding(subject: str, address: str, error: SaturnError | None, *, lo
     """Whether the address that routes name can be used, here and by others."""
     host = host_of(address)
     container = in_container_network(host)
+    if isinstance(error, ResponseError):  # the address is right
+        text = f"answers, but refuses its state: {error.message}"
+        return note("advertised address", subject, text, GIVE_KEYS)
+    if isinstance(error, CallTimeout):
+        return problem(
+            "advertised address", subject, f"not usable from here: {error.message}", f"{LOOK_AT_IT}; else {SET_ADDRESS}"
+        )
     if error is not None:
         where = ", an address inside a container network" if container else ""
         return problem("advertised address", subject, f"not usable from here{where}: {error.message}", SET_ADDRESS)
