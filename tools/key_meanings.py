@@ -143,6 +143,7 @@ _LEDGER: Final = {
     "dLegerGroup": "name of the group",
     "dLegerPeers": "members, `ID-HOST:PORT` separated by `;`",
     "dLegerSelfId": "id of this member",
+    "dledger.learner": "the member joins a running group as a learner, and votes only when the group has made it a voter",
     "preferredLeaderId": "members that take over the leadership, separated by `;`",
     "enableBatchPush": "push entries in batches to every member",
     "isEnableBatchPush": "as `enableBatchPush`, the spelling that Java lists",

@@ -49,7 +49,16 @@ class Group:
         self.names = [f"n{number}" for number in range(size)]
         self.member_changes = {
             key: changes.pop(key)
-            for key in ("stamp", "noop", "body_is_good", "disk", "sync_before_ack", "file_bytes", "admin_addresses")
+            for key in (
+                "stamp",
+                "noop",
+                "body_is_good",
+                "codec",
+                "disk",
+                "sync_before_ack",
+                "file_bytes",
+                "admin_addresses",
+            )
             if key in changes
         }
         self.settings = {**FAST, **changes}

@@ -69,12 +69,16 @@ class Processes:
         await self._start("namesrv", "namesrv", "--port", "0")
         self.name_servers = self.facts["namesrv"]["namesrv"]
 
-    async def start(self, name: str) -> None:
-        values = self.settings | {
-            "dLegerPeers": self.peers,
-            "dLegerSelfId": name,
-            "storePathRootDir": str(self.folder / name),
-        }
+    async def start(self, name: str, **more: str) -> None:
+        values = (
+            self.settings
+            | more
+            | {
+                "dLegerPeers": self.peers,
+                "dLegerSelfId": name,
+                "storePathRootDir": str(self.folder / name),
+            }
+        )
         file = self.folder / f"{name}.conf"  # not arguments, which other users of the machine can read
         file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         await self._start(name, "broker", "-c", str(file), "-n", self.name_servers)

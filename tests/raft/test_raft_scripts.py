@@ -212,3 +212,33 @@ def test_changed_behaviour_is_reported_as_difference(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("saturnmq.raft.core.leader.quorum_index", max)
     with pytest.raises(AssertionError, match=r"\+  n0 commit 1"):
         check_script("commit_after_sync")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_add_promote() -> None:
+    check_script("members_add_promote")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_remove_follower() -> None:
+    check_script("members_remove_follower")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_remove_leader() -> None:
+    check_script("members_remove_leader")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_truncated() -> None:
+    check_script("members_truncated")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_refused() -> None:
+    check_script("members_refused")
+
+
+@pytest.mark.spec("DL-X21")
+def test_script_members_retention() -> None:
+    check_script("members_retention")

@@ -20,6 +20,8 @@ or drops them; a sync completes at once unless the group was made with sync=manu
   sync n0                        complete the requested syncs; `sync-late n0 EPOCH INDEX` reports a sync that began earlier
   crash n0 / restart n0          end a member, its unsynced entries are lost / start it from its disk
   transfer n0 n1                 ask the leader n0 to transfer the leadership to n1
+  add-learner n0 n3              ask the leader n0 to add a learner; `promote n0 n3`, `remove n0 n1`; with `dry-run`, only check it.
+                                 `join n3` starts a learner with an empty disk. Groups of `add-nodes 3 members` support changes
   get n0 INDEX / metadata n0     read an entry / the leader as n0 knows it
   receive n0 KIND key=value ...  deliver a request from outside: VOTE, HEARTBEAT, APPEND, COMPARE, TRUNCATE, COMMIT, TRANSFER
                                  with from=, term=, last=INDEX/TERM, entries=INDEX/TERM,..., commit=
@@ -39,6 +41,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from harness.raftsim.members import SIMPLE, SimpleCodec
 from harness.raftsim.observer import Ledger
 from saturnmq.raft.core.actions import (
     Action,
@@ -46,6 +49,8 @@ from saturnmq.raft.core.actions import (
     AppendEntries,
     Commit,
     CutLog,
+    MembersChanged,
+    PersistMembers,
     PersistTerm,
     Reply,
     Role,
@@ -53,9 +58,13 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
+from saturnmq.raft.core.configuration import Configuration, Generation
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendResponse,
+    ChangeKind,
+    ChangeRequest,
+    ChangeResponse,
     Code,
     GetRequest,
     GetResponse,
@@ -126,6 +135,8 @@ class Member:
     syncs: list[SyncLog] = field(default_factory=list)
     tokens: dict[int, Call | str] = field(default_factory=dict)  # a call, or the name of a local proposal
     token: int = 0
+    configurations: tuple[Generation, ...] = ()
+    learner: bool = False
 
 
 class Script:
@@ -135,6 +146,7 @@ class Script:
         self.now_ms = START_MS
         self.settings = CoreSettings(file_bytes=4096)
         self.noop: bytes | None = None
+        self.codec: SimpleCodec | None = None
         self.chances: dict[str, int] = {}
         self.manual_sync = False
         self.members: dict[str, Member] = {}
@@ -214,6 +226,13 @@ class Script:
         if isinstance(action, PersistTerm):
             member.hard = HardState(action.term, action.voted_for)
             self.say(f"  {name} persist term={action.term} vote={action.voted_for or '-'}")
+        elif isinstance(action, PersistMembers):
+            member.configurations = action.generations
+            lists = [" ".join(str(one.index) for one in found.known) or "none" for found in action.generations]
+            self.say(f"  {name} persist members {' | '.join(lists)}")
+        elif isinstance(action, MembersChanged):
+            former = f" former={','.join(action.former)}" if action.former else ""
+            self.say(f"  {name} members {members_text(action.configuration)}{former}")
         elif isinstance(action, AppendEntries):
             member.ledger.apply(action)
             self.say(f"  {name} append {' '.join(map(entry_text, action.entries))}")
@@ -246,7 +265,8 @@ class Script:
         self.manual_sync = values.pop("sync", "") == "manual"
         noop = values.pop("noop", None)
         self.noop = noop.encode() if noop is not None else None
-        changes: dict[str, Any] = {"file_bytes": 4096}
+        self.codec = SIMPLE if "members" in options else None
+        changes: dict[str, Any] = {"file_bytes": 4096, "announces_interval": self.codec is not None}
         for key, value in values.items():
             default = SETTINGS[key].default
             if isinstance(default, bool):
@@ -279,7 +299,7 @@ class Script:
         member.node = Node(
             group=GROUP,
             self_id=member.name,
-            peers={name: f"{name}:1" for name in self.names},
+            peers={name: f"{name}:1" for name in dict.fromkeys((*self.names, member.name))},
             settings=self.settings,
             reader=member.ledger,
             hard_state=member.hard,
@@ -287,8 +307,15 @@ class Script:
             chance=lambda below: min(self.chances.get(member.name, 0), below - 1),
             noop=self.noop,
             synced_index=member.synced,
+            codec=self.codec,
+            configurations=member.configurations,
+            learner=member.learner,
         )
         self.do_state(member.name)
+
+    def do_join(self, name: str) -> None:
+        self.members[name] = Member(name, Ledger(), HardState(), -1, -1, learner=True)
+        self._start(self.members[name])
 
     def do_crash(self, name: str) -> None:
         member = self.member(name)
@@ -448,6 +475,19 @@ class Script:
         term = self.running(leader).term
         self._outside(leader, TransferRequest(transfer_id=leader, transferee_id=to, term=term))
 
+    def do_add_learner(self, leader: str, name: str, *options: str) -> None:
+        self._change(leader, ChangeKind.ADD_LEARNER, name, *options)
+
+    def do_promote(self, leader: str, name: str, *options: str) -> None:
+        self._change(leader, ChangeKind.PROMOTE, name, *options)
+
+    def do_remove(self, leader: str, name: str, *options: str) -> None:
+        self._change(leader, ChangeKind.REMOVE, name, *options)
+
+    def _change(self, leader: str, kind: ChangeKind, name: str, *options: str) -> None:
+        dry_run = "dry-run" in options
+        self._outside(leader, ChangeRequest(kind=kind, member_id=name, address=f"{name}:1", dry_run=dry_run))
+
     def do_get(self, name: str, index: str) -> None:
         self._outside(name, GetRequest(begin_index=int(index)))
 
@@ -521,6 +561,7 @@ class Script:
                 f"leader={node.leader_id or '-'} log={node.begin_index}..{node.end_index}",
                 f"synced={node.synced_index} committed={node.committed}",
             ]
+            facts += ["votes=no"] if not node.votes else []
             facts += ["recovering"] if node.recovering else []
             facts += [f"failed={node.failed}"] if node.failed else []
             if node.is_leader:
@@ -531,6 +572,11 @@ class Script:
         for name in names or self.members:
             entries = " ".join(map(entry_text, self.member(name).ledger.entries))
             self.say(f"{name} {entries or 'empty'}")
+
+
+def members_text(configuration: Configuration) -> str:
+    learners = f" learners={','.join(sorted(configuration.learners))}" if configuration.learners else ""
+    return f"voters={','.join(configuration.voters)}{learners} index={configuration.index}"
 
 
 def stored_entry(index: int, term: int, pos: int) -> Entry:
@@ -582,6 +628,9 @@ def text_of(message: Request | Response) -> str:
         return f"{code_text(message.code)}" + (f" index={message.index}" if message.code == Code.SUCCESS else "")
     if isinstance(message, GetResponse):
         return f"{code_text(message.code)} {' '.join(map(entry_text, message.entries))}".rstrip()
+    if isinstance(message, ChangeResponse):
+        members = members_text(message.members) if message.members is not None else "-"
+        return f"CHANGE-REPLY {code_text(message.code)} {message.reason or ''}".rstrip() + f" members: {members}"
     if isinstance(message, MetadataResponse):
         return f"leader={message.leader_id or '-'}"
     return type(message).__name__

@@ -15,7 +15,7 @@ from saturnmq.admin.connection import AdminConnection, ask_each
 from saturnmq.admin.credentials import AdminAccess
 from saturnmq.admin.listings import runtime_values
 from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
-from saturnmq.raft.core.messages import Code
+from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code
 from saturnmq.raft.ledger import check
 from saturnmq.raft.settings import parse_peers
 from saturnmq.raft.tool import GroupTool
@@ -30,6 +30,9 @@ _FIELDS: Final = {
     "begin": "dledgerBeginIndex",
     "end": "dledgerEndIndex",
     "committed": "dledgerCommittedIndex",
+    "peers": "dledgerPeers",
+    "learners": "dledgerLearners",
+    "votes": "dledgerVotes",
     "failed": "dledgerFailed",
 }
 
@@ -94,6 +97,32 @@ async def transfer_leadership(group: str, peers: str, to: str, access: AdminAcce
     tool = GroupTool(group, members, tls=access.tls, secret=access.cluster_secret)
     try:
         return await tool.transfer(to)
+    finally:
+        await tool.close()
+
+
+async def change_members(
+    kind: ChangeKind, group: str, peers: str, member: str, access: AdminAccess | None = None, *, dry_run: bool = False
+) -> ChangeResponse:
+    """Ask the leader of a group to add, promote or remove a member; return its response. Raises ConfigError, SaturnError.
+
+    member: `id-host:port` of a new member, else its id. A group with `dledger.requireClusterSecret=true` needs
+    `access.cluster_secret`.
+    """
+    try:
+        members = parse_peers(peers)
+    except ValueError as error:
+        raise ConfigError(f"--peers: {error}") from error
+    name, address = member, None
+    if kind is ChangeKind.ADD_LEARNER:
+        try:
+            ((name, address),) = parse_peers(member).items()
+        except ValueError as error:
+            raise ConfigError(f"--member {member}: a new member is named as id-host:port") from error
+    access = access or AdminAccess()
+    tool = GroupTool(group, members, tls=access.tls, secret=access.cluster_secret)
+    try:
+        return await tool.change(kind, name, address, dry_run=dry_run)
     finally:
         await tool.close()
 

@@ -226,8 +226,8 @@ class DLedger:
 
     def _copied_by_java(self, address: str) -> None:
         """Consumer offsets were read from this address, as a Java member does before it leads."""
-        member, host = self.group.member, self.group.raft.hosts.get(self._successor)
-        if member is not None and host is not None and member.peers.access.is_host(host_of(address), host):
+        member, host = self.group.member, self.group.host(self._successor)
+        if member is not None and host and member.peers.access.is_host(host_of(address), host):
             self._successor_copied.set()
             self._successor_serves.set()
 
@@ -407,6 +407,9 @@ class DLedger:
             "dledgerCommittedIndex": str(status.committed_index),
             "dledgerFailed": status.failed or "",
             "dledgerHeartBeatMs": str(status.heartbeat_interval_ms),
+            "dledgerPeers": status.configuration.peers_text,
+            "dledgerLearners": ",".join(sorted(status.configuration.learners)),
+            "dledgerVotes": str(status.votes).lower(),
             "dledgerCopies": str(self.copy.count),
             "dledgerForwarded": str(self.forwarding.forwarded),
             "dledgerServedForwarded": str(self.forwarding.served),

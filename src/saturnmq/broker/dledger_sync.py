@@ -166,7 +166,7 @@ class LeaderCopy:
         raft = self._group.raft
         missing = {
             asyncio.ensure_future(self.copy(name, LAST_TIMEOUT_MS, last=True))
-            for name in sorted(raft.peers)
+            for name in sorted(self._group.peers)
             if name != raft.self_id
         }
         try:
@@ -248,7 +248,7 @@ class LeaderCopy:
         if not self._registrar.master_address:
             await self._registrar.register()  # the response names the leader
         found = {self._registrar.master_address, *await self._registrar.siblings(timeout_ms)} - {""}
-        host = self._group.raft.hosts[name]
+        host = self._group.host(name)
         able = sorted(address for address in found if member.peers.access.is_host(host_of(address), host))
         if not able:
             raise RemoteProtocolError(f"no broker on the host {host} of member {name} among {sorted(found)}")

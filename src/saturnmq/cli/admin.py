@@ -14,7 +14,7 @@ import dataclasses
 from saturnmq.admin import ledger
 from saturnmq.admin.credentials import AdminAccess, read_access
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
-from saturnmq.raft.core.messages import Code
+from saturnmq.raft.core.messages import ChangeKind, Code
 
 
 def access_of(args: argparse.Namespace) -> AdminAccess:
@@ -41,6 +41,41 @@ def run_transfer(args: argparse.Namespace) -> int:
         emit(args.command.name, [{"to": args.to, "code": code.value, "name": code.name}])
     else:
         write(f"transfer to {args.to}: {code.value} {code.name}")
+    return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
+
+
+def run_add_learner(args: argparse.Namespace) -> int:
+    """Add a member that does not vote yet."""
+    return _change(args, ChangeKind.ADD_LEARNER)
+
+
+def run_promote(args: argparse.Namespace) -> int:
+    """Make a learner a voter."""
+    return _change(args, ChangeKind.PROMOTE)
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    """Remove a member."""
+    return _change(args, ChangeKind.REMOVE)
+
+
+def _change(args: argparse.Namespace, kind: ChangeKind) -> int:
+    access = access_of(args)
+    answer = asyncio.run(ledger.change_members(kind, args.group, args.peers, args.member, access, dry_run=args.dry_run))
+    code, now = Code(answer.code), answer.members
+    row = {
+        "code": code.value,
+        "name": code.name,
+        "reason": answer.reason or "",
+        "peers": now.peers_text if now is not None else "",
+        "learners": ",".join(sorted(now.learners)) if now is not None else "",
+    }
+    if args.json:
+        emit(args.command.name, [row], dryRun=args.dry_run)
+    else:
+        what = "possible, nothing changed" if args.dry_run and code is Code.SUCCESS else "done"
+        write(what if code is Code.SUCCESS else f"refused: {code.value} {code.name}: {answer.reason or ''}")
+        write(f"peers={row['peers']} learners={row['learners'] or 'none'}")
     return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
 
 

@@ -52,6 +52,13 @@ TOOLS_YML: Final = option(
 SIGNATURE: Final = option(
     "--signature", choices=SIGNATURES, default="v1", help="how requests are signed; v2: SaturnMQ only (default v1)"
 )
+SIGNING_FILE: Final = option(
+    "-c", "--config", type=Path, metavar="FILE",
+    help="a node's configuration file: its tls.* keys apply, and dledger.clusterSecret signs "
+    "(otherwise that in SATURNMQ_CLUSTER_SECRET)",
+)  # fmt: skip
+PEERS: Final = option("-p", "--peers", required=True, metavar="ID-HOST:PORT;...", help="dLegerPeers")
+CHANGE: Final = (GROUP, SIGNING_FILE, PEERS, flag("--dry-run", help="check the change, and do not make it"))
 LEDGERS: Final = option("folders", nargs="+", type=Path, metavar="FOLDER", help="folder dledger-ID of a member's store")
 STORE: Final = (DATA, *SETTINGS)
 
@@ -257,14 +264,31 @@ ADMIN: Final = (
         "saturnmq.cli.admin:run_transfer",
         (
             GROUP,
-            option(
-                "-c", "--config", type=Path, metavar="FILE",
-                help="a node's configuration file: its tls.* keys apply, and dledger.clusterSecret signs "
-                "(otherwise that in SATURNMQ_CLUSTER_SECRET)",
-            ),
-            option("-p", "--peers", required=True, metavar="ID-HOST:PORT;...", help="dLegerPeers"),
+            SIGNING_FILE,
+            PEERS,
             option("-t", "--to", required=True, metavar="ID", help="the new leader"),
         ),
+    ),
+    Command(
+        "admin ledgerAddLearner",
+        "add a member that copies a DLedger group and does not vote yet",
+        "saturnmq admin ledgerAddLearner -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n2-127.0.0.1:40913",
+        "saturnmq.cli.admin:run_add_learner",
+        (*CHANGE, option("-m", "--member", required=True, metavar="ID-HOST:PORT", help="the new member")),
+    ),
+    Command(
+        "admin ledgerPromote",
+        "make a learner of a DLedger group a voter, when it has copied nearly all",
+        "saturnmq admin ledgerPromote -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n2",
+        "saturnmq.cli.admin:run_promote",
+        (*CHANGE, option("-m", "--member", required=True, metavar="ID", help="the learner")),
+    ),
+    Command(
+        "admin ledgerRemove",
+        "remove a member from a DLedger group; its id cannot be used again",
+        "saturnmq admin ledgerRemove -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n0",
+        "saturnmq.cli.admin:run_remove",
+        (*CHANGE, option("-m", "--member", required=True, metavar="ID", help="the member to be removed")),
     ),
     Command(
         "admin ledgerVerify",

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Final
 
-from saturnmq.acl.addresses import parse_list
+from saturnmq.acl.addresses import AddressList, parse_list
 from saturnmq.protocol.addresses import host_of
 from saturnmq.server_admin import LOOPBACK
 from saturnmq.tasks import cancel, supervised
@@ -71,31 +71,54 @@ class Access:
         resolve: Callable[[str], Iterable[str]] = look_up,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        known = set(hosts)
-        self._addresses = {host: parse_list(host) for host in known if _literal(host)}
-        self._names = sorted(known - self._addresses.keys())
+        self._addresses: dict[str, AddressList] = {}
+        self._names: list[str] = []
+        self._known: dict[str, Origin] = {}  # results for addresses of members, until the next look-up
+        self._set_hosts(hosts)
         self._allowed = parse_list(allowed)
         self._admins = parse_list(admins)
         self._resolve = resolve
         self._clock = clock
         self._next_look_up = 0.0
+        self._started = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._known: dict[str, Origin] = {}  # results for addresses of members, until the next look-up
         self.look_ups = 0  # rounds
+
+    def _set_hosts(self, hosts: Iterable[str]) -> None:
+        known = set(hosts)
+        literal = {host: parse_list(host) for host in known if _literal(host)}
+        kept = {host: rule for host, rule in self._addresses.items() if host in known}
+        self._addresses, self._names = {**kept, **literal}, sorted(known - literal.keys())
+        self._known.clear()
+
+    def replace_hosts(self, hosts: Iterable[str]) -> None:
+        """These are the hosts of the members from now on; new names are looked up soon."""
+        before = set(self._names)
+        self._set_hosts(hosts)
+        if self._started and set(self._names) - before:
+            self._start_look_ups()
+            self._next_look_up = 0.0
+            self._look_up_soon()
 
     async def start(self) -> None:
         """Look up the host names, for at most START_SECONDS, and again from then on."""
+        self._started = True
         if not self._names:
             return
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-names")
-        self._look_up_soon()
+        self._start_look_ups()
         if self._looking is not None:
             await asyncio.wait([self._looking], timeout=START_SECONDS)
+
+    def _start_look_ups(self) -> None:
+        if self._thread is not None:
+            return
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-names")
         self._again()
 
     async def stop(self) -> None:
+        self._started = False
         if self._timer is not None:
             self._timer.cancel()
         await cancel(self._looking)
@@ -146,6 +169,8 @@ class Access:
                     log.warning("host of a member not found host=%s error=%s", name, error)
                     continue
                 rule = parse_list(",".join(sorted(address for address in found if _literal(address))))
+                if name not in self._names:
+                    continue  # of a former member
                 if name not in self._addresses or rule.texts != self._addresses[name].texts:
                     log.info("host of a member looked up host=%s addresses=%s", name, ",".join(rule.texts))
                 self._addresses[name] = rule

@@ -32,6 +32,8 @@ from saturnmq.raft.core.actions import (
     AppendEntries,
     Commit,
     CutLog,
+    MembersChanged,
+    PersistMembers,
     PersistTerm,
     Reply,
     RoleChanged,
@@ -39,6 +41,7 @@ from saturnmq.raft.core.actions import (
     SyncLog,
     TimersChanged,
 )
+from saturnmq.raft.core.configuration import Codec
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Stamp
 from saturnmq.raft.core.messages import (
@@ -55,12 +58,14 @@ from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.damage_mark import DamageMark
 from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.member_entries import MembersFile
 from saturnmq.raft.ledger.retention import HOUR_MS, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.retention import Disk as Fullness
 from saturnmq.raft.ledger.scrub import Scrub
 from saturnmq.raft.ledger.space import member_ratio, takes_files
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.raft.listener import Listener
+from saturnmq.raft.member_addresses import use_members
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
@@ -85,8 +90,9 @@ class RaftMember:
 
     folder: the member's directory. file_bytes: size of a data file, equal on all members. sync_before_ack: an entry counts
     towards the quorum once it is on disk (SYNC_FLUSH). stamp, noop: see `raft.core.leader.Leader`. body_is_good: checks an entry's
-    body on receipt, on every read and at recovery. start_pos: physical offset at which an empty ledger begins. admin_addresses,
-    admin_codes: see raft/access.py and raft/peers.py.
+    body on receipt, on every read and at recovery. start_pos: physical offset at which an empty ledger begins.
+    codec: how changes of the members are written as entries; None: there are none. admin_addresses, admin_codes: see raft/access.py
+    and raft/peers.py.
     """
 
     keep_from: Callable[[], int] | None = None  # files that end after this position are still needed
@@ -104,6 +110,7 @@ class RaftMember:
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
         body_is_good: BodyCheck = any_body,
+        codec: Codec | None = None,
         start_pos: int = 0,
         listener: Listener | None = None,
         disk: Disk | None = None,
@@ -127,10 +134,10 @@ class RaftMember:
             may_grow=self._may_grow,
         )
         self._core = settings.core(file_bytes, sync_before_ack=sync_before_ack)
-        self._stamp, self._noop = stamp, noop
+        self._stamp, self._noop, self._codec = stamp, noop, codec
         self._clock_ms = clock_ms
         self._term_file, self._checkpoint = TermFile(folder, disk), CheckpointFile(folder, disk)
-        self._damage_mark = DamageMark(folder, disk)
+        self._damage_mark, self._members_file = DamageMark(folder, disk), MembersFile(folder, disk)
         self.peers = Peers(
             settings.peers,
             net,
@@ -186,6 +193,9 @@ class RaftMember:
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
+            codec=self._codec,
+            configurations=self._members_file.read(),
+            learner=self.settings.learner,
         )
         self._scrub.repair_first(self._damage_mark.damaged(self.files))
         log.info(
@@ -311,21 +321,7 @@ class RaftMember:
         return self._node().holds_lease(self._clock_ms())
 
     def status(self) -> MemberStatus:
-        node = self._node()
-        return MemberStatus(
-            self.settings.self_id,
-            self.settings.group,
-            node.role,
-            node.term,
-            node.leader_id,
-            node.begin_index,
-            node.end_index,
-            node.committed,
-            node.acked_index,
-            node.failed,
-            node.settings.heartbeat_interval_ms,
-            node.watermarks() if node.is_leader else {},
-        )
+        return MemberStatus.of(self._node())
 
     def _node(self) -> Node:
         assert self.node is not None, "open() comes first"
@@ -444,6 +440,11 @@ class RaftMember:
             facts = action.role.value, action.term, action.leader_id, self.settings.self_id
             log.info("role changed role=%s term=%s leader=%s member=%s", *facts)
             self.listener.role_changed(action.role, action.term, action.leader_id)
+        elif isinstance(action, PersistMembers):
+            generations = action.generations
+            return self._in_thread(lambda: self._members_file.write(generations))
+        elif isinstance(action, MembersChanged):
+            use_members(self.settings, self.peers, action.configuration, action.former)
         elif isinstance(action, TimersChanged):
             log.info("timers changed fast=%s member=%s", action.fast, self.settings.self_id)
         elif isinstance(action, Alarm):

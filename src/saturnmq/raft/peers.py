@@ -17,9 +17,11 @@ from typing import Any, Final, TypeVar
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection
+from saturnmq.net.errors import ConnectFailed
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -51,10 +53,19 @@ from saturnmq.tasks import cancel
 log = logging.getLogger(__name__)
 
 ADMIN_CODES: Final = frozenset(
-    (DLedgerCode.METADATA, DLedgerCode.APPEND, DLedgerCode.GET, DLedgerCode.LEADERSHIP_TRANSFER)
+    (
+        DLedgerCode.METADATA,
+        DLedgerCode.APPEND,
+        DLedgerCode.GET,
+        DLedgerCode.LEADERSHIP_TRANSFER,
+        DLedgerCode.MEMBERS,
+    )
 )
-OPERATING_CODES: Final = frozenset((DLedgerCode.METADATA, DLedgerCode.LEADERSHIP_TRANSFER))  # those without messages
-_ALWAYS_SIGNED: Final = DLedgerCode.LEADERSHIP_TRANSFER  # also from adminAddresses, if signatures are required
+OPERATING_CODES: Final = ADMIN_CODES - {DLedgerCode.APPEND, DLedgerCode.GET}  # those without messages
+_ALWAYS_SIGNED: Final = (  # also from adminAddresses, if signatures are required
+    DLedgerCode.LEADERSHIP_TRANSFER,
+    DLedgerCode.MEMBERS,
+)
 # Sizes of bodies in bytes, by code; other codes are limited by the frame. APPEND: an entry of 4 MiB in base64.
 _BODY_BYTES_MAX: Final = {
     DLedgerCode.METADATA: 65_536,
@@ -62,6 +73,7 @@ _BODY_BYTES_MAX: Final = {
     DLedgerCode.VOTE: 65_536,
     DLedgerCode.HEART_BEAT: 65_536,
     DLedgerCode.LEADERSHIP_TRANSFER: 65_536,
+    DLedgerCode.MEMBERS: 65_536,
     DLedgerCode.APPEND: 6_291_456,
 }
 _MEMBER_BYTES_MAX: Final = 255
@@ -121,6 +133,7 @@ class Peers:
         self._secret = secret
         self._admin_codes = admin_codes
         self._addresses = dict(addresses)
+        self._readdressed: dict[str, str] = {}
         self._receive = receive
         self._body_is_good = body_is_good
         self._server = RemotingServer(self._handle, settings=net, tls=tls)
@@ -144,8 +157,14 @@ class Peers:
 
     def readdress(self, name: str, address: str) -> None:
         """Connect to a member at another address from now on."""
-        self._addresses[name] = address
+        self._readdressed[name] = self._addresses[name] = address
         self._plain.discard(name)
+
+    def replace(self, addresses: Mapping[str, str]) -> None:
+        """These are the members and their addresses from now on; the hosts are those that may connect."""
+        self.access.replace_hosts(map(host_of, addresses.values()))
+        self._addresses = {**addresses, **{n: a for n, a in self._readdressed.items() if n in addresses}}
+        self._plain &= self._addresses.keys()
 
     # server side
 
@@ -217,7 +236,7 @@ class Peers:
             return None
         verdict = self._secret.check(command)
         if verdict is Verdict.UNSIGNED:
-            exempt = is_admin_code and command.code != _ALWAYS_SIGNED and self.access.is_admin(address)
+            exempt = is_admin_code and command.code not in _ALWAYS_SIGNED and self.access.is_admin(address)
             if exempt or not self._secret.required:
                 return None
             return "dledger.requireClusterSecret=true: the request is not signed"
@@ -263,10 +282,13 @@ class Peers:
         self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None], *, again: bool
     ) -> None:
         """again: send once more if the peer's process turns out to be another one than the request was signed for."""
+        if peer not in self._addresses:  # a former member
+            asyncio.get_running_loop().call_soon(answered, None)
+            return
         command = self._command(peer, request)
         future = self._client.ask(self._addresses[peer], command, timeout_ms)
         if future is None:
-            work = self._connect_and_call(peer, command, timeout_ms)
+            work = self._connect_and_call(self._addresses[peer], command, timeout_ms)
             future = task = asyncio.get_running_loop().create_task(work)
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
@@ -282,18 +304,19 @@ class Peers:
 
         future.add_done_callback(done)
 
-    async def _connect_and_call(self, peer: str, command: Command, timeout_ms: int) -> Command:
-        return await self._client.invoke(self._addresses[peer], command, timeout_ms)
+    async def _connect_and_call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        return await self._client.invoke(address, command, timeout_ms)
 
     def _is_for_another(self, peer: str, command: Command) -> bool:
-        return self._secret is not None and self._secret.knows_another(self._addresses[peer], command)
+        address = self._addresses.get(peer)
+        return self._secret is not None and address is not None and self._secret.knows_another(address, command)
 
     async def ask_state(self, peer: str, timeout_ms: int, self_id: str) -> bytes | None:
         """What the peer's `serve_state` returns; None if it does not know this request, as Java members. Raises SaturnError.
 
         self_id names this member to the peer.
         """
-        address = self._addresses[peer]
+        address = self._address(peer)
         command = Command(DLedgerCode.STATE, body=self_id.encode())
         reply = await call_signed(self._client, self._secret, address, command, timeout_ms)
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -310,7 +333,14 @@ class Peers:
         Calls have a connection of their own. Only ConnectFailed and NoPermit mean that the peer did not get the request.
         """
         command = Command(DLedgerCode.FORWARD, body=body)
-        return await call_signed(self._forwards, self._secret, self._addresses[peer], command, timeout_ms)
+        return await call_signed(self._forwards, self._secret, self._address(peer), command, timeout_ms)
+
+    def _address(self, peer: str) -> str:
+        """Raises ConnectFailed for a former member."""
+        address = self._addresses.get(peer)
+        if address is None:
+            raise ConnectFailed(f"{peer} is no longer a member of the group")
+        return address
 
     def _command(self, peer: str, request: Request) -> Command:
         """Encode and sign a request in the form that the peer supports; offer the binary form where it may be offered."""
@@ -344,7 +374,8 @@ class Peers:
 
     def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
         """Decode a reply and note whether the peer supports the binary form. Raises BodyError."""
-        if self._secret is not None and not self._secret.check_response(self._addresses[peer], command, reply):
+        address = self._addresses.get(peer)
+        if self._secret is not None and not (address and self._secret.check_response(address, command, reply)):
             log.warning("response not authentic peer=%s code=%s", peer, command.code)
             return None
         if reply.code != RESPONSE_HEADER_CODE:
@@ -366,4 +397,4 @@ class Peers:
             or not isinstance(message, HeartBeatRequest | HeartBeatResponse)
         ):
             return message
-        return dataclasses.replace(message, interval_ms=None)
+        return dataclasses.replace(message, interval_ms=None, changes=None)

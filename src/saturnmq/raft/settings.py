@@ -72,6 +72,7 @@ class RaftSettings:
     group: str = key("dLegerGroup", "", spec="DL-M04")
     peers_text: str = key("dLegerPeers", "", spec="DL-M02")
     self_id: str = key("dLegerSelfId", "", spec="DL-M03")
+    learner: bool = key("dledger.learner", False, spec="DL-X21")
     preferred_leader_id: str = key("preferredLeaderId", "", spec="DL-L09")
     batch_push: bool = key("enableBatchPush", False, spec="DL-P15")
     batch_push_java: bool = key("isEnableBatchPush", False, spec="DL-P15")
@@ -162,6 +163,8 @@ class RaftSettings:
             problems.append(f"dLegerSelfId={self.self_id!r} is not among the ids of dLegerPeers: {', '.join(peers)}")
         elif not _SELF_ID.fullmatch(self.self_id):
             problems.append(f"dLegerSelfId={self.self_id!r} must be one letter and digits, such as n0 (DL-M03)")
+        if self.learner and len(peers) == 1:
+            problems.append("dledger.learner=true needs the other members of the group in dLegerPeers")
         problems += [
             f"preferredLeaderId: {name!r} is not among the ids of dLegerPeers"
             for name in self.preferred_leaders

@@ -1,9 +1,9 @@
-"""Shows the leader of a DLedger group, and transfers the leadership: `python -m saturnmq.raft.tool`.
+"""Shows the leader of a DLedger group, transfers the leadership, changes members: `python -m saturnmq.raft.tool` for the first two.
 
 It works with Java members too. A group with `dledger.requireClusterSecret=true` transfers only if the request is signed: the
 secret is the value of the environment variable SATURNMQ_CLUSTER_SECRET, or a constructor argument.
 
-Requirements: DL-L01, DL-M09, SEC-18.
+Requirements: DL-L01, DL-M05, DL-M09, DL-X21, SEC-18.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.cluster_secret import SECRET_VARIABLE, ClusterSecret
 from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import (
+    ChangeKind,
+    ChangeRequest,
+    ChangeResponse,
     Code,
     HeartBeatRequest,
     HeartBeatResponse,
@@ -37,6 +40,9 @@ from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE, code_of, decode_respo
 
 ASK_TIMEOUT_MS = 3000
 TRANSFER_TIMEOUT_MS = 10_000
+CHANGE_SECONDS = 15.0  # how long a change is repeated while the group has no leader that can make it
+CHANGE_PAUSE_SECONDS = 0.3
+_NOT_YET = (Code.NOT_LEADER, Code.LEADER_NOT_READY, Code.LEADER_TRANSFERRING)
 
 
 class GroupTool:
@@ -70,6 +76,62 @@ class GroupTool:
 
         names = list(self.peers)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    async def learn_members(self) -> tuple[str, ...]:
+        """Add the members that the given ones know; returns the learners. Members that do not answer are left out."""
+        learners: set[str] = set()
+        for name in list(self.peers):
+            try:
+                reported = await self._call(name, MetadataRequest(group=self.group, remote_id=name))
+            except SaturnError:
+                continue
+            if isinstance(reported, MetadataResponse):
+                self.peers = {**(reported.peers or {}), **self.peers}
+                learners.update(reported.learners or ())
+        return tuple(sorted(learners))
+
+    async def change(
+        self, kind: ChangeKind, member: str, address: str | None = None, *, dry_run: bool = False
+    ) -> ChangeResponse:
+        """Change the members. A leader that is to be removed hands over to another voter first. Raises SaturnError.
+
+        Repeated while no leader can make the change yet. A change of which the outcome is unknown (502, 501) is not repeated.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CHANGE_SECONDS
+        learners = await self.learn_members()
+        while True:
+            leader, answer = await self.leader(), ChangeResponse(code=Code.NOT_LEADER, reason="no member leads")
+            if leader is not None:
+                if kind is ChangeKind.REMOVE and leader == member and not dry_run:
+                    leader = await self._transfer_from(leader, learners)
+                answer = await self._change_at(leader, kind, member, address, dry_run=dry_run)
+            if answer.code not in _NOT_YET or loop.time() >= until:
+                return answer
+            await asyncio.sleep(CHANGE_PAUSE_SECONDS)
+
+    async def _change_at(
+        self, leader: str, kind: ChangeKind, member: str, address: str | None, *, dry_run: bool
+    ) -> ChangeResponse:
+        request = ChangeRequest(
+            group=self.group, remote_id=leader, kind=kind, member_id=member, address=address, dry_run=dry_run
+        )
+        answer = await self._call(leader, request, TRANSFER_TIMEOUT_MS)
+        assert isinstance(answer, ChangeResponse)
+        return answer
+
+    async def _transfer_from(self, leader: str, learners: Sequence[str]) -> str:
+        """Let another voter lead; returns its id, or the old leader's, which then steps down after its removal."""
+        for other in self.peers:
+            if other != leader and other not in learners and await self._transferred(other):
+                return other
+        return leader
+
+    async def _transferred(self, to: str) -> bool:
+        try:
+            return await self.transfer(to) is Code.SUCCESS
+        except SaturnError:
+            return False
 
     async def leader(self) -> str | None:
         """The member that reports itself as leader."""

@@ -15,6 +15,7 @@ from typing import Final
 from harness.history.operations import History
 from harness.history.raft import record_answer, record_send
 from harness.raftsim.disk import DiskFaults, Flip
+from harness.raftsim.members import SIMPLE, SimpleCodec
 from harness.raftsim.observer import Ledger, Observer, Violation
 from harness.raftsim.process import GROUP, Member
 from harness.raftsim.simulation import Events, Network, NetworkFaults, Trace
@@ -22,6 +23,8 @@ from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import (
     AppendResponse,
+    ChangeKind,
+    ChangeRequest,
     Code,
     Request,
     Response,
@@ -38,6 +41,17 @@ FLIPS: Final = (Flip.BODY, Flip.BODY, Flip.UNIT_GONE, Flip.UNIT_WRONG)
 ALL_FAULTS = (
     "crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
     "transfer, isolate", "lossy", "trim", "crash all", "skew", "slow disk", "full disk", "damage",
+)  # fmt: skip
+
+CHANGES: Final = {
+    "add learner": ChangeKind.ADD_LEARNER,
+    "promote": ChangeKind.PROMOTE,
+    "remove": ChangeKind.REMOVE,
+}
+UNKNOWN_OUTCOMES: Final = (Code.TERM_CHANGED, Code.WAIT_QUORUM_ACK_TIMEOUT)
+MEMBER_FAULTS: Final = (
+    "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "heal", "heal", "heal", "freeze", "transfer",
+    "trim", "slow disk",
 )  # fmt: skip
 
 
@@ -78,6 +92,8 @@ class Cluster:
         self.schedule: list[str] = []  # every fault: time, kind, member
         self.left_out: frozenset[int] = frozenset()  # numbers of faults that are skipped
         self.history = History()
+        self.codec: SimpleCodec | None = None  # None: the members never change
+        self.spares: list[str] = []  # ids of members that were never started
 
     def harsh(self, *mix: str) -> None:
         """Use only these faults, with short timers, slow disks, and a network that duplicates and delays by whole elections."""
@@ -102,7 +118,7 @@ class Cluster:
             self.events.after(self.rng.random() * 100, member.start)
 
     def restart(self, member: Member) -> None:
-        if not member.alive:
+        if not member.alive and not member.retired:
             member.start()
 
     @property
@@ -110,6 +126,52 @@ class Cluster:
         """The leader with the highest term."""
         leaders = [m for m in self.members.values() if m.node is not None and m.role is Role.LEADER]
         return max(leaders, key=lambda m: m.node.term if m.node else -1, default=None)
+
+    # members
+
+    def change_members(self, spares: int) -> None:
+        """Let the members change in this run: up to `spares` new ones, each with an id of its own."""
+        self.codec = SIMPLE
+        self.settings = dataclasses.replace(self.settings, announces_interval=True, learner_lag_max=20)
+        self.spares = [f"n{number}" for number in range(len(self.names), len(self.names) + spares)]
+        self.mix = (*MEMBER_FAULTS, *("add learner", "promote", "promote", "remove") * 4)
+
+    def change(self, kind: str) -> None:
+        """Ask the leader for a change; a new member is started first, a removed one is switched off a while later."""
+        leader = self.leader
+        if leader is None or leader.node is None:
+            return
+        if kind == "add learner":
+            if not self.spares:
+                return
+            name = self.spares.pop(0)
+            member = self.members[name] = Member(self, name)
+            member.learner, member.named = True, [*leader.node.configuration.addresses, name]
+            member.start()
+        else:
+            known = leader.node.configuration
+            names = sorted(known.learners) if kind == "promote" else list(known.addresses)
+            if not names or (kind == "remove" and len(known.addresses) < 4 and self.rng.random() < 0.8):
+                return
+            name = self.rng.choice(names)
+        request = ChangeRequest(
+            group=GROUP, remote_id=leader.name, kind=CHANGES[kind], member_id=name, address=f"{name}:1"
+        )
+
+        def answered(response: Response) -> None:
+            self.seen[f"{kind} {int(response.code)}"] += 1
+            if kind == "add learner" and response.code not in (Code.SUCCESS, *UNKNOWN_OUTCOMES):
+                self.spares.insert(0, name)
+                self.members.pop(name).crash()
+
+        leader.ask(request, answered)
+
+    def current(self) -> list[Member]:
+        """The members of the configuration in use, as the leader's log has it; of a group that never changes, all."""
+        leader = self.leader
+        if self.codec is None or leader is None:
+            return list(self.members.values())
+        return [self.members[name] for name in self.observer.configuration(leader).addresses]
 
     # load
 
@@ -135,7 +197,7 @@ class Cluster:
             record_answer(self.history, self.events.now_ms, bodies, response)
             if response.code == Code.SUCCESS:
                 for offset, body in enumerate(reversed(bodies)):
-                    self.observer.acknowledged(response.index - offset, body)
+                    self.observer.acknowledged(response.index - offset, body, target)
 
         target.propose(bodies, answer)
 
@@ -144,7 +206,7 @@ class Cluster:
         leader = self.leader
         if leader is None or leader.node is None:
             return None
-        other = self.rng.choice([name for name in self.names if name != leader.name])
+        other = self.rng.choice([name for name in self.members if name != leader.name])
         request = TransferRequest(
             group=GROUP,
             remote_id=leader.name,
@@ -180,14 +242,14 @@ class Cluster:
             for one in self.members.values():
                 self._crash(one)
         elif fault == "partition":
-            names = list(self.names)
+            names = list(self.members)
             rng.shuffle(names)
             at = rng.randrange(1, len(names))
             self.network.partition(names[:at], names[at:])
         elif fault == "isolate leader":
             self._isolate((self.leader or member).name)
         elif fault == "one way":
-            self.network.cut_one_way(*rng.sample(self.names, 2))
+            self.network.cut_one_way(*rng.sample(list(self.members), 2))
         elif fault == "bridge":
             self.network.bridge(rng.sample(self.names, len(self.names)))
         elif fault == "ring":
@@ -220,6 +282,8 @@ class Cluster:
             self.events.after(rng.random() * FULL_DISK_MS_MAX, lambda: setattr(member, "has_space", True))
         elif fault == "damage":
             self.damage(member)
+        elif fault in CHANGES:
+            self.change(fault)
         else:
             self.disk = DiskFaults(
                 stall=rng.choice((0, 0.2)),
@@ -272,7 +336,7 @@ class Cluster:
 
     def _isolate(self, name: str) -> None:
         if self.loading:
-            self.network.partition([name], [other for other in self.names if other != name])
+            self.network.partition([name], [other for other in self.members if other != name])
 
     def _crash(self, member: Member) -> None:
         member.crash()
@@ -300,7 +364,7 @@ class Cluster:
 
     def _repair(self) -> None:
         """Restart failed members on a new disk."""
-        for member in self.members.values():
+        for member in list(self.members.values()):
             if member.node is not None and member.node.failed is not None:
                 member.crash()
             self.restart(member)
@@ -318,6 +382,9 @@ class Cluster:
         for step in range(1, steps + 1):
             self.events.run_until(faulty_ms * step / steps)
             self.observer.match_logs()
+            for member in self.members.values():
+                if not member.busy:
+                    self.observer.uses_configuration_of_its_log(member)
         self.calm()
         self.events.run_until(faulty_ms + calm_ms)
         while self.damage_read_ms > self.events.now_ms - calm_ms:  # damage from before may be read only now
@@ -341,7 +408,9 @@ class Cluster:
         check(len(observer.acked) == acked + 1, "a proposal is not acknowledged though all is well")
         observer.match_logs()
         observer.all_acknowledged_are_there()
-        ends = {(m.log.live.end_index, m.committed, m.role) for m in self.members.values()}
+        for member in self.members.values():
+            observer.uses_configuration_of_its_log(member)
+        ends = {(m.log.live.end_index, m.committed, m.role) for m in self.current()}
         check(len({end for end, _, _ in ends}) == 1, f"logs end differently: {ends}")
         check(len({committed for _, committed, _ in ends}) == 1, f"committed differs: {ends}")
         leaders = [m.name for m in self.members.values() if m.role is Role.LEADER]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.raftsim.members import SIMPLE, initial_of
 from saturnmq.raft.core.actions import AppendEntries, Commit, CutLog, PersistTerm, Role, RoleChanged
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.messages import VoteResponse, VoteResult
@@ -105,6 +107,9 @@ class Observer:
         self.cluster.seen[action.role.value] += 1
         if action.role is not Role.LEADER:
             return
+        self.uses_configuration_of_its_log(member)
+        if self.cluster.codec is not None:
+            self.check(member.name not in self.configuration(member).learners, f"the learner {member.name} leads")
         who = member.name, member.incarnation
         earlier = self.leaders.setdefault(action.term, who)
         self.check(earlier == who, f"term {action.term} is led by {earlier} and {who}")
@@ -141,13 +146,35 @@ class Observer:
             self.check(known == entry, f"{member.name} commits another entry at {index}")
         self.top = max(self.top, action.index)
 
-    def acknowledged(self, index: int, body: bytes) -> None:
-        """An acknowledged entry is durable on a majority (DUR-12)."""
+    def configuration(self, member: Member) -> Configuration:
+        """The newest configuration in a member's log, found without the core: in its entries, then in the truth before."""
+        log = member.log.live
+        for entry in reversed(log.entries):
+            found = SIMPLE.decode(entry.body)
+            if found is not None:
+                return found
+        for index in range(min(log.begin, self.top + 1) - 1 if log.entries else -1, -1, -1):
+            found = SIMPLE.decode(self.truth[index].body) if index in self.truth else None
+            if found is not None:
+                return found
+        return initial_of(member)
+
+    def uses_configuration_of_its_log(self, member: Member) -> None:
+        """A member uses the newest configuration of its log, whatever was truncated or deleted, and over restarts (DL-X21)."""
+        node = member.node
+        if node is None or self.cluster.codec is None:
+            return
+        used, wanted = node.configuration, self.configuration(member)
+        same = (used.addresses, used.learners) == (wanted.addresses, wanted.learners)
+        self.check(same, f"{member.name} uses the configuration {used}, its log has {wanted}")
+
+    def acknowledged(self, index: int, body: bytes, by: Member) -> None:
+        """An acknowledged entry is durable on a majority of the voters (DUR-12)."""
         self.acked[index] = body
         if self.cluster.settings.sync_before_ack:
-            members = self.cluster.members.values()
-            held = sum(self._holds(member, index, body) for member in members)
-            self.check(held > len(members) // 2, f"entry {index} was acknowledged, durable on {held} only")
+            voters = self.configuration(by).voters if self.cluster.codec is not None else self.cluster.names
+            held = sum(self._holds(self.cluster.members[name], index, body) for name in voters)
+            self.check(held > len(voters) // 2, f"entry {index} was acknowledged, durable on {held} of {voters} only")
 
     def _holds(self, member: Member, index: int, body: bytes) -> bool:
         """Whether it is durable, deleted by retention since, or lost to damage that the member has detected."""
@@ -171,7 +198,7 @@ class Observer:
                     self.check(not equal or a == b, f"logs differ at {index} below a common entry")
 
     def all_acknowledged_are_there(self) -> None:
-        for member in self.cluster.members.values():
+        for member in self.cluster.current():
             log = member.log.live
             for index, body in self.acked.items():
                 entry = log.entry(index)

@@ -21,6 +21,7 @@ from saturnmq.raft.core.actions import (
     AppendEntries,
     Commit,
     CutLog,
+    PersistMembers,
     PersistTerm,
     Reply,
     Role,
@@ -28,6 +29,7 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
+from saturnmq.raft.core.configuration import Generation
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import HeartBeatRequest, Request, Response, VoteResponse
 from saturnmq.raft.core.node import Node
@@ -55,6 +57,10 @@ class Member:
         self.name = name
         self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
         self.hard = HardState()
+        self.configurations: tuple[Generation, ...] = ()  # in the file `members`
+        self.learner = False  # dledger.learner
+        self.named = list(dict.fromkeys((*cluster.names, name)))  # in dLegerPeers
+        self.retired = False  # removed and switched off for good
         self.checkpoint = NO_INDEX
         self.rots = False  # its disk loses synced entries at crashes; at most one member of a group
         self.has_space = True  # whether its disk has space for another file
@@ -91,6 +97,11 @@ class Member:
         return self.node is not None
 
     @property
+    def busy(self) -> bool:
+        """Whether actions are left that wait for the disk."""
+        return self._waits is not None or bool(self._actions)
+
+    @property
     def now_ms(self) -> int:
         return int(self.clock_offset_ms + self.cluster.events.now_ms * self.clock_rate)
 
@@ -113,7 +124,7 @@ class Member:
         self.node = Node(
             group=GROUP,
             self_id=self.name,
-            peers={name: f"{name}:1" for name in cluster.names},
+            peers={name: f"{name}:1" for name in self.named},
             settings=self.settings or cluster.settings,
             reader=StoredLog(self.log.live, self.flips, self.known_bad.add),
             hard_state=self.hard,
@@ -121,6 +132,9 @@ class Member:
             chance=cluster.rng.randrange,
             noop=cluster.noop,
             synced_index=self.noted,
+            codec=cluster.codec,
+            configurations=self.configurations,
+            learner=self.learner,
         )
         cluster.trace.add(cluster.events.now_ms, self.name, f"start {self.incarnation}")
         self._tick(self.incarnation)
@@ -262,6 +276,8 @@ class Member:
         cluster = self.cluster
         if isinstance(action, PersistTerm):
             self._slow_write(partial(self._persist, action))
+        elif isinstance(action, PersistMembers):
+            self._slow_write(partial(self._persist_members, action))
         elif isinstance(action, AppendEntries):
             cluster.observer.appended(self)
             self.log.change(action)
@@ -296,6 +312,9 @@ class Member:
     def _persist(self, action: PersistTerm) -> None:
         self.cluster.observer.term_stored(self, action)
         self.hard = HardState(action.term, action.voted_for)
+
+    def _persist_members(self, action: PersistMembers) -> None:
+        self.configurations = action.generations
 
     def _note(self, node: Node) -> None:
         """Write the checkpoint file: the synced index; an index lost to damage stays in it until the entry is recovered."""

@@ -74,13 +74,14 @@ _PROGRESS_FIELDS: Final = tuple(one.name for one in fields(Progress) if one.name
 _KNOWN: Final = tuple(
     frozenset(names.split())
     for names in (
-        "self_id group peers settings chance log term voted_for committed now_ms role leader_id transferee "
-        "known_max_term out parts calls next_call",
+        "self_id group settings chance log term voted_for committed now_ms role leader_id transferee "
+        "known_max_term out parts calls next_call configurations members_changed departing stored "
+        "peers voters others other_voters votes",
         "_reader _file_bytes begin end end_term end_pos next_index epoch durable _cache _cache_bytes _fresh",
         "state next_vote_ms raise_now last_result round spent_term",
-        "state elector timers sent_ms patient_until_ms round live lease_until_ms stepped_down_ms",
+        "state elector timers sent_ms patient_until_ms round live able lease_until_ms stepped_down_ms",
         "state verified _reported_end _appends _unsynced",
-        "state stamp noop peers proposals",
+        "state stamp noop peers proposals _departs_ms",
         "state elector heartbeats leader outgoing incoming _checked_ms",
     )
 )
@@ -383,7 +384,7 @@ class _Run:
             elector.round.known_max_term, elector.round.answers = known, dict(answers)
         beats = node._heartbeats
         beats.sent_ms, beats.patient_until_ms, beats.stepped_down_ms, beats.round, lease = core[3]
-        beats.lease_until_ms, beats.live = dict(lease), {}
+        beats.lease_until_ms, beats.live, beats.able = dict(lease), {}, {}
         if core[3][3] is not None:
             beats.round = Round(*core[3][3])
         follower = node._follower

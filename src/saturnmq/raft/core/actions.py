@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from saturnmq.raft.core.configuration import Configuration, Generation
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.messages import Request, Response
@@ -24,6 +25,13 @@ class PersistTerm:
 
     term: Term
     voted_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistMembers:
+    """Make the configurations durable before the next action is executed; they replace those stored before."""
+
+    generations: tuple[Generation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +104,35 @@ class TimersChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """This configuration is in use from now on, or committed now.
+
+    former: addresses of other members that are still needed: of the configuration before, until this one is committed, and of
+    removed ones that the leader informs.
+    """
+
+    configuration: Configuration
+    former: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Alarm:
     """An event that an operator should see; the caller logs it."""
 
     text: str
 
 
-Action = PersistTerm | AppendEntries | CutLog | SyncLog | Send | Reply | Commit | RoleChanged | TimersChanged | Alarm
+Action = (
+    PersistTerm
+    | PersistMembers
+    | AppendEntries
+    | CutLog
+    | SyncLog
+    | Send
+    | Reply
+    | Commit
+    | RoleChanged
+    | TimersChanged
+    | MembersChanged
+    | Alarm
+)

@@ -23,6 +23,8 @@ class Elector:
     next_vote_ms: start of the next round of votes, not earlier (DL-E03).
     spent_term: term that this member may have led before its last start. It may have lost entries that it had pushed but not
     synced, so it may request votes in this term, to see whether a quorum is reachable, but leads only in a higher one.
+    led_term: the last term that this process led. In a group that has changed, a member with entries of a term that another has led
+    leads only in a higher one, too: new members have not voted in that term, and could give it a second leader.
     """
 
     def __init__(self, state: State) -> None:
@@ -32,9 +34,12 @@ class Elector:
         self.last_result = Parsed.WAIT_TO_REVOTE
         self.round: Tally | None = None
         self.spent_term = state.term if state.voted_for == state.self_id else NO_TERM
+        self.led_term = NO_TERM
 
     def role_changed(self) -> None:
         """Reset the election state, so that a later candidacy starts from the beginning (DL-E22)."""
+        if self.state.role is Role.LEADER:
+            self.led_term = self.state.term
         if self.state.role is not Role.CANDIDATE:
             self.round = None
             self.raise_now = False
@@ -56,6 +61,9 @@ class Elector:
             return
         if (state.now_ms < self.next_vote_ms or state.barred) and not self.raise_now:
             return
+        if not state.stands and not self.raise_now:  # a learner or a former member
+            self.next_vote_ms = self._jitter()
+            return
         if self.last_result is Parsed.WAIT_TO_VOTE_NEXT or self.raise_now:
             state.next_term()
             self.last_result = Parsed.WAIT_TO_REVOTE
@@ -66,7 +74,7 @@ class Elector:
                 self.next_vote_ms = self._jitter()
                 return
             self.next_vote_ms = state.now_ms  # asked to lead: the former leader waits
-        if state.recovering:
+        if state.recovering or not state.stands:
             self.next_vote_ms = self._jitter()
             return
         self._request_votes()
@@ -92,9 +100,11 @@ class Elector:
         """Start a round of votes; the member's own vote comes first, by the same rules as any other (DL-E08)."""
         state = self.state
         wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
-        tally = self.round = Tally(state.term, len(state.peers), state.now_ms + wait_ms)
-        tally.add(state.self_id, self.vote(self._request(state.self_id), local=True))
-        for peer in state.others:
+        tally = self.round = Tally(state.term, len(state.voters), state.now_ms + wait_ms)
+        own = self.vote(self._request(state.self_id), local=True)
+        if state.votes:  # else it was removed, and needs a majority of the others
+            tally.add(state.self_id, own)
+        for peer in state.other_voters:
             state.send(peer, self._request(peer), partial(self._answered, tally, peer))
         self._check(tally)
 
@@ -108,6 +118,7 @@ class Elector:
             remote_id=peer,
             ledger_end_index=state.log.end,
             ledger_end_term=state.log.end_term,
+            changes=state.configuration.index if state.configuration.index >= 0 else None,
         )
 
     def _answered(self, tally: Tally, peer: str, response: Response | None) -> None:
@@ -126,7 +137,9 @@ class Elector:
         assert tally is not None
         self.round = None
         self.last_result, wait = tally.parse()
-        if self.last_result is Parsed.PASSED and tally.term == self.spent_term:
+        changed = state.configuration.index >= 0
+        of_another = changed and state.log.end_term == tally.term != self.led_term
+        if self.last_result is Parsed.PASSED and (tally.term == self.spent_term or of_another):
             self.last_result, self.next_vote_ms = Parsed.WAIT_TO_VOTE_NEXT, state.now_ms
             return
         if wait != "none":
@@ -147,9 +160,10 @@ class Elector:
     def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
         """Answer a vote request; a granted vote is persisted before the response is sent (DL-E16..DL-E19)."""
         state = self.state
+        candidate = (request.leader_id or "",) if state.trusts(request.leader_id, request.changes) else ()
         voter = Voter(
             state.self_id,
-            state.peers,
+            (*state.peers, *candidate),
             state.term,
             state.voted_for,
             state.leader_id,

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from saturnmq.raft.core.actions import AppendEntries, CutLog, Role
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
@@ -185,9 +186,8 @@ class Follower:
             if not fits:
                 break
         if new:
-            log.append(new)
+            state.append(new)
             self.verified = log.end
-            state.out.append(AppendEntries(tuple(new)))
             state.sync()
         return fits
 
@@ -247,13 +247,13 @@ class Follower:
             if log.end > entry.index:
                 self._cut(first_removed, entry.end_pos)
         else:
-            self._replace(entry)
+            self._replace(entry, request.members)
         self.verified = entry.index
         state.sync()
         self._commit(request)
         self._answer_durable(token, request, entry.index)
 
-    def _replace(self, entry: Entry) -> None:
+    def _replace(self, entry: Entry, members: Configuration | None) -> None:
         """Truncate at the entry's index and append it; if its position does not match, restart the log at that position."""
         state, log = self.state, self.state.log
         before = log.entry(LedgerIndex(entry.index - 1))
@@ -261,25 +261,19 @@ class Follower:
             if log.end >= entry.index:
                 self._cut(entry.index, before.end_pos)
             if entry.pos == log.place(entry.size) and self._prefix_is_sure(entry):
-                self._write(entry)
+                state.append((entry,))
                 return
-        log.restart(entry.index, entry.pos)
+        state.restart_log(entry, members)
         self._drop_unsynced(LedgerIndex(0))
-        state.out.append(CutLog(entry.index, entry.pos, restart=True))
-        self._write(entry)
+        state.append((entry,))
 
     def _prefix_is_sure(self, entry: Entry) -> bool:
         """Whether the log before the entry equals the leader's: verified or committed."""
         return entry.index - 1 <= max(self.verified, self.state.committed)
 
-    def _write(self, entry: Entry) -> None:
-        self.state.log.append((entry,))
-        self.state.out.append(AppendEntries((entry,)))
-
     def _cut(self, index: LedgerIndex, end_pos: int) -> None:
-        self.state.log.cut(index, end_pos)
+        self.state.cut(index, end_pos)
         self._drop_unsynced(index)
-        self.state.out.append(CutLog(index, end_pos))
 
     def _drop_unsynced(self, index: LedgerIndex) -> None:
         """Refuse the waiting responses for entries from index on, which were removed."""

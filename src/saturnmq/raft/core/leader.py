@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from saturnmq.raft.core.actions import AppendEntries, Role
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, place
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
@@ -24,6 +25,8 @@ from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
 PUSH_PENDING_BYTES_MAX: Final = 33_554_432
+DEPARTING_PUSH_MS: Final = 100  # between attempts to push to a removed member
+DEPARTING_MS: Final = 10_000  # how long a removed member is informed at most
 REPEATS_MAX: Final = 3  # responses REPEATED_PUSH to pushes of the next entry before the leader compares again
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as stored (DL-B03)
 
@@ -51,6 +54,7 @@ class Leader:
         self.noop = noop
         self.peers: dict[str, Progress] = {}
         self.proposals: deque[Proposal] = deque()
+        self._departs_ms: dict[str, int] = {}  # former members: until when they are informed at the latest
 
     def role_changed(self) -> None:
         """Fail pending proposals with TERM_CHANGED at once (DL-X09); a new leader starts with fresh progress per peer."""
@@ -59,9 +63,35 @@ class Leader:
             waiting = self.proposals.popleft()
             state.reply(waiting.token, self._refuse(Code.TERM_CHANGED))
         self.peers = {}
+        self._departs_ms.clear()
+        state.departing = {}
         if state.role is Role.LEADER:
             self.peers = {peer: Progress(peer) for peer in state.others}
             self._append_noop()
+
+    def members_changed(self) -> None:
+        """Replicate to new members too, and for a while to former ones, so that they learn that they are removed."""
+        state = self.state
+        if state.role is not Role.LEADER:
+            return
+        for peer in state.others:
+            if peer not in self.peers:
+                self.peers[peer] = Progress(peer)
+            self._departs_ms.pop(peer, None)
+        for peer in sorted(self.peers.keys() - set(state.others)):
+            self._departs_ms.setdefault(peer, state.now_ms + DEPARTING_MS)
+        known = {name: one for each in state.configurations.known for name, one in each.addresses.items()}
+        state.departing = {peer: known[peer] for peer in self._departs_ms if peer in known}
+
+    def _release_departed(self) -> None:
+        """Stop replication to former members that hold the committed entry that removes them, or do not answer."""
+        state, index = self.state, self.state.configuration.index
+        for peer, until_ms in list(self._departs_ms.items()):
+            done = state.committed >= index and self.peers[peer].matched >= index
+            if done or state.now_ms >= until_ms:
+                del self._departs_ms[peer], self.peers[peer]
+                state.departing.pop(peer, None)
+                state.report_members()
 
     def space_freed(self) -> None:
         """The disk has space again: a leader elected while it was full appends its no-op entry now (DL-X04, DUR-15)."""
@@ -71,7 +101,13 @@ class Leader:
     def _append_noop(self) -> None:
         state = self.state
         if self.noop is not None and state.log.end > state.committed and not state.disk_full:
-            self._append([self.noop])
+            self.append([self.noop])
+
+    def append_noop_of_term(self) -> bool:
+        """Append a no-op unless the log has an entry of this term already; returns whether one is there or appended."""
+        if self.state.log.end_term < self.state.term and self.noop is not None and not self.state.disk_full:
+            self.append([self.noop])
+        return self.state.log.end_term == self.state.term
 
     # append
 
@@ -87,11 +123,14 @@ class Leader:
             refusal = Code.REQUEST_WITH_EMPTY_BODYS
         if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
             refusal = Code.UNEXPECTED_ARGUMENT  # over the size limit of an entry (DL-A06)
+        codec = state.configurations.codec
+        if refusal is None and codec is not None and any(codec.decode(body) is not None for body in bodies):
+            refusal = Code.UNEXPECTED_ARGUMENT  # members are changed by `Membership` only
         if refusal is not None:
             refused = self._refuse(refusal)
             state.reply(token, refused)
             return refused
-        entries = self._append(bodies)
+        entries = self.append(bodies)
         response = AppendResponse(
             group=state.group,
             term=state.term,
@@ -116,7 +155,8 @@ class Leader:
             return Code.LEADER_PENDING_FULL
         return Code.DISK_FULL if state.disk_full else None
 
-    def _append(self, bodies: Sequence[bytes]) -> list[Entry]:
+    def append(self, bodies: Sequence[bytes]) -> list[Entry]:
+        """Append bodies without any check, and request their sync."""
         state, log, entries, stamp = self.state, self.state.log, [], self.stamp
         term, end, file_bytes = state.term, log.end_pos, state.settings.file_bytes
         for index, body in enumerate(bodies, log.next_index):
@@ -124,8 +164,7 @@ class Leader:
             pos = place(end, size, file_bytes)
             entries.append(Entry(LedgerIndex(index), term, pos, stamp(body, pos), size=size))
             end = pos + size
-        log.append(entries)
-        state.out.append(AppendEntries(tuple(entries)))
+        state.append(entries)
         state.sync()
         return entries
 
@@ -144,7 +183,8 @@ class Leader:
     def advance(self) -> None:
         """Commit what a quorum holds, but only up to an entry of the current term (DL-Q01, DL-X03); answer proposals."""
         state = self.state
-        index = quorum_index(list(self.watermarks().values()))
+        peers, durable, own = self.peers, state.durable, state.self_id
+        index = quorum_index([durable if name == own else peers[name].watermark for name in state.voters])
         if index > state.committed:
             entry = state.log.entry(index)
             if entry is not None and entry.term == state.term:
@@ -163,6 +203,8 @@ class Leader:
             late = self.proposals.popleft()
             state.reply(late.token, self._refuse(Code.WAIT_QUORUM_ACK_TIMEOUT))
         self.advance()
+        if self._departs_ms:
+            self._release_departed()
         self.push_all()
 
     def due_ms(self) -> int:
@@ -170,13 +212,14 @@ class Leader:
         if self.state.role is not Role.LEADER:
             return NEVER
         deadline_ms = self.proposals[0].deadline_ms if self.proposals else NEVER
-        return min([deadline_ms, *map(self._push_due_ms, self.peers.values())])
+        departs_ms = self._departs_ms.values()
+        return min([deadline_ms, *departs_ms, *map(self._push_due_ms, self.peers.values())])
 
     def _push_due_ms(self, progress: Progress) -> int:
         """When `push` has work for this peer if no response arrives and nothing is appended."""
         settings, log = self.state.settings, self.state.log
-        if log.empty or progress.probing:
-            return NEVER
+        if log.empty or progress.probing or progress.peer in self._departs_ms:
+            return NEVER if progress.peer not in self._departs_ms else self.state.now_ms + DEPARTING_PUSH_MS
         due_ms = -1
         if progress.state is PeerState.APPEND and progress.pending:
             pushed = progress.pending.get(LedgerIndex(progress.matched + 1))
@@ -195,6 +238,8 @@ class Leader:
         state = self.state
         if state.log.empty or progress.probing or state.now_ms < progress.pause_until_ms:
             return  # nothing is sent from an empty log (DL-P05)
+        if progress.peer in self._departs_ms and state.configuration.index > state.committed:
+            return  # a former member gets the entry that removes it when no vote of it is needed any more
         if progress.state is PeerState.COMPARE:
             self._compare(progress)
         elif progress.state is PeerState.TRUNCATE:
@@ -423,4 +468,9 @@ class Leader:
             commit_index=state.committed,
             entries=entries,
             batch=batch,
+            members=self._members_before(entries[0]) if kind is PushKind.TRUNCATE else None,
         )
+
+    def _members_before(self, entry: Entry) -> Configuration | None:
+        found = self.state.configurations.before(entry.index)
+        return found if found.index >= 0 else None

@@ -11,6 +11,7 @@ Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,7 +31,7 @@ class Round:
     sent_ms: int
     lease_ms: int
     answered: int = 1
-    success: int = 1  # the leader counts itself
+    success: int = 1  # voters; the leader counts itself if it votes
     not_ready: int = 0
     inconsistent: bool = False
 
@@ -39,7 +40,8 @@ class Round:
 class Heartbeats:
     """live: whether the last heartbeat to each peer was answered (DL-H04). lease_until_ms: the lease by each peer's answers.
 
-    confirmed: peers that answered a heartbeat of this term.
+    confirmed: peers that answered a heartbeat of this term. able: whether each peer's last answer said that it supports changes of
+    members.
     patient_until_ms: when a follower that receives no further heartbeat becomes candidate (DL-H07, DL-H08).
     """
 
@@ -50,6 +52,7 @@ class Heartbeats:
     patient_until_ms: int = -1
     round: Round | None = None
     live: dict[str, bool] = field(default_factory=dict)
+    able: dict[str, bool] = field(default_factory=dict)
     lease_until_ms: dict[str, int] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     stepped_down_ms: int = -(10**9)
@@ -61,16 +64,25 @@ class Heartbeats:
         self.sent_ms = -1
         self.round = None
         if self.state.role is Role.LEADER:
-            self.live = {}
+            self.live, self.able = {}, {}
             self.lease_until_ms = dict.fromkeys(self.state.others, now_ms + self.state.settings.lease_timeout_ms)
         elif self.state.role is Role.FOLLOWER:
             self.patient_until_ms = now_ms
 
+    def members_changed(self) -> None:
+        """A new member has not extended the lease yet; a former one does not count any more."""
+        if self.state.role is Role.LEADER:
+            known = self.lease_until_ms
+            self.lease_until_ms = {peer: known.get(peer, -1) for peer in self.state.others}
+
     @property
     def lease_ends_ms(self) -> int:
         """When the lease ends: the latest time until which a quorum, this leader included, has extended it."""
-        until_ms = self.lease_until_ms.values()
-        needed = len(self.state.peers) // 2
+        until_ms: Collection[int] = self.lease_until_ms.values()
+        state = self.state
+        needed = state.quorum_others
+        if len(until_ms) != len(state.other_voters):  # there are learners
+            until_ms = [self.lease_until_ms[peer] for peer in state.other_voters]
         if needed == 1:  # fast path: evaluated before every append
             return max(until_ms)
         return sorted(until_ms, reverse=True)[needed - 1] if needed else NEVER
@@ -78,7 +90,8 @@ class Heartbeats:
     @property
     def is_confirmed(self) -> bool:
         """Whether a quorum, this leader included, has answered heartbeats of this term."""
-        return len(self.confirmed) >= len(self.state.peers) // 2
+        state = self.state
+        return len(self.confirmed.intersection(state.other_voters)) >= state.quorum_others
 
     def tick(self) -> None:
         state = self.state
@@ -113,9 +126,10 @@ class Heartbeats:
         """Send a round of heartbeats (DL-H01)."""
         state = self.state
         self.sent_ms = state.now_ms
-        beat = self.round = Round(state.term, state.now_ms, state.settings.lease_timeout_ms)
+        own = int(state.votes)
+        beat = self.round = Round(state.term, state.now_ms, state.settings.lease_timeout_ms, own, own)
         announced_ms = self.timers.announced_ms
-        for peer in state.others:
+        for peer in (*state.others, *state.departing):
             state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
 
     def resign(self) -> None:
@@ -134,7 +148,13 @@ class Heartbeats:
             local_id=state.self_id,
             remote_id=peer,
             interval_ms=interval_ms,
+            changes=self._changes if interval_ms is not None else None,
         )
+
+    @property
+    def _changes(self) -> int | None:
+        state = self.state
+        return state.configuration.index if state.configurations.codec is not None else None
 
     def _answered(self, beat: Round, peer: str, response: Response | None) -> None:
         """Count a response (DL-H02..DL-H04); late ones count too while this member leads the term of the round."""
@@ -142,17 +162,22 @@ class Heartbeats:
         if state.role is not Role.LEADER or beat.term != state.term:
             return
         code = response.code if isinstance(response, HeartBeatResponse) else Code.NETWORK_ERROR
+        if peer not in self.lease_until_ms:
+            return  # a former member
         self.live[peer] = code != Code.NETWORK_ERROR
-        beat.answered += 1
-        if isinstance(response, HeartBeatResponse) and self.timers.answered(peer, response):
-            self.sent_ms = -1  # announce the new interval at the next tick
+        counts = peer in state.voters
+        beat.answered += counts
+        if isinstance(response, HeartBeatResponse):
+            self.able[peer] = response.changes is not None
+            if self.timers.answered(peer, response):
+                self.sent_ms = -1  # announce the new interval at the next tick
         if code == Code.SUCCESS:
-            beat.success += 1
+            beat.success += counts
             if peer not in self.confirmed:
                 self.confirmed |= {peer}
             self.lease_until_ms[peer] = max(self.lease_until_ms[peer], beat.sent_ms + beat.lease_ms)
         elif code == Code.TERM_NOT_READY:
-            beat.not_ready += 1
+            beat.not_ready += counts
         elif code == Code.EXPIRED_TERM and response is not None and response.term > state.term:
             self._higher_term(response.term)
             return
@@ -162,7 +187,7 @@ class Heartbeats:
             return
         if beat.success + beat.not_ready >= state.quorum:
             self.sent_ms = -1  # those members adopt the term at their next tick: send again at ours
-        elif beat.inconsistent and beat.answered == len(state.peers):
+        elif beat.inconsistent and beat.answered == len(state.voters):
             state.become_candidate(state.term)
 
     def _higher_term(self, term: Term) -> None:
@@ -197,11 +222,12 @@ class Heartbeats:
                 state.become_follower(request.leader_id)
             patience_ms = self.timers.patience_ms(request.interval_ms)
             self.patient_until_ms = max(self.patient_until_ms, state.now_ms + patience_ms)
-        return HeartBeatResponse(code=code, term=term, interval_ms=echo)
+        changes = self._changes if echo is not None and request.changes is not None else None
+        return HeartBeatResponse(code=code, term=term, interval_ms=echo, changes=changes)
 
     def _check(self, request: HeartBeatRequest) -> Code:
         state = self.state
-        if request.leader_id not in state.peers:
+        if not state.trusts(request.leader_id, request.changes):
             return Code.UNKNOWN_MEMBER
         if request.leader_id == state.self_id:
             return Code.UNEXPECTED_MEMBER

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 
@@ -92,10 +93,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """Request for a vote; leader_id is the candidate."""
+    """Request for a vote; leader_id is the candidate. changes: index of its configuration, None if it is the initial one."""
 
     ledger_end_index: LedgerIndex = NO_INDEX
     ledger_end_term: Term = NO_TERM
+    changes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,26 +107,38 @@ class VoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartBeatRequest(Message):
-    """interval_ms: the sender's interval from now on; 0: it leads no longer; None: not announced, as by Java members."""
+    """interval_ms: the sender's interval from now on; 0: it leads no longer; None: not announced, as by Java members.
+
+    changes: index of the sender's configuration, -1 if it is the initial one; None: it supports no changes, as Java members.
+    """
 
     interval_ms: int | None = None
+    changes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartBeatResponse(Message):
-    """interval_ms: the announced interval of the request, unless the member does not know that field or does not use it."""
+    """interval_ms: the announced interval of the request, unless the member does not know that field or does not use it.
+
+    changes: as in the request, if that has one.
+    """
 
     interval_ms: int | None = None
+    changes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest(Message):
-    """entries: one or more for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: encoded as a list."""
+    """entries: one or more for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: encoded as a list.
+
+    members: with TRUNCATE, the configuration in use before the entry, if it is not the initial one.
+    """
 
     kind: PushKind | None = PushKind.APPEND
     commit_index: LedgerIndex = NO_INDEX
     entries: tuple[Entry, ...] = ()
     batch: bool = False
+    members: Configuration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +197,55 @@ class MetadataRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse(Message):
+    """learners: ids of members that do not vote; None: there are none."""
+
     peers: dict[str, str] | None = None
+    learners: tuple[str, ...] | None = None
 
 
-Request = VoteRequest | HeartBeatRequest | PushRequest | TransferRequest | AppendRequest | GetRequest | MetadataRequest
+class ChangeKind(Enum):
+    """A change of the group's members; encoded by name."""
+
+    ADD_LEARNER = "ADD_LEARNER"
+    PROMOTE = "PROMOTE"
+    REMOVE = "REMOVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequest(Message):
+    """MEMBERS: a change of one member, sent to the leader. address: host:port of a new member. dry_run: only check it."""
+
+    kind: ChangeKind | None = None
+    member_id: str | None = None
+    address: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeResponse(Message):
+    """reason: why the change is refused. members: the configuration after the change, or the present one after a refusal."""
+
+    reason: str | None = None
+    members: Configuration | None = None
+
+
+Request = (
+    VoteRequest
+    | HeartBeatRequest
+    | PushRequest
+    | TransferRequest
+    | AppendRequest
+    | GetRequest
+    | MetadataRequest
+    | ChangeRequest
+)
 Response = (
-    VoteResponse | HeartBeatResponse | PushResponse | TransferResponse | AppendResponse | GetResponse | MetadataResponse
+    VoteResponse
+    | HeartBeatResponse
+    | PushResponse
+    | TransferResponse
+    | AppendResponse
+    | GetResponse
+    | MetadataResponse
+    | ChangeResponse
 )

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.core.actions import Action, PersistTerm, Role
+from saturnmq.raft.core.configuration import Codec, Configuration, Configurations, Generation
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.follower import Follower
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.leader import Leader, Stamp
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.log import LedgerReader, Log
+from saturnmq.raft.core.membership import Membership
 from saturnmq.raft.core.messages import (
     AppendRequest,
     AppendResponse,
+    ChangeRequest,
+    ChangeResponse,
     Code,
     GetRequest,
     GetResponse,
@@ -54,6 +58,8 @@ class Node:
     committed: the committed index of the checkpoint file.
     synced_index: the last index known to have been synced, from the checkpoint; a log that ends before it was damaged (DUR-10).
     stamp, noop: see `Leader`.
+    codec: how changes of the members are written in entries; None: there are none. configurations: those stored by
+    `PersistMembers`, which override `peers`. learner: until the log says otherwise, this member does not vote.
 
     Raises ConfigError.
     """
@@ -72,6 +78,9 @@ class Node:
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
         synced_index: LedgerIndex = NO_INDEX,
+        codec: Codec | None = None,
+        configurations: Sequence[Generation] = (),
+        learner: bool = False,
     ) -> None:
         problems = settings.validate()
         if self_id not in peers:
@@ -79,11 +88,13 @@ class Node:
         if problems:
             raise ConfigError(problems)
         log = Log(reader, settings.file_bytes)
-        self.addresses = dict(peers)
+        initial = Configuration(dict(peers), frozenset((self_id,)) if learner else frozenset())
+        known = Configurations(initial, codec)
+        known.load(configurations, log.begin, reader.entry)
         self._state = State(
             self_id=self_id,
             group=group,
-            peers=tuple(peers),
+            configurations=known,
             settings=settings,
             chance=chance,
             log=log,
@@ -91,7 +102,9 @@ class Node:
             voted_for=hard_state.voted_for,
             committed=min(committed, log.end),
             known_max_term=hard_state.term,
+            stored=tuple(configurations),
         )
+        self._state.start()
         if synced_index > log.end:
             self._state.recover_to = synced_index
             self._state.alarm(
@@ -107,14 +120,10 @@ class Node:
         self._follower = Follower(self._state)
         self._leader = Leader(self._state, stamp, noop)
         self._transfers = Transfers(self._state, self._elector, self._heartbeats, self._leader)
-        self._state.parts = [
-            self._elector,
-            self._timers,
-            self._heartbeats,
-            self._follower,
-            self._leader,
-            self._transfers,
-        ]
+        self._membership = Membership(self._state, self._leader, self._heartbeats)
+        followed = (self._heartbeats, self._timers, self._leader)
+        self._state.parts = [self._elector, *followed, self._follower, self._transfers, self._membership]
+        self._state.members_changed = [part.members_changed for part in followed]
         self._term_limit = TermLimit(self._state)
         self._settled = False  # the last input was a tick without effect: until the next timer there is nothing to do
 
@@ -125,9 +134,23 @@ class Node:
         return self._state.self_id
 
     @property
+    def group(self) -> str:
+        return self._state.group
+
+    @property
     def peers(self) -> tuple[str, ...]:
         """Ids of all members, this one included."""
         return self._state.peers
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in use: the newest in the log, committed or not, else the initial one."""
+        return self._state.configuration
+
+    @property
+    def votes(self) -> bool:
+        """Whether this member is a voter, neither a learner nor removed."""
+        return self._state.votes
 
     @property
     def settings(self) -> CoreSettings:
@@ -273,6 +296,7 @@ class Node:
         self._follower.tick()
         self._leader.tick()
         self._transfers.tick()
+        self._membership.tick()
         actions = self._leave()
         self._settled = not actions
         return actions
@@ -286,7 +310,11 @@ class Node:
         state = self._state
         if not self._settled:
             return state.now_ms
-        timers = state.parts if state.settings.elector_enabled else (self._follower, self._leader, self._transfers)
+        timers = (
+            state.parts
+            if state.settings.elector_enabled
+            else (self._follower, self._leader, self._transfers, self._membership)
+        )
         return min(part.due_ms() for part in timers)
 
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
@@ -341,6 +369,7 @@ class Node:
         log = self._state.log
         if self._state.failed is None and epoch == log.epoch and end_index > log.durable:
             log.durable = end_index
+            self._state.settle_members()
             self._follower.synced()
             if self._state.role is Role.LEADER:
                 self._leader.advance()
@@ -370,7 +399,7 @@ class Node:
     def trimmed(self, now_ms: int, begin_index: LedgerIndex) -> list[Action]:
         """Retention deleted old files; the log now begins at begin_index (DL-S12)."""
         self._enter(now_ms)
-        self._state.log.trimmed(begin_index)
+        self._state.trimmed(begin_index)
         return self._leave()
 
     def request(self, now_ms: int, token: int, request: Request) -> list[Action]:
@@ -399,6 +428,9 @@ class Node:
             self._proposed()
         elif isinstance(request, TransferRequest):
             self._transfers.request(token, request)
+        elif isinstance(request, ChangeRequest):
+            self._check_lease()
+            self._membership.request(token, request)
         elif isinstance(request, GetRequest):
             self._check_lease()
             state.reply(token, self._get(request))
@@ -413,6 +445,7 @@ class Node:
         state.log.written()
 
     def _leave(self) -> list[Action]:
+        self._membership.progress()
         out = self._state.out
         self._state.out = []
         return out
@@ -437,8 +470,13 @@ class Node:
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         """Leader, term and addresses as this member knows them; every member answers (DL-M09). Java members send no term."""
         state = self._state
+        members = state.configuration
         return MetadataResponse(
-            group=state.group, leader_id=state.leader_id, term=state.term, peers=dict(self.addresses)
+            group=state.group,
+            leader_id=state.leader_id,
+            term=state.term,
+            peers=dict(members.addresses),
+            learners=tuple(sorted(members.learners)) or None,
         )
 
     def _refuse(self, request: Request, code: Code) -> Response:
@@ -454,9 +492,12 @@ class Node:
         return MetadataResponse(group=state.group, code=code)
 
 
-_ANSWERS: tuple[tuple[type, type[HeartBeatResponse | TransferResponse | AppendResponse | GetResponse]], ...] = (
+_ANSWERS: tuple[
+    tuple[type, type[HeartBeatResponse | TransferResponse | AppendResponse | GetResponse | ChangeResponse]], ...
+] = (
     (HeartBeatRequest, HeartBeatResponse),
     (TransferRequest, TransferResponse),
     (AppendRequest, AppendResponse),
     (GetRequest, GetResponse),
+    (ChangeRequest, ChangeResponse),
 )

@@ -39,6 +39,7 @@ class CoreSettings:
     preferred_leaders: tuple[str, ...] = ()
     sync_before_ack: bool = True  # SYNC_FLUSH: an entry counts towards the quorum once it is synced (DL-X02)
     file_bytes: int = 1_073_741_824  # equal on all members (DL-S03)
+    learner_lag_max: int = 1000  # a learner that is more entries behind is not made a voter
     announces_interval: bool = False  # heartbeats announce their interval, see raft/core/timers.py
     fast: CoreSettings | None = None  # used instead while all members announce or echo it; None: never
 

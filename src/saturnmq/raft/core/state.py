@@ -7,12 +7,28 @@ Requirements: DL-E20..DL-E22, DL-M01.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
-from saturnmq.raft.core.actions import Action, Alarm, Commit, PersistTerm, Reply, Role, RoleChanged, Send, SyncLog
+from saturnmq.raft.core.actions import (
+    Action,
+    Alarm,
+    AppendEntries,
+    Commit,
+    CutLog,
+    MembersChanged,
+    PersistMembers,
+    PersistTerm,
+    Reply,
+    Role,
+    RoleChanged,
+    Send,
+    SyncLog,
+)
+from saturnmq.raft.core.configuration import Configuration, Configurations, Generation
+from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.log import Log
 from saturnmq.raft.core.messages import Request, Response
@@ -44,11 +60,15 @@ class Part(Protocol):
 
 @dataclass(slots=True)
 class State:
-    """State of one member. now_ms: time of the input being handled."""
+    """State of one member. now_ms: time of the input being handled.
+
+    Derived from the configuration in use: peers: all members. voters: those that vote. others, other_voters: the same without
+    this member. votes: whether this member is a voter.
+    """
 
     self_id: str
     group: str
-    peers: tuple[str, ...]
+    configurations: Configurations
     settings: CoreSettings
     chance: Chance
     log: Log
@@ -71,14 +91,33 @@ class State:
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
     next_call: int = 0
+    members_changed: list[Callable[[], None]] = field(default_factory=list)  # called after a change
+    departing: dict[str, str] = field(
+        default_factory=dict
+    )  # former members that a leader still informs, with their addresses
+    peers: tuple[str, ...] = ()
+    voters: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    other_voters: tuple[str, ...] = ()
+    votes: bool = True
+    stored: tuple[Generation, ...] = ()  # as in the file
+
+    def __post_init__(self) -> None:
+        self._derive()
 
     @property
-    def others(self) -> tuple[str, ...]:
-        return tuple(peer for peer in self.peers if peer != self.self_id)
+    def configuration(self) -> Configuration:
+        """The one in use: the newest in the log, committed or not."""
+        return self.configurations.newest
 
     @property
     def quorum(self) -> int:
-        return quorum(len(self.peers))
+        return quorum(len(self.voters))
+
+    @property
+    def quorum_others(self) -> int:
+        """How many other voters form a quorum, together with this member if it votes."""
+        return len(self.voters) // 2 + 1 - self.votes
 
     @property
     def is_leader(self) -> bool:
@@ -98,6 +137,12 @@ class State:
     def taking_leadership(self) -> bool:
         """Whether this member, a preferred leader, is running for the term of a leadership transfer (DL-L08)."""
         return self.self_id in self.settings.preferred_leaders and self.term_to_take == self.term
+
+    def start(self) -> None:
+        """Report what differs from the caller's file and settings: a configuration that replaces the initial one, or is lost."""
+        self.settle_members()
+        if self.configuration.index >= 0:
+            self.report_members()
 
     # outputs
 
@@ -133,6 +178,99 @@ class State:
         if self.voted_for is None:
             self.voted_for = candidate
             self.out.append(PersistTerm(self.term, candidate))
+
+    # log and configuration
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries to the log; a configuration among them is in use from now on."""
+        self.log.append(entries)
+        changed = self.configurations.append(entries)
+        if changed:
+            last = self.stored[-1] if self.stored else Generation()
+            self._persist_members(*self.stored[:-1], Generation(self.configurations.changes, last.begin))
+        self.out.append(AppendEntries(tuple(entries)))
+        if changed:
+            self._reconfigured()
+
+    def cut(self, index: LedgerIndex, end_pos: int) -> None:
+        """Truncate the log; a configuration that was appended there is no longer in use."""
+        self.log.cut(index, end_pos)
+        changed = self.configurations.cut(index)
+        if changed:
+            begin = self.stored[-1].begin if self.stored else None
+            self._persist_members(*self.stored, Generation(self.configurations.changes, begin))
+        self.out.append(CutLog(index, end_pos))
+        if changed:
+            self._reconfigured()
+
+    def restart_log(self, entry: Entry, members: Configuration | None) -> None:
+        """Empty the log; this entry will be its first, and the given configuration is in use before it."""
+        before = self.configurations.changes
+        self.configurations.restart(members)
+        after = self.configurations.changes
+        self._persist_members(*self.stored, Generation(after, (entry.index, entry.term)))
+        self.log.restart(entry.index, entry.pos)
+        self.out.append(CutLog(entry.index, entry.pos, restart=True))
+        if before != after:
+            self._reconfigured()
+
+    def settle_members(self) -> None:
+        """The log is on disk with all truncations: the file needs only the present configurations."""
+        self._persist_members(Generation(self.configurations.changes))
+
+    def trimmed(self, begin: LedgerIndex) -> None:
+        """Retention deleted the entries before begin."""
+        self.log.trimmed(begin)
+        self.configurations.trim(begin)
+
+    @property
+    def former(self) -> Configuration | None:
+        """The configuration before the one in use, while that is not known to be committed."""
+        known = self.configurations.known
+        return known[-2] if len(known) > 1 and known[-1].index > self.committed else None
+
+    def trusts(self, name: str | None, changes: int | None) -> bool:
+        """Whether requests of a candidate or leader with this configuration index count.
+
+        Those of members do, of one whose removal is not committed yet, because it may have to commit it, and of one with a newer
+        configuration, in which it may be new: this log may end earlier.
+        """
+        if name in self.peers:
+            return True
+        former, own = self.former, self.configuration.index
+        newer = changes is not None and changes > own and self.configurations.codec is not None
+        return name is not None and (newer or (former is not None and name in former.addresses))
+
+    @property
+    def stands(self) -> bool:
+        """Whether this member stands for election: as a voter, or if it may have the only copy of the entry that removes it."""
+        former = self.former
+        return self.votes or (former is not None and self.self_id in former.voters)
+
+    def _persist_members(self, *generations: Generation) -> None:
+        """Write the file if it changes; a group that never changes has none."""
+        if generations != self.stored and any(one.known for one in (*generations, *self.stored)):
+            self.stored = generations
+            self.out.append(PersistMembers(generations))
+
+    def _derive(self) -> None:
+        newest = self.configurations.newest
+        self.peers, self.voters = tuple(newest.addresses), newest.voters
+        self.others = tuple(peer for peer in self.peers if peer != self.self_id)
+        self.other_voters = tuple(peer for peer in self.voters if peer != self.self_id)
+        self.votes = self.self_id in self.voters
+
+    def _reconfigured(self) -> None:
+        self._derive()
+        self.report_members()
+        for changed in self.members_changed:
+            changed()
+
+    def report_members(self) -> None:
+        """Report the configuration in use to the caller."""
+        former = self.former
+        addresses = former.addresses if former is not None else {}
+        self.out.append(MembersChanged(self.configuration, {**self.departing, **addresses}))
 
     # roles
 
@@ -175,5 +313,7 @@ class State:
         entry = self.log.entry(index)
         if entry is None:
             return
-        self.committed = index
+        before, self.committed = self.committed, index
         self.out.append(Commit(index, entry.end_pos))
+        if before < self.configurations.newest.index <= index:
+            self.report_members()

@@ -42,6 +42,9 @@ class Timers:
         if self.state.role is Role.LEADER:
             self.ours = dict.fromkeys(self.state.others, self.fast)
 
+    def members_changed(self) -> None:
+        self.ours = {peer: self.ours.get(peer, False) for peer in self.state.others}
+
     def due_ms(self) -> int:
         return NEVER
 
@@ -68,7 +71,7 @@ class Timers:
         if not self.base.announces_interval:
             return False
         self.ours[peer] = response.interval_ms is not None
-        return self._use(all(self.ours.values()))
+        return self._use(all(self.ours[voter] for voter in self.state.other_voters))
 
     # the follower's side
 

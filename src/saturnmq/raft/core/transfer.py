@@ -115,7 +115,7 @@ class Transfers:
     def _start_transfer(self, token: int, request: TransferRequest) -> None:
         """Check the request in DLedger's order (DL-L01, DL-L02), then refuse appends until the transfer ends."""
         state, transferee = self.state, request.transferee_id
-        if transferee is None or transferee not in state.peers:
+        if transferee is None or transferee not in state.voters:
             self._reply(token, Code.UNKNOWN_MEMBER)
         elif request.term != state.term:
             self._reply(token, Code.INCONSISTENT_TERM)
@@ -192,7 +192,7 @@ class Transfers:
         state, wanted = self.state, self.state.settings.preferred_leaders
         if state.role is not Role.LEADER or not wanted or state.self_id in wanted or state.transferee is not None:
             return
-        able = [peer for peer in wanted if peer in self.leader.peers and self.heartbeats.live.get(peer)]
+        able = [peer for peer in wanted if peer in state.other_voters and self.heartbeats.live.get(peer)]
         if not able:
             return
         nearest = min(able, key=self._lag)
@@ -210,7 +210,7 @@ class Transfers:
             self._reply(token, Code.REPEATED_REQUEST)
         elif state.failed is not None or state.recovering or state.barred:
             self._reply(token, Code.DISK_ERROR)
-        elif self._comes_too_early(request):
+        elif not state.votes or self._comes_too_early(request):
             self._reply(token, Code.TAKE_LEADERSHIP_FAILED)
         else:
             self.incoming = Incoming(token, request, state.now_ms + state.settings.transfer_wait_ms)

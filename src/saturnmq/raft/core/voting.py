@@ -170,6 +170,8 @@ class Tally:
             return Parsed.WAIT_TO_REVOTE, "behind"
         if self.accepted >= enough:
             return Parsed.PASSED, "none"
+        if self.count(VoteResult.REJECT_UNKNOWN_LEADER):
+            return Parsed.WAIT_TO_REVOTE, "leader"  # perhaps this member was removed: a higher term would serve no one
         if self.accepted + self.not_ready >= enough:
             return Parsed.REVOTE_IMMEDIATELY, "none"
         return Parsed.WAIT_TO_VOTE_NEXT, "jitter"

@@ -14,11 +14,15 @@ from typing import Any, Final
 
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
 from saturnmq.protocol.json_dialect import json_type, loads
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import (
     AppendRequest,
     AppendResponse,
+    ChangeKind,
+    ChangeRequest,
+    ChangeResponse,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -64,6 +68,7 @@ class DLedgerCode(IntEnum):
     # Between SaturnMQ members only; Java members answer "not supported".
     STATE = 51900  # the broker's state outside the log
     FORWARD = 51901  # a client's request that a follower passes on to the leader
+    MEMBERS = 51902  # a change of the group's members
 
 
 RESPONSE_HEADER_CODE: Final = 200
@@ -80,10 +85,14 @@ _COMMON: Final = {
 }
 # Class of the message -> attribute -> JSON key, in addition to the common ones. PUSH requests have their own functions.
 _FIELDS: Final[dict[type[Message], dict[str, str]]] = {
-    VoteRequest: {"ledger_end_index": "ledgerEndIndex", "ledger_end_term": "ledgerEndTerm"},
+    VoteRequest: {
+        "ledger_end_index": "ledgerEndIndex",
+        "ledger_end_term": "ledgerEndTerm",
+        "changes": "saturnmqChanges",
+    },
     VoteResponse: {"vote_result": "voteResult"},
-    HeartBeatRequest: {"interval_ms": "saturnmqHeartBeatMs"},
-    HeartBeatResponse: {"interval_ms": "saturnmqHeartBeatMs"},
+    HeartBeatRequest: {"interval_ms": "saturnmqHeartBeatMs", "changes": "saturnmqChanges"},
+    HeartBeatResponse: {"interval_ms": "saturnmqHeartBeatMs", "changes": "saturnmqChanges"},
     PushResponse: {"index": "index", "count": "count", "begin_index": "beginIndex", "end_index": "endIndex"},
     TransferRequest: {
         "transfer_id": "transferId",
@@ -96,7 +105,9 @@ _FIELDS: Final[dict[type[Message], dict[str, str]]] = {
     GetRequest: {"begin_index": "beginIndex", "max_size": "maxSize"},
     GetResponse: {"entries": "entries"},
     MetadataRequest: {},
-    MetadataResponse: {"peers": "peers"},
+    MetadataResponse: {"peers": "peers", "learners": "saturnmqLearners"},
+    ChangeRequest: {"kind": "kind", "member_id": "memberId", "address": "address", "dry_run": "dryRun"},
+    ChangeResponse: {"reason": "reason", "members": "members"},
 }
 _ALL_FIELDS: Final = {cls: {**_COMMON, **more} for cls, more in _FIELDS.items()}
 
@@ -108,6 +119,7 @@ _EXCHANGES: Final[dict[DLedgerCode, tuple[type[Any], type[Any]]]] = {
     DLedgerCode.HEART_BEAT: (HeartBeatRequest, HeartBeatResponse),
     DLedgerCode.PUSH: (PushRequest, PushResponse),
     DLedgerCode.LEADERSHIP_TRANSFER: (TransferRequest, TransferResponse),
+    DLedgerCode.MEMBERS: (ChangeRequest, ChangeResponse),
 }
 _CODES: Final = {request: code for code, (request, _) in _EXCHANGES.items()}
 
@@ -144,7 +156,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, tuple):
-        return [_entry_fields(entry) for entry in value]
+        return [one if type(one) is str else _entry_fields(one) for one in value]
+    if isinstance(value, Configuration):
+        return value.fields()
     return value
 
 
@@ -187,6 +201,8 @@ def _push_fields(push: PushRequest) -> dict[str, Any]:
     }
     if entries and not push.batch:
         fields["entry"] = _entry_fields(entries[0])
+    if push.members is not None:
+        fields["saturnmqMembers"] = push.members.fields()
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -284,6 +300,29 @@ def _peers(key: str, value: Any) -> dict[str, str]:
     return {_text(key, name): _text(key, address) for name, address in value.items()}
 
 
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list:
+        raise BodyError(f"{key} must be a list")
+    return tuple(_text(key, name) for name in value)
+
+
+def _kind(key: str, value: Any) -> ChangeKind | None:
+    return ChangeKind.__members__.get(_text(key, value))
+
+
+def _flag(key: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise BodyError(f"{key} must be true or false")
+    return value
+
+
+def _members(key: str, value: Any) -> Configuration:
+    try:
+        return Configuration.of_fields(value)
+    except ValueError as error:
+        raise BodyError(f"{key}: {error}") from None
+
+
 def _reader(attribute: str) -> Callable[[str, Any], Any]:
     return _READERS.get(attribute, _number)
 
@@ -299,6 +338,13 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "body": _bytes,
     "entries": _entries,
     "peers": _peers,
+    "learners": _names,
+    "kind": _kind,
+    "member_id": _text,
+    "address": _text,
+    "dry_run": _flag,
+    "reason": _text,
+    "members": _members,
 }
 
 
@@ -321,5 +367,6 @@ def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
         commit_index=LedgerIndex(_number("commitIndex", fields.get("commitIndex", -1))),
         entries=entries,
         batch=bool(batch),
+        members=_members("saturnmqMembers", fields["saturnmqMembers"]) if "saturnmqMembers" in fields else None,
         **values,
     )

@@ -16,6 +16,7 @@ from typing import Final
 
 from saturnmq.metrics import Histogram
 from saturnmq.net import NetSettings, TlsSettings
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.errors import MessageError, StoreError
 from saturnmq.protocol.message import decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -24,6 +25,7 @@ from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
 from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.ledger.member_entries import MessageCodec
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.retention import RetentionSettings
 from saturnmq.raft.listener import Listener
@@ -98,6 +100,7 @@ class GroupMember(Listener):
             stamp=stamp_message,
             noop=noop_message(_NOOP_HOST, self.store.clock_ms()),
             body_is_good=message_is_good,
+            codec=MessageCodec(self.store.clock_ms),
             start_pos=start_pos,
             listener=self,
             disk=self._disk,
@@ -159,9 +162,19 @@ class GroupMember(Listener):
         status, ledger = self.status(), self.log.ledger
         if status is None or ledger is None:
             return []
-        peers, own = self.raft.peers, status.self_id
+        peers, own = status.configuration.addresses, status.self_id
         marks = [(name, mark) for name, mark in sorted(status.watermarks.items()) if name != own]
         return [(peers.get(name, name), ledger.bytes_after(mark)) for name, mark in marks]
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """Member id -> host:port of the DLedger port, of all members now."""
+        node = self.member.node if self.member is not None else None
+        return node.configuration.addresses if node is not None else self.raft.peers
+
+    def host(self, name: str) -> str:
+        """The host of a member; "" for an unknown one."""
+        return host_of(self.peers[name]) if name in self.peers else ""
 
     @property
     def leads(self) -> bool:

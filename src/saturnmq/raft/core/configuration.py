@@ -1,0 +1,171 @@
+"""Who the members of a group are: the value, and its history in the log.
+
+A configuration is an entry of the log. It is in use from the moment it is appended, committed or not, and no longer when the entry
+is truncated. Two configurations that follow each other differ by one member, so that any majority of one and any majority of the
+other have a common member (the single-server change of the Raft thesis).
+
+`Configurations` keeps each one that the log holds, and the last one before its begin: a peer whose log restarts at an entry
+needs the one that was in use there. The caller keeps them in a file too, because retention deletes old entries. The file is written
+before the log changes, and a crash may undo a truncation: so it holds a `Generation` per truncation until the log is synced again.
+
+Requirements: DL-M05, DL-X21. Design: docs/decisions/0023-members.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
+
+MEMBERS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """addresses: member id -> host:port, of voters and learners. removed: ids of former members, which are not used again.
+
+    index: of the entry; -1: the configuration of the file, which holds until the first change.
+    """
+
+    addresses: dict[str, str]
+    learners: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    index: LedgerIndex = NO_INDEX
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        return tuple(name for name in self.addresses if name not in self.learners)
+
+    def with_learner(self, name: str, address: str) -> Configuration:
+        return replace(self, addresses={**self.addresses, name: address}, learners=self.learners | {name})
+
+    def promoted(self, name: str) -> Configuration:
+        return replace(self, learners=self.learners - {name})
+
+    def without(self, name: str) -> Configuration:
+        addresses = {other: address for other, address in self.addresses.items() if other != name}
+        return replace(self, addresses=addresses, learners=self.learners - {name}, removed=self.removed | {name})
+
+    def fields(self) -> dict[str, Any]:
+        """The value as plain data, for JSON."""
+        return {
+            "index": self.index,
+            "peers": dict(self.addresses),
+            "learners": sorted(self.learners),
+            "removed": sorted(self.removed),
+        }
+
+    @classmethod
+    def of_fields(cls, fields: Any) -> Configuration:
+        """The inverse of `fields`. Raises ValueError."""
+        if type(fields) is not dict:
+            raise ValueError("a configuration must be an object")
+        index, peers = fields.get("index", NO_INDEX), fields.get("peers")
+        sets = [fields.get("learners", []), fields.get("removed", [])]
+        if type(index) is not int or index < NO_INDEX or type(peers) is not dict:
+            raise ValueError("a configuration must have an index and peers")
+        if any(type(names) is not list for names in sets):
+            raise ValueError("learners and removed must be lists")
+        texts = [*peers, *peers.values(), *sets[0], *sets[1]]
+        if any(type(text) is not str or not text for text in texts) or not 0 < len(peers) <= MEMBERS_MAX:
+            raise ValueError(f"a configuration must have 1 to {MEMBERS_MAX} members with ids and addresses")
+        made = cls(dict(peers), frozenset(sets[0]), frozenset(sets[1]), LedgerIndex(index))
+        if not made.learners < set(peers) or made.removed & set(peers):
+            raise ValueError("a configuration must have a voter; learners are members and removed ids are not")
+        return made
+
+    @property
+    def peers_text(self) -> str:
+        """The members in the form of dLegerPeers."""
+        return ";".join(f"{name}-{address}" for name, address in self.addresses.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The configurations of the log as it was at one time. begin: index and term of the entry at which it restarted, if it did."""
+
+    known: tuple[Configuration, ...] = ()
+    begin: tuple[LedgerIndex, Term] | None = None
+
+
+class Codec(Protocol):
+    """How a configuration is written as the body of an entry. decode: None for every other body; the index is not part of it."""
+
+    def encode(self, configuration: Configuration) -> bytes: ...
+
+    def decode(self, body: bytes) -> Configuration | None: ...
+
+
+class Configurations:
+    """The configurations of one log, by index. codec: None if the bodies are opaque; then there is only the initial one."""
+
+    def __init__(self, initial: Configuration, codec: Codec | None) -> None:
+        self.initial = initial
+        self.codec = codec
+        self.known = [initial]
+
+    @property
+    def newest(self) -> Configuration:
+        return self.known[-1]
+
+    @property
+    def changes(self) -> tuple[Configuration, ...]:
+        """Those of the log, without the initial one."""
+        return tuple(one for one in self.known if one.index >= 0)
+
+    def load(
+        self, stored: Sequence[Generation], begin: LedgerIndex, entry: Callable[[LedgerIndex], Entry | None]
+    ) -> None:
+        """Take over what the file holds; begin: of the log, -1 if it is empty.
+
+        Of entries in the log, those that are the same there, whichever generation has them: the log lost the others, or never got
+        them. Of earlier ones, those of the newest generation that this log can be.
+        """
+        first = entry(begin) if begin >= 0 else None
+        at = (first.index, first.term) if first is not None else None
+        fits = [one for one in stored if one.begin is None or one.begin == at]
+        found = {one.index: one for one in fits[-1].known if one.index < begin} if fits else {}
+        for one in (one for generation in stored for one in generation.known if one.index >= begin):
+            held = entry(one.index)
+            if held is not None and self._of(held) == one:
+                found[one.index] = one
+        self.known = [self.initial, *(found[index] for index in sorted(found))]
+        self.trim(begin)
+
+    def append(self, entries: Iterable[Entry]) -> bool:
+        """Take over the configurations among appended entries; returns whether there are any."""
+        if self.codec is None:
+            return False
+        before, decode = len(self.known), self.codec.decode
+        for entry in entries:
+            found = decode(entry.body)
+            if found is not None:
+                self.known.append(replace(found, index=entry.index))
+        return len(self.known) > before
+
+    def _of(self, entry: Entry) -> Configuration | None:
+        found = self.codec.decode(entry.body) if self.codec is not None else None
+        return replace(found, index=entry.index) if found is not None else None
+
+    def cut(self, index: LedgerIndex) -> bool:
+        """Forget those of entries from index on, which are truncated; returns whether there are any."""
+        before = len(self.known)
+        while len(self.known) > 1 and self.known[-1].index >= index:
+            self.known.pop()
+        return len(self.known) < before
+
+    def restart(self, given: Configuration | None) -> None:
+        """The log restarts at an entry before which the leader uses the given configuration; None: the initial one."""
+        self.known = [given or self.initial]
+
+    def trim(self, begin: int) -> None:
+        """Retention deleted the entries before begin: forget what was replaced before that."""
+        while len(self.known) > 1 and self.known[1].index < begin:
+            self.known.pop(0)
+
+    def before(self, index: LedgerIndex) -> Configuration:
+        """The one in use before the entry at index, which is not before the begin of the log."""
+        return next(one for one in reversed(self.known) if one.index < index)

@@ -1,0 +1,103 @@
+"""Configurations of a group as messages in the log, and the state file `members` that keeps them when the log is trimmed.
+
+The body of such an entry is a whole message, so that every tool and a Java member can read the log: a rolled-back message of a
+system topic, which no member dispatches to consume queues or index. Its prepared transaction offset is MARK. A producer cannot set
+that field, so no client of a broker can forge an entry.
+
+Requirements: DL-M05, DL-X21, DL-X16. Design: docs/decisions/0023-members.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.message import Host, Message, decode_record, encode_record
+from saturnmq.raft.core.configuration import Configuration, Generation
+from saturnmq.raft.core.ids import LedgerIndex, Term
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.state_file import StateFile
+
+MEMBERS_TOPIC: Final = "rmq_sys_SATURNMQ_MEMBERS"
+MARK: Final = int.from_bytes(b"SMQ-MBRS", "big")
+_MARK_BYTES: Final = MARK.to_bytes(8, "big")
+_MARK_AT: Final = slice(76, 84)  # prepared_transaction_offset of a record with two IPv4 hosts (MSG-01)
+_HOST: Final = Host("127.0.0.1", 10911)
+
+
+class MessageCodec:
+    """Configurations as messages; implements `raft.core.configuration.Codec`. clock_ms: time of the message."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+
+    def encode(self, configuration: Configuration) -> bytes:
+        fields = configuration.fields()
+        del fields["index"]
+        now_ms = self._clock_ms()
+        return encode_record(
+            Message(
+                MEMBERS_TOPIC,
+                json.dumps(fields, separators=(",", ":"), sort_keys=True).encode(),
+                sys_flag=SysFlag.ROLLBACK,
+                born_timestamp_ms=now_ms,
+                born_host=_HOST,
+                store_host=_HOST,
+                store_timestamp_ms=now_ms,
+                prepared_transaction_offset=MARK,
+            )
+        )
+
+    def decode(self, body: bytes) -> Configuration | None:
+        """None for every other message. Hot path: every appended entry is passed through it."""
+        if body[_MARK_AT] != _MARK_BYTES:
+            return None
+        try:
+            message = decode_record(body)
+            if message.topic != MEMBERS_TOPIC or message.prepared_transaction_offset != MARK:
+                return None
+            fields: Any = json.loads(bytes(message.body))
+            return Configuration.of_fields(fields | {"index": -1})
+        except (MessageError, ValueError, TypeError, RecursionError):
+            return None
+
+
+class MembersFile:
+    """The file `members` next to `currterm`: the configurations of the log, and of what it was before an unsynced truncation."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._file = StateFile(folder / "members", disk)
+
+    def write(self, generations: Sequence[Generation]) -> None:
+        """Replace the file atomically and durably. Raises StoreError."""
+        fields = {
+            "generations": [
+                {"configurations": [one.fields() for one in generation.known], "begin": generation.begin}
+                for generation in generations
+            ]
+        }
+        self._file.write(json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n")
+
+    def read(self) -> tuple[Generation, ...]:
+        """The stored generations, oldest first; none in a group that never changed. Raises CorruptRecord, StoreError."""
+        return self._file.read(_parse) or ()
+
+
+def _parse(data: bytes) -> tuple[Generation, ...]:
+    return tuple(_generation(fields) for fields in json.loads(data)["generations"])
+
+
+def _generation(fields: dict[str, Any]) -> Generation:
+    found = tuple(Configuration.of_fields(one) for one in fields["configurations"])
+    indexes = [one.index for one in found]
+    if indexes != sorted(set(indexes)) or (indexes and indexes[0] < 0):
+        raise ValueError("the configurations are not in the order of their indexes")
+    begin = fields["begin"]
+    if begin is None:
+        return Generation(found)
+    index, term = (int(number) for number in begin)
+    return Generation(found, (LedgerIndex(index), Term(term)))

@@ -1,0 +1,151 @@
+"""Members of a running group are added, promoted and removed: driver, files, command of the tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftgroup import Group, group
+
+from ports import free_ports
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.configuration import Configuration, Generation
+from saturnmq.raft.core.ids import LedgerIndex, Term
+from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code
+from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC, MembersFile, MessageCodec
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.settings import parse_peers
+from saturnmq.raft.tool import GroupTool
+
+CODEC = MessageCodec(lambda: 1)
+MESSAGES: dict[str, Any] = {
+    "codec": CODEC,
+    "stamp": stamp_message,
+    "noop": noop_message(("127.0.0.1", 1), 1),
+    "body_is_good": message_is_good,
+}
+BODY = noop_message(("127.0.0.1", 1), 2)
+TEXT = "sixteen bytes at least"
+
+
+@asynccontextmanager
+async def tool_of(made: Group) -> AsyncIterator[GroupTool]:
+    asked = GroupTool("g", parse_peers(made.peers), secret=made.settings.get("cluster_secret", ""))
+    try:
+        yield asked
+    finally:
+        await asked.close()
+
+
+async def change(
+    made: Group, kind: ChangeKind, name: str, address: str | None = None, *, dry_run: bool = False
+) -> ChangeResponse:
+    """Repeat a change until it is made, or refused for a reason that does not pass by itself."""
+    passing = (Code.UNSUPPORTED, Code.FALL_BEHIND_TOO_MUCH, Code.REPEATED_REQUEST, Code.ILLEGAL_MEMBER_STATE)
+    async with tool_of(made) as asked, asyncio.timeout(30):
+        while True:
+            answer = await asked.change(kind, name, address, dry_run=dry_run)
+            if answer.code not in passing:
+                return answer
+            await asyncio.sleep(0.05)  # poll
+
+
+async def learner(made: Group, name: str) -> str:
+    """Start a new member with an empty store; returns its address."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    made.peers += f";{name}-{address}"
+    made.names.append(name)
+    await made.start(name, learner=True)
+    return address
+
+
+@pytest.mark.parametrize("secret", ["", TEXT])
+@pytest.mark.spec("DL-X21")
+def test_member_is_replaced_while_the_group_runs(tmp_path: Path, secret: str) -> None:
+    async def run() -> None:
+        async with group(tmp_path, **MESSAGES, cluster_secret=secret, require_secret=bool(secret)) as made:
+            await made.append(BODY)
+            address = await learner(made, "n3")
+            known = made.members["n3"].status()
+            assert not known.votes and known.configuration.index == -1
+            preview = await change(made, ChangeKind.ADD_LEARNER, "n3", address, dry_run=True)
+            assert preview.members is not None and preview.members.learners == {"n3"}
+            assert all(m.status().configuration.index == -1 for m in made.members.values())
+            added = await change(made, ChangeKind.ADD_LEARNER, "n3", address)
+            assert (added.code, added.members) == (Code.SUCCESS, (await made.a_leader()).status().configuration)
+            await made.equal()
+            promoted = await change(made, ChangeKind.PROMOTE, "n3")
+            assert promoted.code == Code.SUCCESS and promoted.members is not None
+            assert promoted.members.voters == ("n0", "n1", "n2", "n3")
+            old = (await made.a_leader()).settings.self_id  # the tool lets another one lead first
+            removed = await change(made, ChangeKind.REMOVE, old)
+            assert removed.code == Code.SUCCESS and removed.members is not None
+            voters = tuple(name for name in made.names if name != old)
+            assert removed.members.voters == voters
+            await made.until(lambda: not made.members[old].status().votes, "the removed member was not informed")
+            await made.stop(old)
+            await made.append(BODY)
+            await made.equal()
+            for member in made.members.values():
+                assert member.status().configuration.voters == voters
+            down = (await made.a_leader()).settings.self_id
+            await made.stop(down)
+            await made.append(BODY)
+            back = await made.start(down)  # with the dLegerPeers of before
+            assert back.status().configuration.voters == voters
+            await made.equal()
+            again = await change(made, ChangeKind.ADD_LEARNER, old, "127.0.0.1:1")
+            assert (again.code, "never used" in (again.reason or "")) == (Code.UNEXPECTED_ARGUMENT, True)
+
+    asyncio.run(asyncio.wait_for(run(), 100))
+
+
+@pytest.mark.spec("DL-X21", "DL-M05")
+def test_change_is_refused_while_a_member_does_not_support_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, **MESSAGES) as made:
+            await made.stop("n2")
+            made.member_changes["codec"] = None  # as a member of an older version
+            await made.start("n2")
+            await made.append(BODY)
+            await made.equal()
+            while (leader := await made.a_leader()).settings.self_id == "n2":
+                await leader.transfer("n0")
+            async with tool_of(made) as asked:
+                answer = await asked.change(ChangeKind.ADD_LEARNER, "n3", "127.0.0.1:1")
+            assert answer.code == Code.UNSUPPORTED and "n2" in (answer.reason or "")
+            assert all(m.status().configuration.index == -1 for m in made.members.values())
+
+    asyncio.run(asyncio.wait_for(run(), 100))
+
+
+def test_members_file_restores_what_was_written(tmp_path: Path) -> None:
+    file = MembersFile(tmp_path)
+    assert file.read() == ()
+    known = (
+        Configuration({"n0": "h:1", "n1": "h:2"}, frozenset(("n1",)), index=LedgerIndex(4)),
+        Configuration({"n0": "h:1"}, removed=frozenset(("n1",)), index=LedgerIndex(9)),
+    )
+    generations = (Generation(known), Generation(known[:1], (LedgerIndex(7), Term(3))))
+    file.write(generations)
+    assert file.read() == generations
+    for text in (b"{", b"{}", b'{"generations": [{"configurations": [{"index": 3, "peers": {}}], "begin": null}]}'):
+        (tmp_path / "members").write_bytes(text)
+        (tmp_path / "members.bak").write_bytes(text)
+        with pytest.raises(CorruptRecord, match="members"):
+            file.read()
+
+
+@pytest.mark.spec("DL-X21", "DL-X16")
+def test_entry_of_a_configuration_is_a_message_that_no_consumer_sees() -> None:
+    one = Configuration({"n0": "h:1", "n1": "h:2"}, frozenset(("n1",)), frozenset(("n7",)))
+    body = stamp_message(CODEC.encode(one), 4096)
+    assert message_is_good(memoryview(body)) and CODEC.decode(body) == one
+    assert MEMBERS_TOPIC.encode() in body
+    assert CODEC.decode(BODY) is None and CODEC.decode(b"") is None
+    assert CODEC.decode(body.replace(b'"learners":["n1"]', b'"learners":["n2"]')) is None
