@@ -8,9 +8,9 @@ PYTEST := $(BIN)/python -m pytest
 UNIT := -m "not interop" --ignore=tests/interop
 # Tests marked realtime (real processes, wall clock) run once more at the end if they fail, at most three; see tests/harness/gate.
 RERUNS := --reruns-max=3
-# Four processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
+# Five processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
 # WORKERS= runs all in one.
-WORKERS := -n 4 --dist loadfile
+WORKERS := -n 5 --dist loadfile
 # The stores of the tests are in /dev/shm if it has enough space (tests/harness/gate/folders.py); FOLDERS= puts them on the disk.
 FOLDERS := --folders-in-memory
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from recorded import SHORT_JAVA
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT_ADDRESS = "127.0.0.1:9876"
 BLOCK_SECONDS_MAX = 60
@@ -129,7 +131,11 @@ def test_guide_runs_top_to_bottom_on_default_standalone(serve: Start, prompt: Pr
 @pytest.mark.timeout(300)
 @pytest.mark.spark
 @pytest.mark.spec("UX-01")
-def test_readme_runs_top_to_bottom_on_default_standalone(serve: Start, tmp_path: Path) -> None:
+def test_readme_runs_top_to_bottom_on_default_standalone(
+    serve: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SHORT_JAVA.items():
+        monkeypatch.setenv(name, value)
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert "    .venv/bin/saturnmq standalone --data ./data\n" in text
     ports = ("--namesrv-port", "0", "--port", "0")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ports import free_port
+from recorded import SHORT_JAVA
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 CLASS_NAME = re.compile(r"\b(\w+(Error|Exception)|int|str|list|dict|NoneType|[A-Z]\w*Table)\b")
@@ -128,7 +129,9 @@ def test_broker_accepts_address_port_and_folder_options(cli: Cli, tmp_path: Path
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_check_reports_versions_and_worker(started_cli: Cli) -> None:
+def test_spark_check_reports_versions_and_worker(started_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SHORT_JAVA.items():
+        monkeypatch.setenv(name, value)
     done = started_cli("spark", "--check", "--json", seconds_max=280)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]

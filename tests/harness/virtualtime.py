@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
-GRACE_SECONDS: Final = 0.005  # how long nothing may arrive on a socket before the clock jumps
+GRACE_SECONDS: Final = 0.001  # how long nothing may arrive on a socket before the clock jumps
 _THREAD_POLL_SECONDS: Final = 0.02
 _PACKAGE: Final = "saturnmq"
 

@@ -12,12 +12,13 @@ import pytest
 
 from harness.gate import workers
 from harness.gate.peers import missing
+from recorded import SHORT_JAVA
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
 # Suited to tables of a few rows: no code generation, no optimising compiler, one partition after a shuffle.
 SMALL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_JAVA["JDK_JAVA_OPTIONS"],
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",

@@ -4,7 +4,7 @@ A file stays in one process, because its tests share module fixtures. All files 
 they share the session, which takes 10 s to start and most of a gigabyte. Each process takes the next file when it has finished
 one, in the order of the collection, in which the files and folders that take longest come first.
 
-About half of the tests' time is waiting, for processes that start and for elections. Two processes per processor use it.
+More than half of the tests' time is waiting, for processes that start and for elections: five processes on two processors use it.
 """
 
 from __future__ import annotations
