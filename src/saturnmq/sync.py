@@ -233,17 +233,18 @@ class Client:
 
     def query_messages(
         self, topic: str, key: str, *, max_count: int = 64, begin: int | datetime = 0,
-        end: int | datetime | None = None, unique: bool = False,
+        end: int | datetime | None = None, unique: bool = False, timeout: float | None = None,
     ) -> list[AsyncMessage[bytes]]:
         """Messages with this key, oldest first. begin, end: bounds of the store time, Unix ms or aware datetimes.
 
-        unique: the key is a unique message id; a message that was sent again is found more than once.
+        unique: the key is a unique message id; a message that was sent again is found more than once. timeout: how long each
+        broker has, seconds, by default `api_timeout_ms`; those that do not answer are left out, unless none does.
 
         Example:
             found = client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
         """
         return _portal.run("Client.query_messages", lambda: self._inner.query_messages(
-            topic, key, max_count=max_count, begin=begin, end=end, unique=unique,
+            topic, key, max_count=max_count, begin=begin, end=end, unique=unique, timeout=timeout,
         ))
 
     def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:

@@ -1101,6 +1101,21 @@ def test_create_topic_tries_every_master_five_times_and_needs_one(run: Run, clus
     run(work)
 
 
+def test_query_by_key_waits_for_a_silent_broker_no_longer_than_asked(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(brokers=2) as c, Client(name_servers=c.name_servers, api_timeout_ms=600_000) as client:
+            async with client.producer("g") as out:
+                await out.send("T", b"one", keys="k1", queue=MessageQueue("T", "b0", 0))
+            record = c.brokers["b0"].stored["T", 0][0]
+            c.brokers["b0"].script[12] = lambda cmd: cmd.reply(body=record, ext={"indexLastUpdateTimestamp": "0"})
+            c.brokers["b1"].script[12] = lambda cmd: None  # never answers
+            async with asyncio.timeout(60):
+                (found,) = await client.query_messages("T", "k1", timeout=0.05)
+            assert found.body == b"one" and len(c.brokers["b1"].of(12)) == 1
+
+    run(work)
+
+
 @pytest.mark.spec("PR-02")
 def test_messages_are_queried_by_offset_id_unique_id_and_key(run: Run, cluster: Any) -> None:
     async def work() -> None:

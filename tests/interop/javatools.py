@@ -102,6 +102,23 @@ def classpath() -> str:
     return os.pathsep.join([str(jar), *sorted(str(path) for path in (target / "lib").glob("*.jar"))])
 
 
+@cache
+def classpath_of(version: str) -> str:
+    """The class path with Apache's jars of another version: our programs, compiled against 4.9.7, run on them."""
+    ours = classpath().split(os.pathsep)[0]
+    folder = PROJECT / "target" / f"lib-{version}"
+    with (PROJECT / "target" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".complete").exists():
+            words = ["dependency:copy-dependencies", f"-Drocketmq.version={version}", f"-DoutputDirectory={folder}"]
+            command = ["mvn", "-q", "-B", "-ntp", *words]
+            done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480, check=False)
+            if done.returncode != 0:
+                raise RuntimeError("mvn failed:\n" + (done.stdout + done.stderr)[-4000:])
+            (folder / ".complete").touch()
+    return os.pathsep.join([ours, *sorted(str(path) for path in folder.glob("*.jar"))])
+
+
 def write_home(folder: Path, level: str = "WARN") -> Path:
     """Prepare folder as ROCKETMQ_HOME: writes the logback files that 4.9.7 requires, logging to folder/logs."""
     conf = folder / "conf"
@@ -121,8 +138,9 @@ def java_command(
     home: Path,
     heap_mb: int = 256,
     properties: Mapping[str, str] | None = None,
+    version: str = ROCKETMQ_VERSION,
 ) -> list[str]:
-    """The command line that runs a main class; user.home and temporary files stay under home."""
+    """The command line that runs a main class; user.home and temporary files stay under home. version: of Apache's jars."""
     java = _java()
     assert java is not None
     given = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), "rocketmq.client.logLevel": "WARN"}
@@ -134,7 +152,7 @@ def java_command(
         f"-Xmx{heap_mb}m",
         *(f"-D{key}={value}" for key, value in given.items()),
         "-cp",
-        classpath(),
+        classpath() if version == ROCKETMQ_VERSION else classpath_of(version),
         main,
         *arguments,
     ]
@@ -175,10 +193,11 @@ def run_java(
     home: Path,
     timeout_s: float = 90.0,
     properties: Mapping[str, str] | None = None,
+    version: str = ROCKETMQ_VERSION,
 ) -> Finished:
     """Run a main class to its end; raises subprocess.TimeoutExpired after timeout_s."""
     done = subprocess.run(
-        java_command(main, arguments, home=home, properties=properties),
+        java_command(main, arguments, home=home, properties=properties, version=version),
         env=java_environment(home),
         cwd=home,  # some mqadmin commands write files into the working directory
         stdin=subprocess.DEVNULL,

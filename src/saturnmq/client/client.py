@@ -350,17 +350,25 @@ class Client:
         begin: int | datetime = 0,
         end: int | datetime | None = None,
         unique: bool = False,
+        timeout: float | None = None,
     ) -> list[Message[bytes]]:
         """Messages with this key, oldest first. begin, end: bounds of the store time, Unix ms or aware datetimes.
 
-        unique: the key is a unique message id; a message that was sent again is found more than once.
+        unique: the key is a unique message id; a message that was sent again is found more than once. timeout: how long each
+        broker has, seconds, by default `api_timeout_ms`; those that do not answer are left out, unless none does.
 
         Example:
             found = await client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
         """
         self._core.check_running()
         return await message_queries.query_messages(
-            self._core, topic, key, max_count, message_queries.span_of(begin, end), unique=unique
+            self._core,
+            topic,
+            key,
+            max_count,
+            message_queries.span_of(begin, end),
+            unique=unique,
+            timeout_ms=None if timeout is None else round(timeout * 1000),
         )
 
     async def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:

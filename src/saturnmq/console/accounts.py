@@ -7,6 +7,7 @@ Requirements: CON-12, UX-16.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
@@ -38,9 +39,9 @@ async def listing(request: Request, page: Page, view: View) -> Response:
     if chosen is None:
         return missing(page, "broker", address)
     accounts = page.services.admin.accounts
-    config = (await within([address], accounts.listing))[address]
-    same = [one.address for one in masters if one.cluster == chosen.cluster]
-    versions = await within(same, accounts.versions)
+    same = [one.address for one in masters if one.cluster == chosen.cluster and not one.problem]
+    configs, versions = await asyncio.gather(within([address], accounts.listing), within(same, accounts.versions))
+    config = configs[address]
     problem = config.message if isinstance(config, SaturnError) else ""
     found = AclConfig() if isinstance(config, SaturnError) else config
     edited = request.query_params.get("edit", "")

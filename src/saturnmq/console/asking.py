@@ -17,6 +17,7 @@ from saturnmq.console.context import Page
 from saturnmq.console.state import View
 from saturnmq.net.errors import CallTimeout
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats
+from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.tasks import cancel
 
@@ -74,8 +75,10 @@ async def progress_of(page: Page, view: View, group: GroupState) -> tuple[Consum
     return merged, problems
 
 
-async def clients_of(page: Page, view: View, groups: Iterable[GroupState]) -> dict[tuple[str, str], ConsumerConnection]:
-    """Clients and subscriptions of groups that have any, by cluster and name; brokers that do not answer are left out."""
+async def clients_of(
+    page: Page, view: View, groups: Iterable[GroupState]
+) -> tuple[dict[tuple[str, str], ConsumerConnection], dict[str, str]]:
+    """Clients and subscriptions of groups that have any, by cluster and name, and the problems of brokers by address."""
     places = {
         f"{number} {address}": (group, address)
         for number, group in enumerate(groups)
@@ -88,8 +91,11 @@ async def clients_of(page: Page, view: View, groups: Iterable[GroupState]) -> di
         return await consumer_connection(connection, group.name, [address])
 
     answers: dict[tuple[str, str], list[ConsumerConnection]] = {}
+    problems: dict[str, str] = {}
     for place, one in (await within(places, ask)).items():
+        group, address = places[place]
         if not isinstance(one, SaturnError):
-            group = places[place][0]
             answers.setdefault((group.cluster, group.name), []).append(one)
-    return {key: merged_clients(found) for key, found in answers.items()}
+        elif one.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            problems[address] = one.message
+    return {key: merged_clients(found) for key, found in answers.items()}, problems

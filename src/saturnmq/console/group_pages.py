@@ -57,10 +57,12 @@ async def groups(request: Request, page: Page, view: View) -> Response:
     order = order if order in orders else "lag"
     found.sort(key=orders[order])
     rows = paged(found, query.get("page"))
+    clients, problems = await clients_of(page, view, rows.items)
     return page.render(
         "groups.html",
         rows=rows,
-        clients=await clients_of(page, view, rows.items),
+        clients=clients,
+        problems=problems,
         view=view,
         wanted=wanted,
         order=order,
@@ -80,7 +82,7 @@ async def group(request: Request, page: Page, view: View) -> Response:
     if found is None:
         return missing(page, "group", request.path_params["name"])
     key = (found.cluster, found.name)
-    (progress, problems), connected = await asyncio.gather(
+    (progress, problems), (connected, silent) = await asyncio.gather(
         progress_of(page, view, found), clients_of(page, view, [found])
     )
     clients = connected.get(key)
@@ -95,7 +97,7 @@ async def group(request: Request, page: Page, view: View) -> Response:
         queue_count=len(queues),
         owners=await _owners(page, found.name, clients),
         clients=clients,
-        problems=problems,
+        problems=silent | problems,
         charts=[(name, points) for name, points in charts if len(points) > 1],
         out_rate=view.out_rates.get(key),
         numbers=NUMBERS,

@@ -38,11 +38,8 @@ async def search(request: Request, page: Page) -> Response:
         return RedirectResponse(f"/messages/{quote(topic, safe='')}/{quote(message_id, safe='')}", 303)
     found: list[Message[bytes]] = []
     if topic and key:
-        try:
-            found = await page.services.admin.messages.by_key(topic, key)
-        except ResponseError as error:
-            if error.code not in (ResponseCode.NO_MESSAGE, ResponseCode.QUERY_NOT_FOUND):
-                raise
+        client = await page.services.admin.connection.messaging()
+        found = await client.query_messages(topic, key, timeout=PAGE_SECONDS)
     view = await page.services.state.view()
     names = sorted({one.name for one in view.survey.topics.values()})[:1000] if view is not None else []
     return page.render(

@@ -76,12 +76,20 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
 
 
 async def query_messages(
-    core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False, plain: bool = False
+    core: Core,
+    topic: str,
+    key: str,
+    max_count: int,
+    span: Span,
+    *,
+    unique: bool = False,
+    plain: bool = False,
+    timeout_ms: int | None = None,
 ) -> list[Message[bytes]]:
     """Messages with this key in the indexes of all brokers, oldest first, at most `max_count`. Raises RouteNotFound (PR-02).
 
     unique: the key is a unique message id. plain: the topic lies outside of the namespace. Brokers that do not answer are skipped,
-    unless none does.
+    unless none does. timeout_ms: for each broker, by default that of the client.
     """
     wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
@@ -95,7 +103,7 @@ async def query_messages(
         "endTimestamp": str(span.end_ms),
         "_UNIQUE_KEY_QUERY": "true" if unique else "false",
     }
-    outcomes = await asyncio.gather(*(_query_one(core, address, dict(ext)) for address in addresses))
+    outcomes = await asyncio.gather(*(_query_one(core, address, dict(ext), timeout_ms) for address in addresses))
     errors = [outcome for outcome in outcomes if isinstance(outcome, SaturnError)]
     if errors and len(errors) == len(outcomes):
         raise errors[0]
@@ -108,11 +116,12 @@ async def query_messages(
     return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
 
 
-async def _query_one(core: Core, address: str, ext: dict[str, str]) -> list[Record] | SaturnError:
+async def _query_one(
+    core: Core, address: str, ext: dict[str, str], timeout_ms: int | None
+) -> list[Record] | SaturnError:
     try:
-        answer = await core.remote.call(
-            address, Command(RequestCode.QUERY_MESSAGE, ext=ext), core.settings.api_timeout_ms
-        )
+        within_ms = core.settings.api_timeout_ms if timeout_ms is None else timeout_ms
+        answer = await core.remote.call(address, Command(RequestCode.QUERY_MESSAGE, ext=ext), within_ms)
     except (ConnectFailed, CallTimeout) as error:
         return error
     if answer.code == ResponseCode.QUERY_NOT_FOUND:

@@ -30,6 +30,7 @@ public final class Interop {
             case "seek" -> Seeking.run(options);
             case "hold" -> Holding.run(options);
             case "query" -> Pulling.query(options);
+            case "dashboard" -> Dashboard.run(options);
             case "request" -> Requesting.run(options);
             case "steady" -> Steady.run(options);
             case "admin" -> Admin.serve(options);
