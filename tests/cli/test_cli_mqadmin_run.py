@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from admincli import AdminCli
 from test_cli_help import seconds_of
 
 from saturnmq.cli.commands import ADMIN
@@ -216,3 +217,16 @@ def test_commands_start_in_less_than_250_ms(tmp_path: Path) -> None:
     )
     running, _ = seconds_of(tmp_path, "-c", command)
     assert listing < LIST_STARTS_MAX * python and running < COMMAND_STARTS_MAX * python
+
+
+# ---- a reader of stdout that has gone
+
+
+@pytest.mark.spec("CLI-04")
+def test_closed_pipe_is_no_error_of_the_command(admin_cli: AdminCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("saturnmq.cli.mqadmin.output.emit", closed)
+    with pytest.raises(BrokenPipeError):  # `saturnmq.cli.run` ends it with 0, without a word
+        admin_cli.run("topicList", "--json")

@@ -172,6 +172,8 @@ def run(command: AdminCommand, words: Sequence[str], common: Common) -> int:
         return asyncio.run(_run(command, options, common))
     except WrongOptions as error:  # a value, or options that need each other
         return _wrong(command, error, common)
+    except BrokenPipeError:  # the reader of stdout has gone
+        raise
     except (SaturnError, OSError) as error:
         return fail(error, args, EXIT_UNREACHABLE if _is_unreachable(error) else EXIT_FAILED)
 
