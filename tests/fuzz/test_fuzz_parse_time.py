@@ -16,6 +16,7 @@ import pytest
 
 from saturnmq.client.connection.routes import build_route
 from saturnmq.client.trace import records
+from saturnmq.config.settings import parse_properties
 from saturnmq.filter import matcher_of
 from saturnmq.filter.sql import compile_sql
 from saturnmq.protocol import json_dialect
@@ -92,6 +93,13 @@ FILTERS: dict[str, Callable[[int], bytes]] = {
     "digits": lambda size: filled(size, b"1", b"a="),
     "list": lambda size: filled(size, b"'a',", b"a IN (", b"'b')"),
 }
+
+
+def configuration(data: bytes) -> object:
+    """The body of codes 25 and 318."""
+    return parse_properties(data.decode())
+
+
 OTHERS: dict[str, tuple[Parse, Callable[[int], bytes]]] = {
     "binary header of empty entries": (frame, lambda size: binary_frame(filled(size, bytes(6)))),
     "binary header of one-byte keys": (frame, lambda size: binary_frame(filled(size, b"\0\1a\0\0\0\0"))),
@@ -106,6 +114,10 @@ OTHERS: dict[str, tuple[Parse, Callable[[int], bytes]]] = {
             size, b'"t":{"topicName":"t"},', b'{"topicConfigSerializeWrapper":{"topicConfigTable":{', b"}}}"
         ),
     ),
+    "configuration of escapes": (configuration, lambda size: filled(size, b"\\u0022")),
+    "configuration of continued lines": (configuration, lambda size: filled(size, b"a\\\n")),
+    "configuration of short lines": (configuration, lambda size: filled(size, b"a=1\n")),
+    "configuration of blanks": (configuration, lambda size: filled(size, b" ", b"a")),
     "tags": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"a||")),
     "tags without text": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"|")),
     "trace records": (trace_records, lambda size: filled(size, b"SubAfter\1r\1i\x019\1true\1k\x010\2")),

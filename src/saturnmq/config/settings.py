@@ -229,10 +229,9 @@ def parse_properties(text: str) -> dict[str, str]:
     """
     pairs: dict[str, str] = {}
     for line in _logical_lines(text):
-        at, end = 0, len(line)
-        while at < end and line[at] not in "=: \t\f":
-            at += 2 if line[at] == "\\" else 1
-        at = min(at, end)
+        at = 0
+        while (part := _KEY_PART.match(line, at)) is not None:
+            at = part.end()
         rest = line[at:].lstrip(" \t\f")
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(" \t\f")
@@ -250,6 +249,7 @@ def _escaped(text: str, more: str) -> str:
     return "".join(marks.get(mark, mark) for mark in text)
 
 
+_KEY_PART: Final = re.compile(r"[^=: \t\f\\]+|\\.?", re.DOTALL)
 _LINE_END: Final = re.compile(r"\r\n?|\n")  # Java's line terminators; str.splitlines accepts more
 
 
@@ -276,12 +276,15 @@ def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
 
-    def one(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        return _ESCAPES.get(match[2], match[2])
+    return _ESCAPE.sub(_unescaped, text)
 
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", one, text)
+
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    digits, mark = match.groups()
+    return chr(int(digits, 16)) if digits else _ESCAPES.get(mark, mark)
 
 
 def format_properties(pairs: Mapping[str, object]) -> str:

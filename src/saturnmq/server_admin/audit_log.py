@@ -9,6 +9,7 @@ Requirements: SEC-17, SEC-20.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ _ADDRESSES_MAX: Final = 10_000
 _TARGET_MAX: Final = 300
 _MINUTE: Final = 60.0
 _CREDENTIALS: Final = frozenset({"AccessKey", "Signature", "SecurityToken"})
-_SECRETS: Final = ("secret", "password", "token")
+_SECRETS: Final = re.compile("secret|password|token", re.IGNORECASE)
 _CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
 
 
@@ -94,4 +95,4 @@ def target_of(request: Command) -> str:
 
 
 def _is_hidden(text: str) -> bool:
-    return text in _CREDENTIALS or any(word in text.lower() for word in _SECRETS)
+    return text in _CREDENTIALS or _SECRETS.search(text) is not None
