@@ -33,7 +33,7 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
 _PIPE_COLUMNS: Final = 200
-# What brokers answer for a lack of rights: between the name and the place of an exception of Java's.
+# What brokers answer for missing rights: between the name and the place of an exception of Java's.
 _ACL: Final = re.compile(
     r"org\.apache\.rocketmq\.acl\.common\.AclException: (.+?)(?:, org\.apache\.[\w.]+\([\w.:]+\))?$", re.DOTALL
 )
