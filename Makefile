@@ -71,13 +71,13 @@ interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, J
 interop-full: $(READY)  ## all of interop: further parameters, long runs, and the controls (Apache against Apache)
 	$(PYTEST) tests/interop -m interop $(RERUNS) $(RANDOM_EXAMPLES)
 
-# What `make chaos` runs: FAULT=name one fault, SERVERS=name one kind of servers (ledger, brokers, kinds, pairs, churn); REPORT=file gets
-# its tables, KEEP=folder the histories, logs and stores.
+# What `make chaos` runs: FAULT=name one fault, SERVERS=name one kind of servers (ledger, brokers, kinds, pairs, goals, churn), MODEL=tx
+# ordered and transactional load only, PEER=java Apache's group and ours; REPORT=file gets the tables, KEEP=folder histories, logs, stores.
 CHAOS := CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
-	$(if $(REPORT),CHAOS_REPORT=$(REPORT)) $(if $(KEEP),CHAOS_KEEP=$(KEEP))
-SERVERS := ledger brokers kinds pairs $(if $(FAULT),,churn)
+	$(if $(REPORT),CHAOS_REPORT=$(REPORT)) $(if $(KEEP),CHAOS_KEEP=$(KEEP)) $(if $(MODEL),CHAOS_MODEL=$(MODEL)) $(if $(PEER),CHAOS_PEER=$(PEER))
+SERVERS := $(if $(MODEL)$(PEER),,ledger brokers kinds pairs $(if $(FAULT),,churn)) goals
 
-chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SERVERS=, SEED=, RATE=, SECONDS=)
+chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SERVERS=, MODEL=, PEER=, SEED=, RATE=, SECONDS=)
 	$(CHAOS) CHURN_SECONDS=120 $(PYTEST) $(patsubst %,tests/chaos/test_chaos_%.py,$(SERVERS))
 
 # PART=nodes churn disk deletion reload idle, or all; each for HOURS= or MINUTES= (docs/operations.md).

@@ -119,6 +119,9 @@ class BrokerGroup(Group):
         await super().start()
         await self.start_clients()
 
+    def ledger(self, name: str) -> Path:
+        return self.folder / name / f"dledger-{name}"
+
     async def start_clients(self) -> None:
         """Start the producers, once the topic exists. They live until the end: a half message may be checked late."""
         self.library = Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS)
@@ -222,16 +225,18 @@ class BrokerGroup(Group):
             return outcome_of(error), str(error)[:600]
         return (OK if receipt.status is SendStatus.SEND_OK else UNKNOWN), None
 
-    async def transactions(self) -> None:
+    async def transactions(self, lane: str = "") -> None:
         """Send half messages whose outcome is decided beforehand; the broker checks those whose end it did not receive."""
         number = 0
         while self.loading:
             await pause(self.transaction_seconds)
             number += 1
-            value, begin, result, why = f"half-{number}", self.now(), OK, None
+            value, begin, result, why = f"half-{lane}{number}", self.now(), OK, None
             end = ROLLBACK if number % 3 == 0 else COMMIT
             self.ends[value] = end
-            self.history.add("end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end)
+            self.history.add(
+                "end", f"transactions{lane}", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end
+            )
             if end == COMMIT:
                 self.owed.add((value, 1))
             try:
@@ -246,7 +251,7 @@ class BrokerGroup(Group):
                 result, why = UNKNOWN, str(error)[:600]
                 self.owed.discard((value, 1))
             more = {"messages": [[value, None]], "half": True, "why": why}
-            self.history.add("send", "transactions", begin, self.now(), result=result, attempt=1, **more)
+            self.history.add("send", f"transactions{lane}", begin, self.now(), result=result, attempt=1, **more)
 
     def decided(self, message: Any) -> TransactionState:
         end = self.ends.get(unpack(message.value.decode())[0])
@@ -376,7 +381,7 @@ class BrokerGroup(Group):
 
     def check_ledgers(self) -> None:
         """Check that ledgers are undamaged and equal up to the committed index: a last leader may hold one entry more."""
-        folders = [self.folder / name / f"dledger-{name}" for name in self.names]
+        folders = [self.ledger(name) for name in self.names]
         reports = [verify(one) for one in folders]
         assert [report.problems for report in reports] == [[]] * len(folders)
         difference = compare(folders)

@@ -279,6 +279,9 @@ FAULTS_OF_PAIRS: Final[dict[str, Callable[[Any, float], Awaitable[bool]]]] = {
 }
 
 
+GOALS: Final = ("corrupt", "fsync-eio")  # chaosdamage.py
+
+
 def faults_asked_for(only: str | None, seconds: float, among: Collection[str] = FAULTS) -> list[str]:
     """Fault names for the long run: all, or the one in CHAOS_FAULT; empty for the short run, or if it is a fault of others.
 
@@ -286,7 +289,7 @@ def faults_asked_for(only: str | None, seconds: float, among: Collection[str] = 
     """
     if only is None:
         return list(among) if seconds else []
-    known = [*FAULTS, *FAULTS_OF_PAIRS]
+    known = [*FAULTS, *FAULTS_OF_PAIRS, *GOALS]
     if only not in known:
         raise ValueError(f"CHAOS_FAULT={only}: no such fault; there are {', '.join(known)}")
     return [only] if only in among else []

@@ -162,6 +162,10 @@ class Group:
         """The program of a member, as arguments of Python."""
         return [str(SCRIPT), str(self.folder), self.peers(name), name, str(self.heartbeat_ms)]
 
+    def ledger(self, name: str) -> Path:
+        """The folder of a member's ledger."""
+        return self.folder / f"dledger-{name}"
+
     def program(self, name: str) -> list[str]:
         """The command line of a member, wrapped so that its wall clock can be set."""
         return [sys.executable, str(CLOCK), str(self._clock_of(name)), *self.command(name)]
@@ -254,7 +258,7 @@ class Group:
             except SaturnError:
                 result = UNKNOWN
             told = [[value, index if result == OK else None]]
-            more = {"result": result, "attempt": attempt, "messages": told, "queue": QUEUE, "key": key}
+            more = {"result": result, "attempt": attempt, "messages": told, "queue": QUEUE, "key": key, "to": name}
             self.history.add("send", process, begin, self.now(), **more)
             if result == OK:
                 return
@@ -291,7 +295,7 @@ class Group:
         self.network.heal()
         for file in (self.folder / "faults").iterdir():
             file.unlink()
-            if file.suffix == ".eio":  # a store whose flush failed rejects writes until a restart (DUR-06)
+            if file.suffix in (".eio", ".failed"):  # a store whose flush failed rejects writes until a restart (DUR-06)
                 await self.members[file.stem].end()
         for member in self.members.values():
             if member.frozen:
@@ -326,7 +330,7 @@ class Group:
 
     def check_ledgers(self) -> None:
         """Check the ledgers of stopped members: undamaged and equal."""
-        folders = [self.folder / f"dledger-{name}" for name in self.names]
+        folders = [self.ledger(name) for name in self.names]
         assert [verify(one).problems for one in folders] == [[]] * len(folders)
         assert compare(folders) is None
 

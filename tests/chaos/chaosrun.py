@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from chaosdamage import FAULTS_OF_GOALS
 from chaosfaults import FAULTS, FAULTS_OF_PAIRS, FIVE, faults_asked_for
 from chaosgroup import DEADLINE_SECONDS, Group, failovers
 from chaosproxy import pause
@@ -34,7 +35,10 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 RATE = float(os.environ.get("CHAOS_RATE", "1000"))
 ONLY = os.environ.get("CHAOS_FAULT")
 KEEP = os.environ.get("CHAOS_KEEP")
-LONG = faults_asked_for(ONLY, SECONDS)
+MODEL = os.environ.get("CHAOS_MODEL")  # tx: only ordered and transactional load
+PEER = os.environ.get("CHAOS_PEER")  # java: the same faults on groups of Apache and of ours
+WANTED = faults_asked_for(ONLY, SECONDS)
+LONG = WANTED if MODEL is None and PEER is None else []
 HEARTBEAT_MS, SHORT_HEARTBEAT_MS = 500, 200
 CAUGHT_UP_SECONDS = 10.0  # CHA-08
 STEPS = 4  # of a run that may take DEADLINE_SECONDS each: start, catch-up, late messages, final polls
@@ -60,7 +64,7 @@ async def inflict(group: Group, names: Sequence[str], healthy: float, faulty: fl
         await pause(healthy)
         for name in names:
             begin = group.now()
-            down = await (FAULTS | FAULTS_OF_PAIRS)[name](group, faulty)
+            down = await (FAULTS | FAULTS_OF_PAIRS | FAULTS_OF_GOALS)[name](group, faulty)
             await group.heal()
             schedule.done.append((name, begin, group.now(), down))
             group.history.add("switch", "harness", begin, group.now())

@@ -27,7 +27,7 @@ NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not na
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.timeout(RUN_SECONDS_MAX)
-@pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08")
+@pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08", "G01", "G07")
 @pytest.mark.parametrize("name", NAMES)
 def test_broker_group_loses_nothing_under_a_fault(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

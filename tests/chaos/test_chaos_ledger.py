@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
-from chaosfaults import FAULTS, FIVE, faults_asked_for
+from chaosdamage import FAULTS_OF_GOALS
+from chaosfaults import FAULTS, FIVE, GOALS, faults_asked_for
 from chaosgroup import Group, failovers
 from chaosrun import (
     CAUGHT_UP_SECONDS,
@@ -37,9 +38,11 @@ LABEL = "replicated log of three (five for ring and bridge)"
 
 def test_unknown_fault_is_rejected_and_does_not_run_the_short_form() -> None:
     assert faults_asked_for(None, 0.0) == [] and faults_asked_for(None, 60.0) == list(FAULTS)
+    assert faults_asked_for("corrupt", 60.0) == [] and faults_asked_for("corrupt", 60.0, FAULTS_OF_GOALS) == ["corrupt"]
+    assert tuple(FAULTS_OF_GOALS) == GOALS
     assert faults_asked_for("leader-kill", 0.0) == ["leader-kill"]
-    with pytest.raises(ValueError, match="CHAOS_FAULT=corrupt: no such fault; there are noop, minor-kill, "):
-        faults_asked_for("corrupt", 60.0)
+    with pytest.raises(ValueError, match="CHAOS_FAULT=rain: no such fault; there are noop, minor-kill, "):
+        faults_asked_for("rain", 60.0)
 
 
 @pytest.mark.spec("CHA-02", "CHA-09")

@@ -16,7 +16,9 @@ from chaospair import Pair, ShortPair, ShortSyncPair, SyncPair
 from chaosrun import (
     CAUGHT_UP_SECONDS,
     LONG,
+    MODEL,
     ONLY,
+    PEER,
     RUN_SECONDS_MAX,
     SECONDS,
     SHORT_HEARTBEAT_MS,
@@ -26,7 +28,7 @@ from chaosrun import (
     tell,
 )
 
-OF_PAIRS = faults_asked_for(ONLY, SECONDS, FAULTS_OF_PAIRS)
+OF_PAIRS = faults_asked_for(ONLY, SECONDS, FAULTS_OF_PAIRS) if MODEL is None and PEER is None else []
 MODES: dict[str, type[Pair]] = {"async": Pair, "sync": SyncPair}
 
 

@@ -57,7 +57,7 @@ def grown(own_mb_per_hour: float, parked: int = 0) -> Watched:
     return made
 
 
-@pytest.mark.spec("SOK-02")
+@pytest.mark.spec("SOK-02", "G13")
 def test_growth_is_judged_by_slope_and_last_third() -> None:
     assert [goal.holds for goal in grown(0.5).goals("SOK-02", 1200)] == [True, True]
     assert [goal.holds for goal in grown(50.0).goals("SOK-02", 1200)] == [False, True]

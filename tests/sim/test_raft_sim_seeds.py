@@ -112,7 +112,7 @@ def test_every_seed_keeps_raft_invariants(runs: Runs) -> None:
 
 
 @pytest.mark.timeout(LONG_SECONDS)
-@pytest.mark.spec("SIM-13")
+@pytest.mark.spec("SIM-13", "G03")
 def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     """Each seed runs 60 simulated seconds, 260 with SATURNMQ_SIM_NIGHT."""
     ratio = runs.simulated_seconds / runs.used_seconds

@@ -40,7 +40,7 @@ def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False)
 
 
 @pytest.mark.spec("DUR-01", "DUR-03", "DUR-04", "DUR-08", "DUR-09", "DUR-13", "DUR-14", "DUR-18", "DUR-20")
-@pytest.mark.spec("FLU-01", "RC-02", "RC-10", "RC-13", "IX-08", "CQ-07", "DEL-09")
+@pytest.mark.spec("FLU-01", "RC-02", "RC-10", "RC-13", "IX-08", "CQ-07", "DEL-09", "G02", "G05")
 @pytest.mark.parametrize(("seed", "number"), LIVES)
 def test_store_is_consistent_after_any_crash(seed: int, number: int) -> None:
     outcome = outcome_of(seed, number, STATES_OF_LIFE)
