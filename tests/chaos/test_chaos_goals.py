@@ -109,3 +109,4 @@ def test_same_faults_on_groups_of_apache_and_ours(
     for label, kind in kinds.items():
         found: dict[str, Any] = long_run(name, tmp_path / kind.__name__, kind, label, "G08")
         tell(capsys, f"{label}, {name}", found)
+        assert found["acknowledged"] > 100
