@@ -282,6 +282,8 @@ class Peers:
         self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None], *, again: bool
     ) -> None:
         """again: send once more if the peer's process turns out to be another one than the request was signed for."""
+        if self._stopped:
+            return
         if peer not in self._addresses:  # a former member
             asyncio.get_running_loop().call_soon(answered, None)
             return
@@ -294,7 +296,10 @@ class Peers:
             task.add_done_callback(self._calls.discard)
 
         def done(future: asyncio.Future[Command]) -> None:
-            if self._stopped or future.cancelled():
+            if future.cancelled():
+                return
+            if self._stopped:
+                future.exception()  # asyncio would report an error that is not read
                 return
             response = self._response(peer, command, future)
             if response is None and again and self._is_for_another(peer, command):
