@@ -177,6 +177,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:
+        if more.get("sock") is not None:
+            return _Further()
         return self.net.listen(protocol_factory, str(host), int(port))
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:
@@ -346,6 +348,16 @@ class _Socket:
 
     def setsockopt(self, *what: Any) -> None:
         """Ignored: buffer sizes have no effect."""
+
+    def dup(self) -> _Socket:
+        return self
+
+
+class _Further:
+    """Another server on the socket of a listener, which accepts everything."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class _Listener:
