@@ -155,7 +155,7 @@ class LeaderCopy:
         """
         self._answered = {self._group.raft.self_id}
         await self._copy_others(unresponsive, patience_ms)
-        while not self.changes.complete and leads() and 2 * len(self._answered) <= len(self._group.raft.peers):
+        while not self.changes.complete and leads() and 2 * len(self._answered) <= len(self._group.peers):
             await asyncio.sleep(INCOMPLETE_SECONDS)
             await self._copy_others(unresponsive, patience_ms)
         await self._limit()
