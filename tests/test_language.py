@@ -21,7 +21,11 @@ PHRASES = (
     r"doubts?", r"none any more", r"lost its", r"(?:is|are|was|were) gone", r"for ever", r"leaves? word", r"heeded",
     r"turns? of the loop", r"once, whatever happens", r"upkeep",
 )  # fmt: skip
-NAMED = re.compile(r"(?:no|some)body", re.IGNORECASE)  # nor in names and strings
+# Nor these in names and strings.
+NAMED = re.compile(
+    r"(?:no|some)body|(?<![a-z])(?:told|anew|upkeep|whoever|savers?|twins|heeded|goodbyes?|doubts)(?![a-z])|no room",
+    re.IGNORECASE,
+)
 BANNED = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
 ESCAPE = re.compile(r"\\.")
 SUBJECT = re.compile(r"[a-z0-9_, /]+: [a-z].*[^.]")
@@ -63,7 +67,8 @@ def private_words(text: str) -> list[str]:
 def test_prose_uses_the_terms_of_the_field(folder: str) -> None:
     paths = [path for path in python_files() if path.relative_to(REPOSITORY).parts[0] == folder]
     found = {str(path.relative_to(REPOSITORY)): private_words(path.read_text(encoding="utf-8")) for path in paths}
-    assert paths and {name: words for name, words in found.items() if words} == {}
+    assert found
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_names_and_strings_use_the_terms_of_the_field() -> None:

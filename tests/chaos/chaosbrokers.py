@@ -184,11 +184,11 @@ class BrokerGroup(Group):
                 offset = receipt.offset
             except SaturnError as error:
                 result, why = outcome_of(error), str(error)[:600]
-            told = [[value, offset if result == OK else None]]
+            messages = [[value, offset if result == OK else None]]
             more = {
                 "result": result,
                 "attempt": attempt,
-                "messages": told,
+                "messages": messages,
                 "queue": name_of(queue),
                 "key": key,
                 "why": why,

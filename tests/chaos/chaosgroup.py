@@ -51,14 +51,14 @@ def outcome(code: int) -> str:
 
 
 class Member:
-    """A member process and its stdout. `told`: the last index that it reported as committed."""
+    """A member process and its stdout. `reported`: the last index that it reported as committed."""
 
     def __init__(self, group: Group, name: str) -> None:
         self.group = group
         self.name = name
         self.process: asyncio.subprocess.Process | None = None
         self.frozen = False
-        self.told = -1
+        self.reported = -1
         self._ready = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
@@ -97,7 +97,7 @@ class Member:
                 now = group.now()
                 more = {"group": self.name, "mode": "assigned", "queue": QUEUE, "messages": found}
                 group.history.add("poll", self.name, now, now, **more)
-                self.told = found[-1][0]
+                self.reported = found[-1][0]
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.process is not None:
@@ -257,8 +257,8 @@ class Group:
                 result = FAIL
             except SaturnError:
                 result = UNKNOWN
-            told = [[value, index if result == OK else None]]
-            more = {"result": result, "attempt": attempt, "messages": told, "queue": QUEUE, "key": key, "to": name}
+            reported = [[value, index if result == OK else None]]
+            more = {"result": result, "attempt": attempt, "messages": reported, "queue": QUEUE, "key": key, "to": name}
             self.history.add("send", process, begin, self.now(), **more)
             if result == OK:
                 return
@@ -284,8 +284,8 @@ class Group:
 
     def ahead_seconds(self, name: str) -> int:
         """The clock offset that the process reported when it last noticed a jump."""
-        told = Path(f"{self._clock_of(name)}.told")
-        return int(told.read_text() or 0) if told.exists() else 0
+        reported = Path(f"{self._clock_of(name)}.ahead")
+        return int(reported.read_text() or 0) if reported.exists() else 0
 
     def _clock_of(self, name: str) -> Path:
         return self.folder / "faults" / f"{name}.clock"
@@ -319,7 +319,7 @@ class Group:
             await self.send("marker", f"marker-{marker}", "marker")
             last = self.history.operations[-1]["messages"][0][1]
             for _ in range(100):
-                if all(member.told >= last for member in self.members.values()):
+                if all(member.reported >= last for member in self.members.values()):
                     return
                 await pause(0.02)
 

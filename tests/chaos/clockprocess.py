@@ -2,7 +2,7 @@
 `script ...`).
 
 The file holds the offset of the clock in seconds, negative when behind; without the file the clock is correct. The
-offset in use is written to a file with the suffix `.told`. Only the wall clock changes: `time.monotonic` and file
+offset in use is written to a file with the suffix `.ahead`. Only the wall clock changes: `time.monotonic` and file
 system times stay correct.
 
 Requirements: CHA-09.
@@ -41,7 +41,7 @@ class Clock:
             except ValueError:
                 pass
             if self._ahead_seconds != before:
-                Path(f"{self._switch}.told").write_text(str(self._ahead_seconds))
+                Path(f"{self._switch}.ahead").write_text(str(self._ahead_seconds))
         return self._ahead_seconds
 
     def time(self) -> float:

@@ -37,7 +37,7 @@ class FaultyDisk(Disk):
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
         if os.path.exists(self._full):
-            raise DiskFull(f"no room for {path} ({size_bytes} bytes)")
+            raise DiskFull(f"no space for {path} ({size_bytes} bytes)")
         return super().create(path, size_bytes, allocate=allocate)
 
     def sync(self, fd: int) -> None:

@@ -30,7 +30,7 @@ LIFE_SECONDS_MAX = 90
 STOP_SECONDS_MAX = 10  # DUR-17
 TINY_FILES = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "2000", "maxMessageSize": "65536"}
 LARGE_FILES = {"storeProfile": "standard", "mappedFileSizeCommitLog": "67108864", "maxIndexNum": "20000"}
-BUSY_UPKEEP = {
+BUSY_MAINTENANCE = {
     "flushIntervalConsumeQueue": "20",
     "flushConsumeQueueThoroughInterval": "60",
     "flushIntervalCommitLog": "20",
@@ -185,7 +185,7 @@ def test_sigkill_under_load_keeps_every_acknowledged_message(name: str, tmp_path
     kills = KILLS // len(VARIANTS) + (number < KILLS % len(VARIANTS))
     history = History(random.Random(f"{SEED} {name}"))
     for life in range(kills + 1):
-        broker = BrokerProcess(tmp_path / "data", VARIANTS[name] | BUSY_UPKEEP, tmp_path / "log")
+        broker = BrokerProcess(tmp_path / "data", VARIANTS[name] | BUSY_MAINTENANCE, tmp_path / "log")
         try:
             asyncio.run(one_life(broker, history, kill=life < kills))
         finally:

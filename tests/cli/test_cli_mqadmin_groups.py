@@ -77,7 +77,9 @@ def test_delete_sub_group_on_a_broker_and_in_a_cluster(admin_cli: AdminCli) -> N
 
 
 @pytest.mark.spec("C-34")
-def test_delete_sub_group_removes_offsets_only_if_told(admin_cli: AdminCli, admin_client: saturnmq.sync.Client) -> None:
+def test_delete_sub_group_removes_offsets_only_if_asked(
+    admin_cli: AdminCli, admin_client: saturnmq.sync.Client
+) -> None:
     admin_client.create_topic("removed", queues=1)
     with admin_client.producer("removed-p") as out:
         out.send("removed", b"x")

@@ -24,7 +24,7 @@ CQ = 200
 BROKER = Host("127.0.0.1", 10911)
 
 
-class Told(Disk):
+class ReportingDisk(Disk):
     """Records what becomes durable and which names change."""
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
 
 @pytest.mark.spec("DUR-04")
 def test_folder_entry_is_synced_before_use(tmp_path: Path) -> None:
-    disk = Told()
+    disk = ReportingDisk()
     killed(opened(tmp_path / "deep" / "store", disk))
     for name, parent in (("deep", tmp_path.name), ("store", "deep")):
         at = disk.calls.index(("folder", name))
         assert disk.calls[at + 1] == ("sync folder", parent)
-    again = Told()  # the previous process may have been killed in between
+    again = ReportingDisk()  # the previous process may have been killed in between
     killed(opened(tmp_path / "deep" / "store", again))
     assert ("sync folder", "deep") in again.calls
 
@@ -148,7 +148,7 @@ def test_empty_queue_file_after_crash_is_recreated(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DEL-03", "DUR-09", "RC-10")
 def test_log_file_deletion_is_synced_before_the_next(tmp_path: Path) -> None:
-    disk = Told()
+    disk = ReportingDisk()
     store = opened(tmp_path, disk, hours=0)
     for _ in range(6):
         store.put(message(b"x" * 900))
@@ -166,7 +166,7 @@ def test_log_file_deletion_is_synced_before_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DUR-04", "ST-01")
 def test_log_file_is_synced_before_its_first_record(tmp_path: Path) -> None:
-    disk = Told()
+    disk = ReportingDisk()
     store = opened(tmp_path, disk)
     store.put(message(b"x"))
     at = disk.calls.index(("create", "0" * 20))
@@ -180,7 +180,7 @@ def test_start_syncs_folders_left_unsynced_by_killed_process(tmp_path: Path) -> 
     store = opened(tmp_path)
     store.put(message(b"x"))
     killed(store)
-    disk = Told()
+    disk = ReportingDisk()
     store = opened(tmp_path, disk)
     assert ("sync folder", "commitlog") in disk.calls
     assert ("sync folder", tmp_path.name) in disk.calls

@@ -102,7 +102,7 @@ class Output:
         self._rows: list[dict[str, Any]] = []
         self._more: dict[str, Any] = {}
         self._open = False
-        self._told = ""  # the problems reported
+        self._reported = ""  # the problems reported
 
     def line(self, text: str = "", *, end: str = "\n", **fields: Any) -> None:
         """Print a line of text; in JSON the fields, if any, are one row. end: "" where mqadmin does not end the line."""
@@ -128,13 +128,13 @@ class Output:
         """Report on stderr what failed; the command goes on, and its exit code should be a failure."""
         text = plain(text)
         self.problems += 1
-        self._told += f"{text}\n"
+        self._reported += f"{text}\n"
         warn(f"error: {escaped(text)}")
 
     def unanswered(self, errors: Mapping[str, SaturnError], said: str = "") -> None:
         """Report brokers that did not answer and that no problem, nor the error `said`, has named: what they have is missing."""
         for address, error in errors.items():
-            if address not in self._told and address not in said:
+            if address not in self._reported and address not in said:
                 self.problem(f"{address}: what this broker has is missing: {error.message}")
 
     def summary(self, text: str, *, end: str = "\n", **fields: Any) -> None:
@@ -164,7 +164,7 @@ class Output:
 
     def finish(self) -> None:
         """Print the JSON document; end a line of text on a terminal."""
-        self._told = ""
+        self._reported = ""
         if self.as_json:
             emit(f"admin {self._command}", self._rows, **self._more)
             self._rows, self._more = [], {}
