@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protected import ADMIN, USER, refused, v1, write_accounts
 
-from saturnmq.broker import Broker
+from saturnmq.broker import Broker, dledger
 from saturnmq.broker.forwarded_request import ForwardedRequest, Outcome
 from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, SHOW_ENDS, TABLE
 from saturnmq.net import Connection
@@ -377,6 +377,21 @@ def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
                 await group.stop(group.name_of(follower))
                 # An election meanwhile would let the leader answer it.
                 assert (await waiting).code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
+
+    run(work)
+
+
+def test_stopping_follower_answers_pulls_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause before the answer, which the stop does not wait for, would lose it with the connection."""
+    monkeypatch.setattr(dledger, "PULL_PAUSE_SECONDS", 15.0)
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            leader, follower = await follower_of(group)
+            waiting = asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000))
+            await group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
+            await group.stop(group.name_of(follower))
+            assert (await waiting).code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
 
     run(work)
 

@@ -384,7 +384,8 @@ class DLedger:
     async def _pull_later(self, request: Command) -> Command:
         """Direct the client to the master, after a pause (DL-C09, BP-06)."""
         offset = int64_or(request.ext, "queueOffset", 0)
-        await asyncio.sleep(PULL_PAUSE_SECONDS)
+        if not self.forwarding.closed:  # a stop does not wait, and closes the connection
+            await asyncio.sleep(PULL_PAUSE_SECONDS)
         return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "ask the master", ext=fields(MASTER_ID, offset, 0, 0))
 
     def _runtime_info(self, connection: Connection, request: Command) -> Command:

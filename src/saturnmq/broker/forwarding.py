@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 ANSWER_MS: Final = 5000  # how long the leader may take, beyond the time that the request itself waits there
 REPLY_MS: Final = 10_000  # a reply waits for its requester
 RETRY_SECONDS: Final = 0.05
+CLOSE_SECONDS: Final = 1.0  # how long a stop waits for the answers of pulls
 TRANSFER_POLL_SECONDS: Final = 0.01  # while requests wait for the end of a transfer by this member
 _REPLIES: Final = frozenset((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2))
 _REFUSED: Final = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
@@ -99,6 +100,8 @@ class Forwarding:
             set()
         )  # pulls at the leader, and requests that wait for this member to serve
         self._unable: tuple[str, int] | None = None  # a leader that does not know forwarded requests, and its term
+        self._reading = 0  # pulls here, which the server does not count as in flight
+        self._none_reading = asyncio.Event()
         self._closed = False
         self.forwarded = 0
         self.served = 0
@@ -134,8 +137,18 @@ class Forwarding:
         if self._transfer_timer is not None:
             self._transfer_timer.cancel()
         await cancel(*self._waiting)
+        self._none_reading.clear()
+        if self._reading:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._none_reading.wait()
 
     # ---- follower
+
+    @property
+    def closed(self) -> bool:
+        """Whether this member stops, and forwards nothing more."""
+        return self._closed
 
     @property
     def possible(self) -> bool:
@@ -179,8 +192,14 @@ class Forwarding:
         try:
             if request.code not in READER_ONLY:
                 return await self._forward(connection, request, account, otherwise)
-            with connection.release_in_flight(request):  # as parked pulls, which wait for messages
-                return await self._forward(connection, request, account, otherwise)
+            self._reading += 1
+            try:
+                with connection.release_in_flight(request):  # as parked pulls, which wait for messages
+                    return await self._forward(connection, request, account, otherwise)
+            finally:
+                self._reading -= 1
+                if not self._reading:
+                    self._none_reading.set()
         finally:
             self._requests.add(host, -1)
             self._bytes.add(host, -size)
