@@ -29,7 +29,6 @@ from saturnmq.raft.core.messages import (
     Request,
     Response,
     TransferRequest,
-    VoteRequest,
 )
 from saturnmq.raft.core.settings import CoreSettings
 
@@ -418,9 +417,3 @@ class Cluster:
         for member in self.members.values():
             assert member.node is not None
             check(not member.node.pending_proposals, f"{member.name}: a caller was evicted")
-
-
-def vote_request(candidate: str, to: str, **fields: int) -> VoteRequest:
-    """A vote request as a peer would send it."""
-    request = VoteRequest(group=GROUP, leader_id=candidate, local_id=candidate, remote_id=to)
-    return dataclasses.replace(request, **fields)  # type: ignore[arg-type]
