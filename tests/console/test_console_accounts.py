@@ -95,6 +95,7 @@ def test_account_is_copied_to_the_other_masters_of_the_cluster(console: Open, mo
         async with console("127.0.0.1:1") as one:
             await one.log_in()
             one.services.state._view = View(Survey([], {}, {}, {}), 1000.0)
+            assert "No master is known." in (await one.browser.get("/accounts")).text
             admin, given = one.services.admin, {}
 
             async def listing(address: str) -> AclConfig:

@@ -37,7 +37,11 @@ async def listing(request: Request, page: Page, view: View) -> Response:
     address = request.query_params.get("broker", "") or next((one.address for one in masters if not one.problem), "")
     chosen = next((one for one in masters if one.address == address), None)
     if chosen is None:
-        return missing(page, "broker", address)
+        return (
+            missing(page, "broker", address)
+            if address
+            else page.render("message.html", message=page.text("no_masters"))
+        )
     accounts = page.services.admin.accounts
     same = [one.address for one in masters if one.cluster == chosen.cluster and not one.problem]
     configs, versions = await asyncio.gather(within([address], accounts.listing), within(same, accounts.versions))

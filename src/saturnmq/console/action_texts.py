@@ -26,6 +26,7 @@ ACTION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "out_today": ("Out today", "今日消费"),
     "in_yesterday": ("In yesterday", "昨日生产"),
     "out_yesterday": ("Out yesterday", "昨日消费"),
+    "no_masters": ("No master is known.", "没有已知的主节点。"),
     "broker_name": ("Broker", "节点"),
     "every_broker": ("all brokers", "所有节点"),
     "target": ("Values", "内容"),
