@@ -24,6 +24,8 @@ from saturnmq.raft.cluster_secret import FIELD, WINDOW, ClusterSecret, Verdict
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendRequest,
+    ChangeKind,
+    ChangeRequest,
     Code,
     GetRequest,
     HeartBeatRequest,
@@ -90,6 +92,7 @@ def administrative() -> list[Command]:
         MetadataRequest(**sides),
         AppendRequest(body=b"from a tool", **sides),
         GetRequest(begin_index=0, **sides),
+        ChangeRequest(kind=ChangeKind.REMOVE, member_id="n9", **sides),
         TransferRequest(transfer_id="n0", transferee_id="n9", term=0, **sides),
     ]
     return [Command(code_of(request), body=encode(request)) for request in requests]
@@ -115,9 +118,11 @@ def test_dledger_port_serves_only_hosts_of_members_and_operators(tmp_path: Path)
             for command in between_members():
                 assert (await ask_from(ADMIN, address, command)).code == 16
             assert facts(member) == before
-            assert sum(member.peers._server.rejections.counts.values()) == 2 * len(between_members()) + 4
+            assert sum(member.peers._server.rejections.counts.values()) == 2 * len(between_members()) + len(
+                administrative()
+            )
             replies = [await ask_from(ADMIN, address, command) for command in administrative()]
-            assert [reply.code for reply in replies] == [200] * 4
+            assert [reply.code for reply in replies] == [200] * len(administrative())
             appended = decode_response(DLedgerCode.APPEND, replies[1].body)
             assert appended.code == Code.SUCCESS
             for source in (ALLOWED, "127.0.0.1"):
@@ -126,6 +131,41 @@ def test_dledger_port_serves_only_hosts_of_members_and_operators(tmp_path: Path)
             await made.append(b"honest still")
         finally:
             await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("SEC-18", "DL-X21")
+def test_hosts_of_changed_members_replace_those_of_the_file() -> None:
+    async def run() -> None:
+        names: list[str] = []
+
+        def resolve(name: str) -> list[str]:
+            names.append(name)
+            return ["127.0.5.7"]
+
+        access = Access(["127.0.5.1", "127.0.5.2"], admins="127.0.5.9", resolve=resolve)
+        await access.start()
+        try:
+            assert [access.origin(f"127.0.5.{last}:1") for last in (1, 2, 3)] == [
+                Origin.PEER,
+                Origin.PEER,
+                Origin.STRANGER,
+            ]
+            access.replace_hosts(["127.0.5.1", "127.0.5.3", "new.example"])
+            async with asyncio.timeout(10):
+                while access.origin("127.0.5.7:1") is not Origin.PEER:
+                    await asyncio.sleep(0.01)  # poll
+            assert [access.origin(f"127.0.5.{last}:1") for last in (1, 2, 3)] == [
+                Origin.PEER,
+                Origin.STRANGER,
+                Origin.PEER,
+            ]
+            access.replace_hosts(["127.0.5.1"])
+            assert access.origin("127.0.5.7:1") is Origin.STRANGER
+            assert names == ["new.example"]
+        finally:
+            await access.stop()
 
     asyncio.run(run())
 
@@ -288,7 +328,8 @@ def test_group_with_required_secret_refuses_unsigned_and_replayed_requests(tmp_p
             assert (await ask_from(ADMIN, address, administrative()[0])).code == 200
             transfer = administrative()[-1]
             assert transfer.code == DLedgerCode.LEADERSHIP_TRANSFER
-            assert "not signed" in ((await ask_from(ADMIN, address, transfer)).remark or "")
+            for signed_only in administrative()[-2:]:  # also the change of members
+                assert "not signed" in ((await ask_from(ADMIN, address, signed_only)).remark or "")
             operator = ClusterSecret(SECRET)
             for code in (16, 200):  # the first answer contains the name of the process
                 operator.sign(address, transfer)

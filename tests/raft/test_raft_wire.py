@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from recorded import VECTORS
 from saturnmq.protocol.errors import BodyError
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.messages import (
     AppendRequest,
     AppendResponse,
+    ChangeKind,
+    ChangeRequest,
+    ChangeResponse,
     Code,
     GetRequest,
     GetResponse,
@@ -34,7 +39,21 @@ from saturnmq.raft.wire.codec import DLedgerCode, UnsupportedRequest, code_of, d
 ENTRY = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
 SIDES = {"group": "g", "local_id": "n0", "remote_id": "n1"}
 
+MEMBERS = Configuration({"n0": "h:1", "n3": "h:4"}, frozenset(("n3",)), frozenset(("n1",)), LedgerIndex(7))
+MEMBERS_LINE = '"{name}":{{"index":7,"learners":["n3"],"peers":{{"n0":"h:1","n3":"h:4"}},"removed":["n1"]}}'
+
 GOLDEN_REQUESTS = [
+    (
+        DLedgerCode.MEMBERS,
+        ChangeRequest(group="g", remote_id="n0", kind=ChangeKind.ADD_LEARNER, member_id="n3", address="h:4"),
+        '{"address":"h:4","code":200,"dryRun":false,"group":"g","kind":"ADD_LEARNER","memberId":"n3","remoteId":"n0","term":-1}',
+    ),
+    (
+        DLedgerCode.PUSH,
+        PushRequest(group="g", kind=PushKind.TRUNCATE, term=3, members=MEMBERS),
+        '{"batch":false,"batchEntry":[],"code":200,"commitIndex":-1,"count":0,"firstEntryIndex":-1,"group":"g",'
+        f'"lastEntryIndex":-1,{MEMBERS_LINE.format(name="saturnmqMembers")},"term":3,"totalSize":0,"type":"TRUNCATE"}}',
+    ),
     (
         DLedgerCode.VOTE,
         VoteRequest(**SIDES, leader_id="n0", ledger_end_index=10, ledger_end_term=3, term=4),
@@ -65,6 +84,16 @@ GOLDEN_REQUESTS = [
     ),
 ]
 GOLDEN_RESPONSES = [
+    (
+        DLedgerCode.MEMBERS,
+        ChangeResponse(group="g", code=Code.UNSUPPORTED, reason="no", members=MEMBERS, term=Term(3)),
+        f'{{"code":303,"group":"g",{MEMBERS_LINE.format(name="members")},"reason":"no","term":3}}',
+    ),
+    (
+        DLedgerCode.METADATA,
+        MetadataResponse(group="g", peers={"n0": "h:1"}, learners=("n3",)),
+        '{"code":200,"group":"g","peers":{"n0":"h:1"},"saturnmqLearners":["n3"],"term":-1}',
+    ),
     (
         DLedgerCode.VOTE,
         VoteResponse(**SIDES, leader_id="n0", term=4, vote_result=VoteResult.ACCEPT),
@@ -185,6 +214,8 @@ def test_unknown_keys_enums_and_request_codes() -> None:
         b"", b"[]", b"null", b"{", b'{"term":"x"}', b'{"term":9223372036854775808}', b'{"group":7}', b'{"entry":[]}',
         b'{"entry":{"body":"%%"}}', b'{"entry":{"size":-1,"body":""}}', b'{"batchEntry":{"a":1}}', b'{"batchEntry":[1]}',
         b'{"term":true}', b"\xff\xfe",
+        b'{"saturnmqMembers":7}', b'{"saturnmqMembers":{"peers":{}}}', b'{"saturnmqMembers":{"peers":{"n0":1}}}',
+        b'{"saturnmqMembers":{"peers":{"n0":"h:1"},"learners":["n0"]}}',
     ],
 )  # fmt: skip
 def test_invalid_body_raises_body_error(body: bytes) -> None:
