@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaosbrokers import COMMIT, TOPIC
 from chaosfaults import FAULTS_OF_PAIRS, faults_asked_for
+from chaosgroup import DEADLINE_SECONDS, Group
 from chaospair import Pair, ShortPair, ShortSyncPair, SyncPair
 from chaosrun import (
     CAUGHT_UP_SECONDS,
@@ -29,6 +31,7 @@ from chaosrun import (
 )
 
 OF_PAIRS = faults_asked_for(ONLY, SECONDS, FAULTS_OF_PAIRS) if MODEL is None and PEER is None else []
+CHECKS_WITHOUT_PRODUCER = 40  # reads, one each 50 ms or less often: two rounds of checks
 MODES: dict[str, type[Pair]] = {"async": Pair, "sync": SyncPair}
 
 
@@ -43,6 +46,44 @@ def test_pair_loses_nothing_acknowledged_under_successive_faults(kind: type[Pair
     assert found["acknowledged"] >= len(FAULTS_OF_PAIRS)
     assert found["lacked"] > 0, "the slave lacked nothing when the master's disk was lost"
     assert (found["lost"] > 0) == (kind is ShortPair)
+
+
+class Deserted(ShortPair):
+    """Both are killed before the end of a transaction arrives, and its producer leaves before anything asks it."""
+
+    async def kill_before_the_end(self, value: str) -> None:
+        producer = self.library.producer("deserted", check=self.decided)
+        async with producer, producer.transaction(TOPIC, f"{value}#1".encode(), queue=self.queue_of(0)):
+            await self.kill(*self.names)
+
+    async def arrives(self, value: str) -> None:
+        """A producer of the group comes back: the broker asks it, and the message arrives."""
+        self.ends[value] = COMMIT
+        async with self.library.producer("deserted", check=self.decided), asyncio.timeout(DEADLINE_SECONDS):
+            while (value, 1) not in self.arrived:
+                await self.read_once()
+
+
+@pytest.mark.skipif(bool(LONG or OF_PAIRS), reason="the long form is asked for")
+@pytest.mark.timeout(RUN_SECONDS_MAX)
+@pytest.mark.spec("DUR-19")
+def test_half_message_survives_kills_and_waits_for_its_producer(tmp_path: Path) -> None:
+    """An acknowledged half message whose end was lost stays undecided; with ASYNC_FLUSH too it survives kill -9 of both."""
+
+    async def work() -> None:
+        pair = Deserted(tmp_path / "run", size=2, heartbeat_ms=SHORT_HEARTBEAT_MS, seed=1)
+        try:
+            await pair.start()
+            await pair.kill_before_the_end("half-1")
+            await Group.heal(pair)
+            for _ in range(CHECKS_WITHOUT_PRODUCER):
+                await pair.read_once()
+            assert not pair.arrived
+            await pair.arrives("half-1")
+        finally:
+            await pair.stop()
+
+    asyncio.run(work())
 
 
 @pytest.mark.skipif(not OF_PAIRS, reason="make chaos")

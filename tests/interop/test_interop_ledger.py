@@ -224,7 +224,7 @@ class MixedGroup:
         await self.until(f"{to} does not take the leadership", once)
 
 
-@pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08")
+@pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08", "G14")
 @pytest.mark.parametrize(
     ("kinds", "batch_push"), [("jjs", False), pytest.param("jss", False, marks=pytest.mark.interop_full), ("jss", True)]
 )

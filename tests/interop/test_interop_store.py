@@ -87,7 +87,7 @@ def turns(tmp_path: Path, home: Path) -> Iterator[Turns]:
         made.close()
 
 
-@pytest.mark.spec("RC-03", "RC-08", "RC-12", "RC-13", "ST-12", "CQ-01", "IX-01", "DUR-13")
+@pytest.mark.spec("RC-03", "RC-08", "RC-12", "RC-13", "ST-12", "CQ-01", "IX-01", "DUR-13", "G14")
 @pytest.mark.parametrize(
     ("first", "how"),
     [
