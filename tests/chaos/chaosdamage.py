@@ -21,11 +21,17 @@ from chaosgroup import DEADLINE_SECONDS, PRODUCERS, Group
 from chaosproxy import pause
 
 from harness.history.operations import OK
-from saturnmq.raft.ledger.check import verify
+from saturnmq.raft.ledger.check import LedgerReport, verify
+from saturnmq.raft.ledger.layout import INDEX_UNIT
 
 SHIM = Path(__file__).with_name("syncshim.c")
 SYNCS_MAX = 40  # the n-th sync from now is the one that fails
 TRANSACTION_LANES = 4
+OPERATIONS_MIN = 100
+HEADER_CHECKED_BYTES = 32  # magic, size, index, term, position; the fields behind them are always 0
+# Where the body of a message begins in its entry: 48 bytes of the entry, 84 of the message up to the length of its body, which the
+# harness's addresses (IPv4) fix, and 4 of that length.
+BODY_AT = 48 + 84 + 4
 # How a member names the place of damage.
 REFUSED = re.compile(r"the ledger is damaged at \d+|is \d+ bytes long|byte \d+")
 
@@ -99,6 +105,8 @@ async def corrupt(group: Group, seconds: float) -> bool:
     """
     count = len(group.names) - (len(group.names) // 2 + 1)
     names = group.rng.sample(group.names, count)
+    while len(group.history) < OPERATIONS_MIN:  # there is something to damage
+        await pause(0.05)
     assert [await group.members[name].end(signal.SIGTERM) for name in names] == [0] * count
     for what in ("damaged", "refused"):
         group.counts.setdefault(what, 0)
@@ -140,14 +148,11 @@ def damage(folder: Path, rng: random.Random) -> str | None:
     report = verify(folder)
     if report.problems or report.end_pos <= 0:
         return None
-    kind = rng.choice(("data", "index"))
-    used = report.end_pos if kind == "data" else (report.end_index + 1) * 32
+    kind, at = chosen_place(folder, report, rng)
     files = sorted(file for file in (folder / kind).iterdir() if file.name.isdigit())
-    first = int(files[0].name)
-    at = rng.randrange(first, used)
     file = max((one for one in files if int(one.name) <= at), key=lambda one: int(one.name))
     place = at - int(file.name)
-    if rng.random() < 0.5:
+    if rng.random() < 0.25:
         os.truncate(file, place)
         return f"{kind}/{file.name} cut at {place}"
     with file.open("r+b") as bytes_of:
@@ -156,6 +161,25 @@ def damage(folder: Path, rng: random.Random) -> str | None:
         bytes_of.seek(place)
         bytes_of.write(bytes((byte ^ 1 << rng.randrange(8),)))
     return f"{kind}/{file.name} one bit of byte {place}"
+
+
+def chosen_place(folder: Path, report: LedgerReport, rng: random.Random) -> tuple[str, int]:
+    """Kind of file and offset: in a message's body, an entry's header or the index, or with CHAOS_DAMAGE=any anywhere in use.
+
+    Elsewhere a message has properties and fields that the formats of 4.9.7 protect with no checksum.
+    """
+    kind = rng.choice(("body", "header", "index"))
+    index = rng.randint(max(report.begin_index, 0), report.end_index)
+    units = (folder / "index" / f"{0:020}").read_bytes()
+    unit = INDEX_UNIT.unpack_from(units, index * INDEX_UNIT.size)
+    if os.environ.get("CHAOS_DAMAGE") == "any":
+        return "data", rng.randrange(report.end_pos)
+    if kind == "index":
+        return "index", index * INDEX_UNIT.size + rng.randrange(INDEX_UNIT.size)
+    pos = unit[1]
+    if kind == "header":
+        return "data", pos + rng.randrange(HEADER_CHECKED_BYTES)
+    return "data", pos + BODY_AT
 
 
 FAULTS_OF_GOALS: Mapping[str, Any] = {"corrupt": corrupt, "fsync-eio": fsync_eio}
