@@ -396,6 +396,25 @@ def test_stopping_follower_answers_pulls_without_a_pause(tmp_path: Path, monkeyp
     run(work)
 
 
+def test_unled_follower_does_not_report_a_group_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy may not have the offset yet; with code 22 a consumer would begin at the end of the queue."""
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            _, follower = await follower_of(group)
+            await group.until(lambda: follower.store.max_offset("T", 0) == 1, "not dispatched")
+            monkeypatch.setattr(follower.store, "on_disk", lambda offset: True)  # as the first message of an old queue
+            queue = {"consumerGroup": "New", "topic": "T", "queueId": 0}
+            assert (await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).code == 0  # the leader's
+            for name in [name for name in group.names if group.brokers[name] is not follower]:
+                await group.stop(name)
+            await group.until(lambda: not part(follower).group.serving, "it leads")
+            answer = await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)
+            assert answer.code == ResponseCode.SYSTEM_ERROR and "no leader of the group" in (answer.remark or "")
+
+    run(work)
+
+
 @pytest.mark.spec("DL-L01")
 def test_stopping_leader_forwards_until_clients_have_new_routes(tmp_path: Path) -> None:
     async def work() -> None:

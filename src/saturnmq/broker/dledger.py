@@ -366,7 +366,13 @@ class DLedger:
             text = f"no leader of the group {self.group.raft.group} is known, keep the present assignment"
             return request.reply(ResponseCode.SYSTEM_ERROR, text)
         answer = self._follower_answer(connection, request)
-        return self._serve(connection, request) if answer is None else answer
+        if answer is None:
+            answer = self._serve(connection, request)
+            if request.code == RequestCode.QUERY_CONSUMER_OFFSET and _is_not_found(answer) and not serves_clients:
+                # The copy may not have the offset yet: a consumer would take the group for a new one, and skip messages.
+                text = f"no leader of the group {self.group.raft.group} is known, and no offset here: ask again"
+                return request.reply(ResponseCode.SYSTEM_ERROR, text)
+        return answer
 
     def _refusal(self, request: Command) -> Command:
         """Reject with a code that makes clients look for another broker (DL-B06)."""
@@ -418,6 +424,10 @@ class DLedger:
             "dledgerLastQuarantinedOffset": str(self.group.dispatch.quarantine.last),
         }
         return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
+
+
+def _is_not_found(answer: Answer) -> bool:
+    return isinstance(answer, Command) and answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
 _UNREAD: Final = (
