@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, ledger_group
+from brokergroup import LedgerGroup, ledger, ledger_group
 from protected import ADMIN, write_accounts
 
 from certificates import write_certificate
@@ -17,6 +17,7 @@ from harness import virtualtime
 from saturnmq import cli
 from saturnmq.admin.credentials import read_access
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC
 
 
 async def admin(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -60,6 +61,49 @@ def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.Ca
             await group.stop(second)
             code, rows = await status(group)
             assert code == 3 or addresses[second] not in rows, "a member that does not answer is reported"
+
+    virtualtime.run(asyncio.wait_for(work(), 110))
+
+
+@pytest.mark.spec("DL-X21", "CLI-01")
+def test_members_are_added_and_removed_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"1")
+            peers = ";".join(f"{name}-{address}" for name, address in group.addresses.items())
+
+            async def change(verb: str, member: str, *words: str) -> tuple[int, dict[str, Any]]:
+                """Repeat it until the members have recognised each other, or the leader has taken note of the last change."""
+                async with asyncio.timeout(60):
+                    while True:
+                        code, told = await admin(capsys, verb, "-g", "g", "-p", peers, "-m", member, *words)
+                        if not told or told["rows"][0]["code"] not in (303, 412, 504):
+                            return code, told["rows"][0] if told else {}
+                        await asyncio.sleep(0.05)  # poll
+
+            code, row = await change("ledgerAddLearner", "n7-127.0.0.1:9", "--dry-run")
+            assert (code, row["code"], row["peers"], row["learners"]) == (0, 200, f"{peers};n7-127.0.0.1:9", "n7")
+            assert group.member("n0").status().configuration.index == -1
+            code, row = await change("ledgerPromote", "n7")
+            assert (code, row["name"]) == (1, "UNKNOWN_MEMBER") and "n7 is not a member" in row["reason"]
+            code, row = await change("ledgerAddLearner", "n7-127.0.0.1:9")
+            assert (code, row["learners"]) == (0, "n7")
+            code, row = await change("ledgerPromote", "n7")
+            assert (code, row["name"]) == (1, "FALL_BEHIND_TOO_MUCH")
+            code, row = await change("ledgerRemove", "n7")
+            assert (code, row["peers"], row["learners"]) == (0, peers, "")
+            await group.send(b"2")
+            for name in group.names:
+                await group.until(
+                    lambda name=name: "n7" in group.member(name).status().configuration.removed, "not informed"
+                )
+            for name in group.names:  # the entries of the changes are in no queue and no damage
+                store, dispatch = group.brokers[name].store, ledger(group.brokers[name]).dispatch
+                await group.until(lambda store=store: store.max_offset("T", 0) == 2, "behind")
+                assert MEMBERS_TOPIC not in {topic for topic, _ in store.topic_queues()}
+                assert dispatch.quarantine.count == 0
+            code, row = await change("ledgerAddLearner", "n8")
+            assert (code, row) == (2, {})
 
     virtualtime.run(asyncio.wait_for(work(), 110))
 
