@@ -60,7 +60,12 @@ class WithShim(Group):
 
     def environment(self, name: str) -> dict[str, str] | None:
         faults = self.folder / "faults"
-        shim = {"SHIM_SWITCH": f"{faults}/{name}.fsync", "SHIM_FAILED": f"{faults}/{name}.failed"}
+        # A checkpoint whose sync fails is not renamed, and the one before it stays: only syncs of entries are final.
+        shim = {
+            "SHIM_SWITCH": f"{faults}/{name}.fsync",
+            "SHIM_FAILED": f"{faults}/{name}.failed",
+            "SHIM_MATCH": "/data/",
+        }
         return {**os.environ, "LD_PRELOAD": str(self.shim), **shim}
 
     def check_ledgers(self) -> None:
