@@ -59,6 +59,7 @@ from saturnmq.raft.ledger.damage_mark import DamageMark
 from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.member_entries import MembersFile
+from saturnmq.raft.ledger.opened import open_ledger, write_checkpoint
 from saturnmq.raft.ledger.retention import HOUR_MS, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.retention import Disk as Fullness
 from saturnmq.raft.ledger.scrub import Scrub
@@ -175,12 +176,11 @@ class RaftMember:
     def open(self) -> None:
         """Load and recover the ledger; no timer or socket is started. Raises CorruptRecord, ConfigError, StoreError."""
         self._clock_watch = ClockWatch(self.retention.reserved_hours * HOUR_MS)
-        self.files.open()
+        checkpoint = open_ledger(self.files, self._checkpoint)
         hard_state = self._term_file.read(
             ledger_is_empty=self.files.end_index < 0, force=self.settings.force_without_term
         )
         self._term_file.reserve()
-        checkpoint = self._checkpoint.read()
         self.node = Node(
             group=self.settings.group,
             self_id=self.settings.self_id,
@@ -197,7 +197,7 @@ class RaftMember:
             configurations=self._members_file.read(),
             learner=self.settings.learner,
         )
-        self._scrub.repair_first(self._damage_mark.damaged(self.files))
+        self._scrub.repair_first(max(self._damage_mark.damaged(self.files), self.files.first_differing))
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
@@ -234,6 +234,7 @@ class RaftMember:
                 await self._in_thread(self.files.sync_job())
                 self.node.synced_at_stop(end)
                 await self._in_thread(self._write_checkpoint)
+                self.files.forget_sums()
         finally:
             self._threads.shutdown(wait=True)
             self._sync_thread.shutdown(wait=True)
@@ -648,9 +649,8 @@ class RaftMember:
         """
         node = self._node()
         # Entries lost to damage must still count as missing at the next start (DUR-10).
-        end = max(node.synced_index, node.recover_to)
-        return LedgerCheckpoint(end, min(node.committed, node.synced_index))
+        return LedgerCheckpoint(max(node.synced_index, node.recover_to), min(node.committed, node.synced_index))
 
     def _write_checkpoint(self) -> None:
         self._term_file.reserve()
-        self._checkpoint.write(self._checkpoint_now())
+        write_checkpoint(self.files, self._checkpoint, self._checkpoint_now())

@@ -37,7 +37,7 @@ from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue, ReadLog
 from saturnmq.store.index.message_index import MessageIndex
-from saturnmq.store.log.commit_log import CommitLog
+from saturnmq.store.log.commit_log import plain_log
 from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage
@@ -104,13 +104,7 @@ class MessageStore:
         self.disk = disk or Disk()
         self.clock_ms = clock_ms
         self._recover: Recover = recover or opening.open_store
-        self.log: Log = log or CommitLog(
-            settings.commit_log_dirs,
-            settings.commit_log_bytes,
-            self.disk,
-            pool_size=settings.pool_size,
-            full=capacity.nearly_full,
-        )
+        self.log: Log = log or plain_log(settings, self.disk)
         self.quorum = self.log.quorum
         # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
         self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
@@ -214,6 +208,8 @@ class MessageStore:
             indexed = self.index_queue is None or await self.index_queue.finish()
             await self._maintenance.write_all()
             self.log.drop_spare()
+            if self.failure is None and self.log.sums is not None:
+                self.log.sums.discard()  # the checkpoint covers everything
             if self.failure is None and indexed:
                 self.disk.unlink(self.settings.abort_path)
                 self.disk.sync_folder(self.settings.abort_path.parent)

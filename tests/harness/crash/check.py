@@ -21,6 +21,7 @@ from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StateFile, StoreSettings
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.record_sums import PREFIX
 from saturnmq.store.maintenance.retention import Usage
 
 QueueKey: TypeAlias = tuple[str, int]
@@ -129,11 +130,13 @@ def parse_state(data: bytes) -> int:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """The files of a store by path, without the lock and the reserve."""
+    """The files of a store by path, without the lock, the reserve and the checksums of its log."""
     found: dict[str, bytes] = {}
     _read_folder(str(folder), "", found)
     found.pop("lock", None)
     found.pop("reserve", None)
+    for path in [path for path in found if path.rpartition("/")[2].startswith(PREFIX)]:
+        del found[path]
     return found
 
 

@@ -25,11 +25,12 @@ from harness.crash.campaign import scratch_folder
 from harness.crash.check import InlineExecutor, QuickDisk, differences, snapshot
 from harness.crash.disk import RecordingDisk
 from harness.crash.states import Content, Operation, State, Volume, crash_states
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, place
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import INDEX_UNIT_BYTES, LedgerCheckpoint, index_unit
+from saturnmq.raft.ledger.opened import open_ledger, write_checkpoint
 from saturnmq.raft.ledger.term_file import CheckpointFile
 
 NAME: Final = "dledger-n0"
@@ -124,7 +125,7 @@ class _Run:
 
     def _open(self) -> None:
         self.files = files_of(self.seed, self.folder, self.disk)
-        self.files.open()
+        open_ledger(self.files, self.checkpoint)
         end, begin = self.files.end_index, max(self.files.begin_index, 0)
         entries = tuple(entry for entry in self.promise.entries if begin <= entry.index <= end)
         assert stored(self.files) == list(entries), f"{self.name} begins with a broken ledger"
@@ -132,7 +133,7 @@ class _Run:
 
     def _meanwhile(self) -> None:
         """Runs while another thread syncs."""
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.3 and not self.files.sums.busy:
             self._append()
 
     def _step(self) -> None:
@@ -187,7 +188,8 @@ class _Run:
     def _checkpoint(self) -> None:
         self.files.request_index_sync()
         self._sync()
-        self.checkpoint.write(LedgerCheckpoint(LedgerIndex(self.promise.kept_power), NO_INDEX))
+        checkpoint = LedgerCheckpoint(LedgerIndex(self.promise.kept_power), NO_INDEX)
+        write_checkpoint(self.files, self.checkpoint, checkpoint)
 
     def _cut(self) -> None:
         """Truncate as a leader of another term demands, and append what it has instead."""
@@ -218,13 +220,15 @@ class _Run:
 
     def _trim(self) -> None:
         if len(self.files.data.files) > 1 and self.files.data.files[1].start < self.files.end_pos:
-            last = self.files.data.files[1]
+            first, last = self.files.begin_index, self.files.data.files[1]
             self.mark(begin=next(entry.index for entry in self.promise.entries if entry.pos >= last.start))
-            self.files.delete_oldest()
+            if self.files.delete_oldest() == first:
+                self.mark(begin=first)
 
     def _stop_and_open(self) -> None:
         between, self.disk.between = self.disk.between, None
         self._checkpoint()
+        self.files.sums.discard()
         self.files.close()
         self._open()
         self.disk.between = between
@@ -282,16 +286,17 @@ def check(seed: int, content: Content, promise: Promise, folder: Path, *, power:
 
 
 def _problems(seed: int, folder: Path, promise: Promise, kept: int) -> list[str]:
-    files = files_of(seed, folder, QuickDisk())
-    files.open()
+    files, checkpoint = _opened(seed, folder)
     found = stored(files)
-    problems = list(_of_the_log(files, found, promise, kept)) + list(_of_the_index(files, found))
+    problems = []
+    if checkpoint.end_index > files.end_index:
+        problems.append(f"damage without damage: the log ends at {files.end_index}, synced {checkpoint.end_index}")
+    problems += list(_of_the_log(files, found, promise, kept)) + list(_of_the_index(files, found))
     files.close()
     if problems:
         return problems
     once = snapshot(folder)
-    files = files_of(seed, folder, QuickDisk())
-    files.open()
+    files, checkpoint = _opened(seed, folder)
     problems += [f"second recovery: {text}" for text in differences(once, snapshot(folder))]
     body = b"after the crash"
     body += zlib.crc32(body).to_bytes(_CRC_BYTES, "big")
@@ -300,12 +305,52 @@ def _problems(seed: int, folder: Path, promise: Promise, kept: int) -> list[str]
     files.append([more])
     files.sync_job()()
     files.close()
-    files = files_of(seed, folder, QuickDisk())
-    files.open()
-    if stored(files) != [*found, more]:
+    files, checkpoint = _opened(seed, folder)
+    if stored(files) != [*found, more] or checkpoint.end_index != more.index:
         problems.append("an entry that was appended after the recovery is not there after the next")
     files.close()
     return problems
+
+
+def _opened(seed: int, folder: Path) -> tuple[LedgerFiles, LedgerCheckpoint]:
+    disk = QuickDisk()
+    disk.make_folder(folder / NAME)
+    files = files_of(seed, folder, disk)
+    return files, open_ledger(files, CheckpointFile(folder / NAME, disk))
+
+
+def damaged(seed: int, content: Content, promise: Promise, folder: Path, rng: random.Random) -> tuple[bool, str]:
+    """Flip a bit of an entry that was synced behind the checkpoint, in a state in which only the process ended.
+
+    Returns whether there is such an entry, and what is wrong if the damage passes as a torn write. The folder is removed.
+    """
+    folder.mkdir()
+    try:
+        content.write(folder)
+        noted = CheckpointFile(folder / NAME).read().end_index
+        files = files_of(seed, folder, QuickDisk())
+        chosen = [e for e in promise.entries if max(noted, promise.begin - 1) < e.index <= promise.kept_power]
+        if not chosen:
+            return False, ""
+        entry = rng.choice(chosen)
+        path = files.data.folders[0] / f"{entry.pos - entry.pos % files.file_bytes:020d}"
+        at, bit = entry.pos % files.file_bytes + rng.randrange(entry.size), 1 << rng.randrange(8)
+        data = bytearray(path.read_bytes())
+        data[at] ^= bit
+        path.write_bytes(data)
+        what = f"entry {entry.index} at {entry.pos}, byte {at} of its file, bit {bit}"
+        for _ in range(2):  # at every start until the entries are back
+            try:
+                files, checkpoint = _opened(seed, folder)
+            except CorruptRecord:
+                return True, ""  # whole files behind it: an operator must act (DL-S07)
+            end, lost, kept = files.end_index, checkpoint.end_index, files.first_differing
+            files.close()
+            if not end < entry.index <= lost and kept != entry.index:
+                return True, f"{what}: the log ends at {end}, synced {lost}"
+        return True, ""
+    finally:
+        shutil.rmtree(folder)
 
 
 def _of_the_log(files: LedgerFiles, found: list[Entry], promise: Promise, kept: int) -> Iterator[str]:
@@ -347,6 +392,9 @@ def failures(life: Life, top: Path, *, share: float = 1.0, first_only: bool = Fa
             continue
         seen.add(key)
         problems = check(life.seed, content, promise, top / "state", power=state.power)
+        if not state.power and not state.unfinished and not problems and promise.begin < ANY:
+            flipped = random.Random(f"flip {life.seed} {life.number} {cut}")
+            problems = [text for text in [damaged(life.seed, content, promise, top / "state", flipped)[1]] if text]
         if problems:
             lost = "".join(f"\n    {text}" for text in state.lost())
             place_of = f"{life.seed}.{life.number}.{cut}.{variant} ({state.how})"

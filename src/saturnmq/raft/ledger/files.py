@@ -16,6 +16,7 @@ Requirements: DL-S01..DL-S13, DL-X02, DL-X16, DUR-08, DUR-10. Format and truncat
 from __future__ import annotations
 
 import mmap
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import monotonic
@@ -43,6 +44,7 @@ from saturnmq.raft.ledger.partial_files import remove_partial_data, remove_parti
 from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
+from saturnmq.store.files.record_sums import RecordSums
 
 _ZERO_CHUNK: Final = bytes(1_048_576)
 _MAGIC_ZEROS: Final = 3  # leading zero bytes of an entry's magic number
@@ -94,6 +96,12 @@ class LedgerFiles:
         self._spare: MappedFile | None = None  # the next data file, preallocated
         self.sync_seconds = Histogram()  # of what `sync_job` returns
         self.recovered = Plan()
+        self.sums = RecordSums(folder, self.disk)
+        # Called with the index up to which entries were lost to damage, before anything is removed: it must make that durable.
+        self.on_loss: Callable[[LedgerIndex], None] = lambda index: None
+        self._differing: set[int] = (
+            set()
+        )  # positions of entries that differ from their checksums, until they are repaired
         self.damaged = -1  # index of the entry for which CorruptRecord was raised last
 
     @property
@@ -140,6 +148,9 @@ class LedgerFiles:
         remove_partial_data(self.data, self.index, self.disk)
         self.data.load()
         _sync_folders(self.disk, self.data.folders)  # a killed process may have deleted files without a sync
+        evidence = self.sums.load()
+        begin = self.data.files[0].start if self.data.files else 0
+        self._differing = set(evidence.damaged(self._bytes_at, begin))
         made = self.recovered = plan(
             Facts(
                 [DataFile(file.start, self._head_of(file)) for file in self.data.files],
@@ -150,6 +161,10 @@ class LedgerFiles:
                 rewrite_index,
             )
         )
+        self._differing = {pos for pos in self._differing if pos < made.end_pos}
+        if evidence.reach > made.end_index:
+            self.on_loss(LedgerIndex(evidence.reach))
+            self.sums.discard()
         if not self.data.files:
             self._drop(self.index)
             return
@@ -163,6 +178,7 @@ class LedgerFiles:
 
     def close(self) -> None:
         self._drop_spare()
+        self.sums.close()
         self.data.close()
         self.index.close()
 
@@ -183,6 +199,30 @@ class LedgerFiles:
         found = self._header_at(used - _MAGIC_ZEROS) if used >= 0 else None  # the magic number is 1, after three zeros
         return found if found is not None and found.pos == used - _MAGIC_ZEROS else header
 
+    @property
+    def first_differing(self) -> int:
+        """Index of the first entry in an older file that differs from its checksum; -1 if there is none."""
+        if not self._differing:
+            return -1
+        pos, low, high = min(self._differing), int(self._begin), int(self._end)
+        while low < high:
+            unit = self._unit(middle := (low + high) // 2)
+            low, high = (low, middle) if unit is None or unit.pos >= pos else (middle + 1, high)
+        return low
+
+    def forget_sums(self, index: LedgerIndex | None = None) -> None:
+        """Delete the checksums of entries up to an index, of all entries without one, which a durable checkpoint covers now."""
+        if self._differing:
+            return  # the next start has to find these entries again
+        if index is None:
+            self.sums.discard()
+        else:
+            self.sums.forget(index)
+
+    def _bytes_at(self, pos: int, size: int) -> memoryview | None:
+        file = self.data.find(pos)
+        return file.view[pos - file.start : pos - file.start + size] if file is not None else None
+
     def _first_in(self, pos: int) -> int:
         """Index of the first entry in the file that holds a position; 0 if the log begins within the file."""
         file = self.data.find(pos)
@@ -191,7 +231,7 @@ class LedgerFiles:
 
     def _good_body(self, header: Header) -> bool:
         file = self.data.find(header.pos)
-        if file is None:
+        if file is None or header.pos in self._differing:
             return False
         at = header.pos - file.start
         return self._body_is_good(file.view[at + ENTRY_HEADER_BYTES : at + header.size])
@@ -245,6 +285,8 @@ class LedgerFiles:
             entry = read_entry(file.view, at)
         except CorruptRecord as error:
             raise CorruptRecord(f"{file.path}, byte {at}, should hold entry {index}: {error.message}") from error
+        if unit.pos in self._differing:
+            raise CorruptRecord(f"{file.path}, byte {at}: entry {index} is not what was synced there")
         if (entry.index, entry.pos) != (index, unit.pos):
             raise CorruptRecord(
                 f"{file.path}, byte {at}: the index places entry {index} at {unit.pos}, where entry {entry.index} is"
@@ -338,7 +380,13 @@ class LedgerFiles:
     def _write_run(self, run: list[Entry]) -> None:
         first, last = run[0], run[-1]
         file = self._file_for(first.pos)
-        file.map[first.pos - file.start : last.end_pos - file.start] = entries_bytes(run)
+        data = entries_bytes(run)
+        file.map[first.pos - file.start : last.end_pos - file.start] = data
+        add, view, at = self.sums.add, memoryview(data), 0
+        for entry in run:
+            size = entry.size
+            add((entry.pos, size, zlib.crc32(view[at : at + size])))
+            at += size
         self._dirty[id(file)] = file
         self._write_units(first.index, [index_unit(entry) for entry in run])
         if self._end < 0:
@@ -360,6 +408,7 @@ class LedgerFiles:
         self._dirty[id(file)] = file
         self._write_units(index, [index_unit(entry)])
         self._units_synced = min(self._units_synced, index)
+        self._differing.discard(entry.pos)
         return True
 
     def _begins(self, entry: Entry) -> bool:
@@ -454,6 +503,7 @@ class LedgerFiles:
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
         """Remove the entries from index on, durably; restart: remove all, the next entry lies at end_pos (spec section 3.5)."""
         self._drop_spare()
+        self.sums.discard(0 if restart or index <= self._begin else end_pos)
         if restart or index <= self._begin:
             self._dirty.clear()
             self._drop(self.data)
@@ -510,7 +560,7 @@ class LedgerFiles:
         `delete_oldest` may be called: they close files.
         """
         dirty, self._dirty = list(self._dirty.values()), {}
-        begin, end = self._synced_pos, self._end_pos
+        begin, end, last = self._synced_pos, self._end_pos, self._end
         index = self._index_job() if self._index_due else None
         self._index_due = False
 
@@ -518,6 +568,7 @@ class LedgerFiles:
             began = monotonic()
             for file in dirty:
                 file.flush()
+            self.sums.write(end, last)
             if self._synced_pos == begin:  # otherwise the log was truncated
                 self._synced_pos = end
             if index is not None:
@@ -543,11 +594,11 @@ class LedgerFiles:
     # retention
 
     def delete_oldest(self) -> LedgerIndex:
-        """Delete the first data file, unless it is the last, and index files before the new begin (DL-S12).
+        """Delete the first data file and index files before the new begin (DL-S12), unless the others have no synced entry.
 
         Returns the new begin index.
         """
-        if len(self.data.files) < 2:
+        if len(self.data.files) < 2 or self._synced_pos <= self.data.files[1].start:
             return self._begin
         head = read_header(self.data.files[1].view, 0)
         invariant(head.magic == ENTRY_MAGIC, "a data file begins with an entry")

@@ -10,6 +10,7 @@ Requirements: HA-16, HA-17, HA-20, RP-08, RP-10.
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord
@@ -103,5 +104,7 @@ class SlaveLog(CommitLog):
                     f"the master sent a record at offset {end} that says it lies at {message.physical_offset}"
                 )
             check_fields(message)
+            if self._add_sum is not None:
+                self._add_sum((end, size, zlib.crc32(file.view[at : at + size])))
             self.end = self.committed = PhysicalOffset(end + size)
             return message

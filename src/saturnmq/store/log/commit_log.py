@@ -36,11 +36,14 @@ from saturnmq.protocol.message import (
     pack_host,
 )
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
+from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
+from saturnmq.store.files.record_sums import RecordSums
 from saturnmq.store.log.flush import Flusher
 from saturnmq.store.log.log import AppendRefused, Confirmed, Record
 from saturnmq.store.results import PutStatus
+from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +82,7 @@ class CommitLog:
         *,
         pool_size: int = 0,
         full: Callable[[Path], bool] = bool,
+        sums: RecordSums | None = None,
     ) -> None:
         self._disk = disk
         self._files = MappedFiles(folders, file_bytes, disk)
@@ -89,6 +93,8 @@ class CommitLog:
         self._pooled = pool_size > 0
         self.file_bytes = file_bytes
         self.end = self.committed = PhysicalOffset(0)
+        self.sums = sums
+        self._add_sum = sums.add if sums is not None else None
         self._hosts: dict[str, bytes] = {}
         self._topics: dict[str, bytes] = {}
         self.flusher = Flusher(self, disk)
@@ -280,7 +286,10 @@ class CommitLog:
             )
         except struct.error as error:
             raise StoreError(f"a number of the message does not fit its field: {error}") from error
-        file.target[at : at + size] = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
+        record = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
+        file.target[at : at + size] = record
+        if self._add_sum is not None:
+            self._add_sum((end, size, zlib.crc32(record)))  # before `end`: the thread that syncs reads both
         self.end = after = PhysicalOffset(end + size)
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
@@ -341,7 +350,12 @@ class CommitLog:
             end = PhysicalOffset(end + size)
             queue_offset = QueueOffset(queue_offset + 1)
         at = start - file.start
-        file.target[at : at + total] = b"".join(parts)
+        data = b"".join(parts)
+        file.target[at : at + total] = data
+        if self._add_sum is not None:
+            view = memoryview(data)
+            for offset, size in places:
+                self._add_sum((offset, size, crc32(view[offset - start : offset - start + size])))
         self.end = end
         return places
 
@@ -356,7 +370,10 @@ class CommitLog:
         file = self.file_for(size)
         at = self.end - file.start
         place = AT_PHYSICAL_OFFSET
-        file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
+        record = record[:place] + _I64.pack(self.end) + record[place + 8 :]
+        file.target[at : at + size] = record
+        if self._add_sum is not None:
+            self._add_sum((self.end, size, zlib.crc32(record)))
         message.physical_offset, message.store_bytes = self.end, size
         self.end = PhysicalOffset(self.end + size)
         return self.end
@@ -530,7 +547,21 @@ class CommitLog:
         if self._spare is not None:
             self._spare.close()
             self._spare = None
+        if self.sums is not None:
+            self.sums.close()
         self._files.close()
+
+
+def plain_log(settings: StoreSettings, disk: Disk) -> CommitLog:
+    """The log of a store without replication, with checksums of its records."""
+    return CommitLog(
+        settings.commit_log_dirs,
+        settings.commit_log_bytes,
+        disk,
+        pool_size=settings.pool_size,
+        full=capacity.nearly_full,
+        sums=RecordSums(settings.root, disk),
+    )
 
 
 def _fits(message: Message) -> bool:

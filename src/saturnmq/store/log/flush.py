@@ -20,6 +20,7 @@ from saturnmq.protocol.errors import FlushFailed
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
+from saturnmq.store.files.record_sums import RecordSums
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import PutStatus
@@ -34,6 +35,7 @@ class Source(Protocol):
     """The log that is flushed."""
 
     file_bytes: int
+    sums: RecordSums | None
 
     @property
     def readable_end(self) -> PhysicalOffset: ...
@@ -149,6 +151,8 @@ class Flusher:
             before = time.monotonic()
             for file in files:
                 file.flush()
+            if self._log.sums is not None:
+                self._log.sums.write(end, end)
             loop.call_soon_threadsafe(self._done, end, time.monotonic() - before)
             flushed = end
             if self._wanted <= end or self._log.readable_end <= end:

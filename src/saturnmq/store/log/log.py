@@ -21,6 +21,7 @@ from saturnmq.protocol.errors import FlushFailed, StoreError
 from saturnmq.protocol.message import Buffer, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store.files.mapped_file import MappedFile
+from saturnmq.store.files.record_sums import RecordSums
 from saturnmq.store.results import PutStatus
 
 Position: TypeAlias = PhysicalOffset
@@ -102,6 +103,7 @@ class Log(ReadableLog, Protocol):
 
     refusal: str
     quorum: bool
+    sums: RecordSums | None  # checksums of the records behind the last checkpoint
 
     # ---- append
 

@@ -266,6 +266,8 @@ class Maintenance:
             checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
             note = self.note(dispatched)
             await store.disk.in_thread(checkpoint.write, note)
+            if store.log.sums is not None:
+                await store.disk.in_thread(store.log.sums.forget, note.log_synced)
 
     async def _flush_index(self, dispatched: PhysicalOffset) -> None:
         store = self._store

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import thread_time
 from typing import Final, Protocol
@@ -120,6 +121,7 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     if todo is None:
         _empty(store)
     else:
+        todo = _with_checksums(store, todo)
         if rebuild is not None:
             todo, index_from = _from_nothing(store, todo), store.log.first_position
             problems = ["requested"]
@@ -132,7 +134,29 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
             )
         changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
+    note = checkpoint.note
+    if store.log.sums is not None and note is not None and note.log_synced >= store.log.end:
+        store.log.sums.discard()
     store.reserve.allocate()
+
+
+def _with_checksums(store: RecoveredStore, todo: Plan) -> Plan:
+    """The plan with the end of the durable log as the checksums behind the checkpoint prove it.
+
+    Raises CorruptRecord for a record that was damaged since it was synced. Another broker that wrote the files since then has
+    replaced the checkpoint's note: the checksums prove nothing about its records.
+    """
+    log, note = store.log, store.checkpoint.note
+    if log.sums is None:
+        return todo
+    evidence = log.sums.load()
+    if note is None or evidence.reach <= note.log_synced:
+        return todo
+    durable = PhysicalOffset(max(todo.durable, evidence.reach))
+    bad = evidence.damaged(lambda at, size: log.view(PhysicalOffset(at), size), log.first_position)
+    if bad:
+        raise damage(log, Scan(PhysicalOffset(bad[0]), "not the bytes that were synced there"), durable)
+    return replace(todo, durable=durable)
 
 
 def failed_flush(root: Path) -> PhysicalOffset | None:

@@ -24,6 +24,7 @@ from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.files.record_sums import RecordSums
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME, failed_flush
 from saturnmq.store.settings import StoreSettings
@@ -100,6 +101,12 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
     """Read the log up to its first fault and count what follows it; None if the log is intact. Raises StoreError."""
     files, synced = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
+    end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
+    differs = _differing(settings, files)
+    if differs is not None and differs < end:
+        file = file_of(files, differs)
+        assert file is not None
+        return _loss(files, file, Bad(differs - file.start, "not the bytes that were synced there"), synced)
     if isinstance(fault, int):
         if synced <= fault:
             return None
@@ -133,12 +140,30 @@ def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progre
     return _loss(files, file, Bad(at, "asked for"), synced)
 
 
+def _differing(settings: StoreSettings, files: list[LogFile]) -> int | None:
+    """Offset of the first record that differs from its checksum behind the checkpoint; None if there is none."""
+    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+    checkpoint.load()
+    evidence = RecordSums(settings.root, Disk()).load()
+    if checkpoint.note is None or evidence.reach <= checkpoint.note.log_synced or not files:
+        return None
+
+    def view(offset: int, size: int) -> memoryview | None:
+        file = file_of(files, offset)
+        return file.read(offset - file.start, size) if file is not None else None
+
+    found = evidence.damaged(view, files[0].start)
+    return found[0] if found else None
+
+
 def _files_as_at_start(settings: StoreSettings) -> tuple[list[LogFile], int]:
     """The log's files, which reject torn records where the next start would cut them off, and the end of the durable log."""
     files = log_files(settings)
     checkpoint = Checkpoint(settings.checkpoint_path, Disk())
     checkpoint.load()
-    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
+    synced = 0
+    if checkpoint.note is not None:
+        synced = max(checkpoint.note.log_synced, RecordSums(settings.root, Disk()).load().reach)
     begun = [file.start for file in files if isinstance(file.record(0), Message)]
     durable = synced if checkpoint.note is not None else max(begun, default=0)
     failed_at = failed_flush(settings.root)
@@ -219,6 +244,7 @@ def cut(
     lock = LockFile(settings.root / "lock")
     lock.acquire()
     try:
+        RecordSums(settings.root, disk).discard()
         kept = _move_away(settings, loss, disk)
         _shorten(settings, loss, disk)
     except OSError as error:

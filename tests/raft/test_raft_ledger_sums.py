@@ -1,0 +1,184 @@
+"""Checksums beside a ledger: damage behind the last checkpoint bars a member, and is not taken for a torn write."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from raftgroup import Group, group
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.messages import Code, TransferResponse
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.opened import open_ledger
+from saturnmq.raft.ledger.term_file import CheckpointFile
+from saturnmq.store.files.record_sums import PREFIX
+
+FILE_BYTES = 4096
+
+
+def opened(folder: Path) -> tuple[LedgerFiles, LedgerCheckpoint]:
+    files = LedgerFiles(folder, file_bytes=FILE_BYTES, index_file_units=64)
+    return files, open_ledger(files, CheckpointFile(folder))
+
+
+def killed_ledger(folder: Path, count: int) -> list[Entry]:
+    """A ledger whose process ended after each entry had been synced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, _ = opened(folder)
+    made: list[Entry] = []
+    for index in range(count):
+        made.append(Entry(index, 1, place(files.end_pos, 48 + 20, FILE_BYTES), b"%020d" % index))
+        files.append(made[-1:])
+        files.sync_job()()
+    files.close()
+    return made
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.mark.spec("DUR-08", "DUR-09", "DUR-10")
+def test_each_flipped_bit_of_a_synced_entry_is_damage(tmp_path: Path) -> None:
+    """Its body is opaque and its header has fields that nothing else checks."""
+    made = killed_ledger(tmp_path / "source", 6)
+    bad = made[4]
+    rng = random.Random(3)
+    for byte in range(bad.size):
+        folder = tmp_path / "copy"
+        shutil.copytree(tmp_path / "source", folder)
+        flip(folder / "data" / ("0" * 20), bad.pos + byte, rng.randrange(8))
+        files, checkpoint = opened(folder)
+        assert (files.end_index, checkpoint.end_index) == (3, 5), byte
+        files.close()
+        files, checkpoint = opened(folder)  # the loss stays known
+        assert (files.end_index, checkpoint.end_index) == (3, 5), byte
+        files.close()
+        shutil.rmtree(folder)
+    files, checkpoint = opened(tmp_path / "source")
+    assert (files.end_index, checkpoint.end_index) == (5, 5)
+    assert not list((tmp_path / "source").glob(PREFIX + "*"))
+    files.close()
+
+
+@pytest.mark.spec("DUR-09")
+def test_without_checksums_a_bad_entry_is_torn(tmp_path: Path) -> None:
+    made = killed_ledger(tmp_path, 4)
+    for path in tmp_path.glob(PREFIX + "*"):
+        path.unlink()
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    flip(tmp_path / "data" / ("0" * 20), made[2].pos + 47, 0)  # the length of its body
+    files, checkpoint = opened(tmp_path)
+    assert (files.end_index, checkpoint.end_index) == (1, 1)
+    files.close()
+
+
+@pytest.mark.spec("DUR-10")
+def test_truncated_entries_prove_nothing(tmp_path: Path) -> None:
+    """A leader of another term replaced synced entries; the process ended before the next sync."""
+    made = killed_ledger(tmp_path, 4)
+    files, _ = opened(tmp_path)
+    files.append([Entry(4, 1, made[-1].end_pos, b"x" * 20)])
+    files.sync_job()()
+    CheckpointFile(tmp_path).write(LedgerCheckpoint(files.end_index - 3))
+    files.cut(2, made[1].end_pos)
+    files.append([Entry(2, 2, made[2].pos, b"another body, longer than before")])
+    files.close()
+    files, checkpoint = opened(tmp_path)
+    assert (files.end_index, files.end_term, checkpoint.end_index) == (2, 2, 2)
+    files.close()
+
+
+@pytest.mark.spec("DUR-10")
+def test_damage_in_an_older_file_is_refetched_in_place(tmp_path: Path) -> None:
+    made = killed_ledger(tmp_path, 260)
+    assert made[-1].pos > 4 * FILE_BYTES
+    flip(tmp_path / "data" / ("0" * 20), made[5].pos + 30, 0)  # part of the position field: every read would fail
+    flip(tmp_path / "data" / ("0" * 20), made[7].pos + 35, 0)  # the channel, which nothing reads
+    files, checkpoint = opened(tmp_path)
+    assert (files.end_index, checkpoint.end_index, files.first_differing) == (259, 259, 5)
+    for bad in (made[5], made[7]):
+        with pytest.raises(CorruptRecord):
+            files.entry(bad.index)
+    assert files.repair(made[5])
+    files.close()
+    files, _ = opened(tmp_path)  # the other one is found again
+    assert files.first_differing == 7
+    assert files.repair(made[7])
+    assert files.first_differing == -1
+    assert files.entry(7) == made[7]
+    files.close()
+
+
+@pytest.mark.spec("DUR-09", "DUR-10", "G06")
+def test_damaged_member_is_barred_until_it_has_the_entries_again(tmp_path: Path) -> None:
+    """The damage lies behind its last checkpoint. It refuses votes and transfers, whether of an operator or by preference."""
+
+    async def run() -> None:
+        async with group(tmp_path, checkpoint_interval_ms=3_600_000) as made:
+            for number in range(8):
+                await made.append(b"body%d" % number)
+            await made.equal()
+            leader = await made.a_leader()
+            hurt = next(n for n in made.names if n != leader.settings.self_id)
+            folder = tmp_path / f"dledger-{hurt}"
+            await made.until(lambda: made.members[hurt].node.synced_index == 7, "not synced")
+            shutil.copytree(folder, tmp_path / "killed")  # as `kill -9` leaves it
+            await made.stop(hurt)
+            shutil.rmtree(folder)
+            (tmp_path / "killed").rename(folder)
+            flip(folder / "data" / ("0" * 20), 5 * 53 + 20, 1)  # entries have 53 bytes: the term of the sixth
+            for name in list(made.members):
+                await made.stop(name)
+            back = await made.start(hurt)
+            assert (back.status().end_index, back.node.recover_to) == (4, 7)
+            for name in made.names:
+                if name != hurt:
+                    await made.start(name)
+            await made.append(b"after")
+            await made.equal()
+            await made.until(lambda: not back.node.recovering, "still recovering")
+            bodies = [entry.body for index in range(8) if (entry := back.files.entry(index)) is not None]
+            assert bodies == [b"body%d" % number for number in range(8)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DUR-10")
+def test_member_that_repairs_an_entry_refuses_transfers(tmp_path: Path) -> None:
+    """Found by the scrub while it runs: as leader it would read the entry and fail."""
+
+    async def run() -> None:
+        made = Group(tmp_path, 3)
+        try:
+            for name in made.names:
+                await made.start(name)
+            for number in range(4):
+                await made.append(b"body%d" % number)
+            await made.equal()
+            leader = await made.a_leader()
+            hurt = next(m for m in made.members.values() if m is not leader)
+            scrub = hurt._scrub
+            scrub._send = lambda *_: None  # the leader's answer does not come yet
+            scrub._index = 2
+            scrub._damage(hurt._clock_ms(), hurt.node, CorruptRecord("an entry is damaged"))
+            await made.until(lambda: hurt.node._state.barred, "not barred")
+            answer = await leader.transfer(hurt.settings.self_id)
+            assert isinstance(answer, TransferResponse) and answer.code == Code.DISK_ERROR
+            scrub._skip()
+            await made.until(lambda: not hurt.node._state.barred, "still barred")
+            answer = await leader.transfer(hurt.settings.self_id)
+            assert answer.code == Code.SUCCESS
+        finally:
+            for name in list(made.members):
+                await made.stop(name)
+
+    asyncio.run(run())

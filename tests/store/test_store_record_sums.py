@@ -1,0 +1,217 @@
+"""Checksums beside the log: damage behind the last checkpoint is distinguished from a record that a power loss has torn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.message import Host, Message, encode_properties
+from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.files import record_sums
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.record_sums import PREFIX, RecordSums
+from saturnmq.store.recovery.checkpoint import Checkpoint
+from saturnmq.store.tools.repair import cut, find_loss
+
+HOST = Host("127.0.0.1", 10911)
+PLACE = list[tuple[int, int]]
+
+
+def settings_of(root: Path) -> StoreSettings:
+    return StoreSettings(
+        store_path_root_dir=str(root),
+        profile=StoreProfile.SMALL,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        commit_log_file_bytes=65536,
+    )
+
+
+def message(number: int) -> Message:
+    properties = encode_properties({"KEYS": f"k{number}", "TAGS": "paid", "region": "eu"})
+    return Message("orders", b"body %d" % number, properties, number % 2, born_host=HOST, store_host=HOST)
+
+
+async def killed_store(root: Path, count: int, batch: bool = False) -> PLACE:
+    """A store that was killed after it had acknowledged messages; position and size of each record."""
+    store = MessageStore(settings_of(root))
+    store.open()
+    places: PLACE = []
+    if batch:
+        common = message(0)
+        result = store.put_entries(common, [(bytes(m.body), m.properties_raw, 0) for m in map(message, range(count))])
+        assert await store.wait_confirmed(result) is PutStatus.PUT_OK
+        ends = (*result.physical_offsets[1:], result.end_offset)
+        places = [(at, end - at) for at, end in zip(result.physical_offsets, ends, strict=True)]
+    else:
+        for number in range(count):
+            result = store.put(message(number))
+            assert await store.wait_confirmed(result) is PutStatus.PUT_OK
+            places.append((result.physical_offset, result.end_offset - result.physical_offset))
+    await store.abort()
+    return places
+
+
+def log_file(root: Path) -> Path:
+    return root / "commitlog" / ("0" * 20)
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes((byte ^ 1 << bit,)))
+
+
+def start(root: Path) -> int:
+    """Open and close a store; returns the end of its log."""
+    store = MessageStore(settings_of(root))
+    store.open()
+    end = store.log.end
+    store.close_files()
+    return end
+
+
+@pytest.mark.spec("DUR-08", "DUR-09")
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_each_flipped_bit_of_an_acknowledged_record_is_damage(batch: bool, tmp_path: Path) -> None:
+    """Every bit of the last record, and a sample of the others: header, body, topic and properties."""
+    source = tmp_path / "source"
+    places = asyncio.run(killed_store(source, 3, batch))
+    rng = random.Random(7)
+    last_at, last_size = places[-1]
+    bits = [(last_at, byte, bit) for byte in range(last_size) for bit in range(0, 8, 7)]
+    bits += [(at, rng.randrange(size), rng.randrange(8)) for at, size in places[:-1] for _ in range(20)]
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    for at, byte, bit in bits:
+        flip(log_file(source), at + byte, bit)
+        with pytest.raises(CorruptRecord, match=rf"damaged \(offset {at}: not the bytes that were synced"):
+            start(source)
+        flip(log_file(source), at + byte, bit)
+        assert log_file(source).read_bytes() == before[log_file(source)]  # a refused start changes nothing
+    assert start(source) == sum(places[-1])
+
+
+@pytest.mark.spec("DUR-09")
+@pytest.mark.parametrize("harm", ["gone", "empty", "first byte", "cut"])
+def test_without_its_checksum_a_bad_record_is_torn(harm: str, tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 3))
+    (sums,) = tmp_path.glob(PREFIX + "*")
+    data = sums.read_bytes()
+    if harm == "gone":
+        sums.unlink()
+    else:
+        blocks = [data[: len(data) // 3], data[len(data) // 3 : -len(data) // 3], data[-len(data) // 3 :]]
+        assert len({len(block) for block in blocks}) == 1
+        kept = {"empty": b"", "cut": b"".join(blocks[:2]) + blocks[2][:-3]}
+        sums.write_bytes(kept.get(harm, b"".join(blocks[:2]) + b"x" + blocks[2][1:]))
+    flip(log_file(tmp_path), places[2][0] + 90, 0)  # in the body
+    assert start(tmp_path) == places[2][0]
+
+
+@pytest.mark.spec("DUR-09")
+def test_later_block_proves_an_earlier_record_durable(tmp_path: Path) -> None:
+    """The block of the first record is damaged; that of the third one says that everything before it was on disk."""
+    places = asyncio.run(killed_store(tmp_path, 3))
+    (sums,) = tmp_path.glob(PREFIX + "*")
+    data = bytearray(sums.read_bytes())
+    data[20] ^= 1
+    sums.write_bytes(data)
+    flip(log_file(tmp_path), places[0][0] + 90, 0)
+    with pytest.raises(CorruptRecord, match=rf"everything before offset {sum(places[2])} was on disk"):
+        start(tmp_path)
+
+
+@pytest.mark.spec("DUR-09")
+def test_repair_cuts_at_the_damage_and_forgets_the_checksums(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 3))
+    flip(log_file(tmp_path), sum(places[1]) - 2, 1)  # its properties, which no other checksum covers
+    loss = find_loss(settings_of(tmp_path))
+    assert loss is not None
+    assert (loss.offset, loss.records) == (places[1][0], 2)
+    cut(settings_of(tmp_path), loss)
+    assert not list(tmp_path.glob(PREFIX + "*"))
+    assert start(tmp_path) == places[1][0]
+
+
+@pytest.mark.spec("DUR-09")
+def test_checksums_are_ignored_after_another_broker_wrote_the_store(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 2))
+    checkpoint = tmp_path / "checkpoint"
+    data = checkpoint.read_bytes()
+    checkpoint.write_bytes((int.from_bytes(data[:8], "big") + 1).to_bytes(8, "big") + data[8:])
+    flip(log_file(tmp_path), places[1][0] + 90, 0)
+    assert start(tmp_path) == places[1][0]
+
+
+@pytest.mark.spec("DUR-09")
+def test_checkpoint_and_stop_delete_the_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_sums, "ROLL_BYTES", 100)
+
+    async def run() -> None:
+        store = MessageStore(settings_of(tmp_path))
+        store.open()
+        for number in range(20):
+            await store.wait_confirmed(store.put(message(number)))
+        assert len(list(tmp_path.glob(PREFIX + "*"))) > 5
+        await store.write_all()
+        assert len(list(tmp_path.glob(PREFIX + "*"))) == 1
+        await store.stop()
+        assert not list(tmp_path.glob(PREFIX + "*"))
+
+    asyncio.run(run())
+    checkpoint = Checkpoint(tmp_path / "checkpoint", Disk())
+    checkpoint.load()
+    assert checkpoint.note is not None
+    assert checkpoint.note.log_synced == start(tmp_path)
+
+
+class FullDisk(Disk):
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        if path.name.startswith(PREFIX):
+            raise OSError(28, "No space left on device")
+        return super().create(path, size_bytes, allocate=allocate)
+
+
+def test_checksums_that_cannot_be_written_fail_no_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = MessageStore(settings_of(tmp_path), disk=FullDisk())
+        store.open()
+        for number in range(3):
+            assert await store.wait_confirmed(store.put(message(number))) is PutStatus.PUT_OK
+        await store.stop()
+
+    asyncio.run(run())
+    assert caplog.text.count("checksums not written") == 1
+
+
+def test_blocks_survive_damage_before_them(tmp_path: Path) -> None:
+    sums = RecordSums(tmp_path, Disk())
+    for at in (0, 100, 200):
+        sums.add((at, 100, at))
+        sums.write(at + 100, at + 100)
+    sums.add((300, 100, 1))
+    sums.write(350, 350)  # its record is not whole yet
+    sums.close()
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    assert len(data) == 3 * 36
+    evidence = RecordSums(tmp_path, Disk()).load()
+    assert evidence.reach == 300
+    assert evidence.damaged(lambda at, size: None, 100) == [100, 200]
+    path.write_bytes(data[:36] + b"SUM1" + data[40:50] + data[60:])
+    assert RecordSums(tmp_path, Disk()).load().reach == 300
+    path.write_bytes(data[:80])
+    assert RecordSums(tmp_path, Disk()).load().reach == 200
+
+
+def test_store_copied_while_it_ran_opens(tmp_path: Path) -> None:
+    """A copy in the order of names has the checksums before the log, so they say nothing that the log does not have."""
+    places = asyncio.run(killed_store(tmp_path / "store", 3))
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    assert start(tmp_path / "copy") == sum(places[-1])
