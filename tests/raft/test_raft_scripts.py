@@ -67,6 +67,11 @@ def test_script_barred_member() -> None:
     check_script("barred_member")
 
 
+@pytest.mark.spec("DUR-10", "DL-L04", "DL-L09")
+def test_script_barred_preferred_leader() -> None:
+    check_script("barred_preferred_leader")
+
+
 @pytest.mark.spec("DL-P01", "DL-P03", "DL-F07", "DL-F08", "DL-X13")
 def test_script_divergence() -> None:
     check_script("divergence")

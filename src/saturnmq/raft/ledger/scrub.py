@@ -68,11 +68,12 @@ class Scrub:
             self.next_ms = 0
 
     def postpones_election(self, now_ms: int, node: Node) -> bool:
-        """Whether this member should not run for election: as leader it would read the damaged entry and fail again.
+        """Whether this member should not lead: as leader it would read an entry that is known to be damaged, and fail.
 
         Limited by LEADERLESS_MAX, because no member could be elected if a majority is damaged.
         """
-        if self._first_repair < 0 or len(node.peers) == 1:
+        if max(self._first_repair, self._reported) < 0 or len(node.peers) == 1:
+            self._leaderless_since_ms = -1
             return False
         if node.leader_id is not None or self._leaderless_since_ms < 0:
             self._leaderless_since_ms = now_ms
