@@ -22,7 +22,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup peers demo test check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,10 @@ $(READY): pyproject.toml
 	@touch $@
 
 setup: $(READY)  ## make .venv with everything in it
+
+peers:  ## what tests need of Debian, where it is missing: Chromium for the console (needs root)
+	@if command -v chromium chromium-browser google-chrome > /dev/null; then echo "a browser is installed"; \
+	  else apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; fi
 
 demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 stays up)
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py

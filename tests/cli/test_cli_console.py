@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.gate.peers import missing
 from saturnmq.sync import Client
 
 Start = Callable[..., Any]
@@ -100,7 +101,7 @@ def page(serve: Start, standalone: Start, tmp_path: Path) -> Iterator[Any]:
     """A page of a browser that is logged in to a console of a standalone server; it fails on an error in the browser."""
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian package chromium)")
+        missing(f"no browser: none of {', '.join(BROWSERS)} is installed; `make peers`")
     from playwright.sync_api import sync_playwright
 
     name_servers = standalone().facts["namesrv"]
