@@ -239,7 +239,7 @@ class Part(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-CHAPTERS = ("Sends", "An empty follower", "Kills of the leader")
+CHAPTERS = ("Sends", "An empty follower", "Kills of the leader", "Runs with faults")
 
 
 def markdown(parts: list[Part], facts: list[str], before: str = "") -> str:

@@ -215,6 +215,13 @@ def long_run(name: str, folder: Path, kind: type[Group], label: str, *goals: str
             shutil.copytree(folder / "run", Path(KEEP) / f"{kind.__name__}-{name}", dirs_exist_ok=True)
 
 
+def promised(holds: bool, why: str) -> None:
+    """Assert a promise that the history does not show; the row of the last run says why it failed."""
+    if not holds:
+        rows.fail(why)
+    assert holds, why
+
+
 def tell(capsys: pytest.CaptureFixture[str], name: str, found: dict[str, Any]) -> None:
     """Print one line for a run at once; the tables come at the end of the session."""
     with capsys.disabled():

