@@ -76,9 +76,9 @@ def test_members_are_added_and_removed_by_command(tmp_path: Path, capsys: pytest
                 """Repeat it until the members have recognised each other, or the leader has taken note of the last change."""
                 async with asyncio.timeout(60):
                     while True:
-                        code, told = await admin(capsys, verb, "-g", "g", "-p", peers, "-m", member, *words)
-                        if not told or told["rows"][0]["code"] not in (303, 412, 504):
-                            return code, told["rows"][0] if told else {}
+                        code, output = await admin(capsys, verb, "-g", "g", "-p", peers, "-m", member, *words)
+                        if not output or output["rows"][0]["code"] not in (303, 412, 504):
+                            return code, output["rows"][0] if output else {}
                         await asyncio.sleep(0.05)  # poll
 
             code, row = await change("ledgerAddLearner", "n7-127.0.0.1:9", "--dry-run")
