@@ -236,6 +236,16 @@ class History:
         (at,) = self._db.execute("SELECT min(at) FROM samples WHERE at >= ?", (since,)).fetchone()
         return None if at is None else int(at)
 
+    def first_samples(self, kind: Kind, since: int) -> list[tuple[int, Sample]]:
+        """Of each series of a kind the earliest sample at or after since, with its time; series without one are left out."""
+        rows = self._db.execute(
+            "SELECT at, kind, cluster, broker, topic, consumer_group, total, level FROM series JOIN samples "
+            "ON samples.series = series.id AND at = (SELECT min(at) FROM samples WHERE series = series.id AND at >= ?) "
+            "WHERE kind = ? ORDER BY series.id",
+            (since, kind),
+        )
+        return [(at, Sample(Series(*names), total, level)) for at, *names, total, level in rows]
+
     def samples(self, since: int, until: int) -> list[tuple[int, Sample]]:
         """All samples with since <= at < until, with their times, oldest first; about as many a minute as there are series."""
         rows = self._db.execute(

@@ -5,11 +5,13 @@ Requirements: C-33..C-35, C-37.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.admin.consumption import by_queue, lag
 from saturnmq.admin.groups import GroupConfigured, GroupSummary
+from saturnmq.cli.mqadmin import since
 from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import address_order, fixed, text_order
 from saturnmq.cli.mqadmin.java_text import boolean, cut, fields_text, version_name
@@ -18,9 +20,13 @@ from saturnmq.cli.mqadmin.output import Shown, Time
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.errors import SaturnError
 
+if TYPE_CHECKING:
+    from saturnmq.history import Baseline
+
 _PROGRESS: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s\n"
 _PROGRESS_IP: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s  %s\n"
 _ALL: Final = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s\n"
+_ALL_SINCE: Final = _ALL.replace("%s\n", "%-10s") + since.LAYOUT + "\n"
 _RULE: Final = "=" * 29
 
 
@@ -127,13 +133,14 @@ def _print_config(call: Call, found: GroupConfigured) -> None:
 async def consumer_progress(call: Call) -> None:
     """Print the offsets of one group by queue, or a line for each group."""
     group = call.options.text("g")
+    baseline = await asyncio.to_thread(since.baseline_of, call)
     if group:
-        await _progress_of(call, group)
+        await _progress_of(call, group, baseline)
     else:
-        await _progress_of_all(call)
+        await _progress_of_all(call, baseline)
 
 
-async def _progress_of(call: Call, group: str) -> None:
+async def _progress_of(call: Call, group: str, baseline: Baseline | None) -> None:
     progress = await call.admin.groups.progress(group)
     shows_clients = call.options.boolean("s", False)
     owners = await call.admin.clients.owners(group) if shows_clients else {}
@@ -153,16 +160,30 @@ async def _progress_of(call: Call, group: str) -> None:
     call.out.line()
     call.out.summary(f"Consume TPS: {fixed(progress.consume_tps, 2)}", consume_tps=progress.consume_tps)
     call.out.summary(f"Diff Total: {lag(progress)}", diff_total=lag(progress))
+    if baseline is not None:
+        change = None if call.admin.connection.unanswered else since.change_of(baseline, group, progress)
+        for (heading, key), cell in zip(since.COLUMNS, since.cells(change), strict=True):
+            field: dict[str, Any] = {key: cell}
+            call.out.summary(f"{heading.lstrip('#')}: {cell}", **field)
 
 
-async def _progress_of_all(call: Call) -> None:
+async def _progress_of_all(call: Call, baseline: Baseline | None) -> None:
     found = await call.admin.groups.summaries()
     for address, error in found.unreachable.items():
         call.out.problem(f"{address}: its queues and clients are missing: {error.message}")
     by_name = {one.group: one for one in found.groups}
     columns = [("#Group", "group"), ("#Count", "count"), ("#Version", "version"), ("#Type", "type")]
     columns += [("#Model", "model"), ("#TPS", "tps"), ("#Diff Total", "diff_total")]
-    call.out.table(_ALL, columns, [_row(by_name[name]) for name in text_order(by_name)])
+    rows = [_row(by_name[name]) for name in text_order(by_name)]
+    if baseline is None:
+        call.out.table(_ALL, columns, rows)
+        return
+    for at, name in enumerate(
+        text_order(by_name)
+    ):  # offsets of a part of the brokers would be taken for messages consumed
+        change = None if found.unreachable else since.change_of(baseline, name, by_name[name].progress)
+        rows[at] += since.cells(change)
+    call.out.table(_ALL_SINCE, [*columns, *since.COLUMNS], rows)
 
 
 def _row(one: GroupSummary) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from saturnmq.cli.mqadmin.call import AdminCommand
 from saturnmq.cli.mqadmin.options import Opt
+from saturnmq.cli.mqadmin.since import HISTORY, SINCE
 
 _GROUP: Final = Opt("g", "consumerGroup", "consumer group name", required=True)
 _JSTACK: Final = Opt("s", "jstack", "Run jstack command in the consumer progress", value=False)
@@ -63,6 +64,8 @@ ROWS: Final = (
         (
             Opt("g", "groupName", "consumer group name"),
             Opt("s", "showClientIP", "Show Client IP per Queue"),
+            SINCE,
+            HISTORY,
         ),
         listing=True,
     ),
