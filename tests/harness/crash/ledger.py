@@ -200,8 +200,8 @@ class _Run:
         before = files.entry(index - 1)
         assert before is not None
         kept = min(self.promise.kept_power, index - 1)
+        self.mark(kept_power=kept, kept_kill=index - 1)  # the checkpoint says nothing more of the others
         self.checkpoint.write(LedgerCheckpoint(LedgerIndex(kept), NO_INDEX))
-        self.mark(kept_power=kept, kept_kill=index - 1)
         files.cut(index, before.end_pos)
         self.mark(entries=tuple(entry for entry in self.promise.entries if entry.index < index))
         if self.rng.random() < 0.8:
@@ -212,8 +212,8 @@ class _Run:
         self._next = max(self.files.end_index, 0) + self.rng.randrange(1, 40)
         pos = self.files.end_pos + self.rng.randrange(3) * self.files.file_bytes + self.rng.randrange(300)
         pos = place(pos, ENTRY_HEADER_BYTES + 200, self.files.file_bytes)
-        self.checkpoint.write(LedgerCheckpoint())
         self.mark(kept_power=-1, kept_kill=-1, begin=ANY)
+        self.checkpoint.write(LedgerCheckpoint())
         self.files.cut(self._next, pos, restart=True)
         self.mark(entries=(), begin=self._next)
         self._append()
