@@ -8,7 +8,7 @@ other have a common member (the single-server change of the Raft thesis).
 needs the one that was in use there. The caller keeps them in a file too, because retention deletes old entries. The file is written
 before the log changes, and a crash may undo a truncation: so it holds a `Generation` per truncation until the log is synced again.
 
-Requirements: DL-M05, DL-X21. Design: docs/decisions/0023-members.md.
+Requirements: DL-M05, DL-X21. Design: docs/decisions/0024-members.md.
 """
 
 from __future__ import annotations

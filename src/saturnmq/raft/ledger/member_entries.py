@@ -4,7 +4,7 @@ The body of such an entry is a whole message, so that every tool and a Java memb
 system topic, which no member dispatches to consume queues or index. Its prepared transaction offset is MARK. A producer cannot set
 that field, so no client of a broker can forge an entry.
 
-Requirements: DL-M05, DL-X21, DL-X16. Design: docs/decisions/0023-members.md.
+Requirements: DL-M05, DL-X21, DL-X16. Design: docs/decisions/0024-members.md.
 """
 
 from __future__ import annotations
