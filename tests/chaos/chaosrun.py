@@ -215,7 +215,7 @@ def long_run(name: str, folder: Path, kind: type[Group], label: str, *goals: str
             shutil.copytree(folder / "run", Path(KEEP) / f"{kind.__name__}-{name}", dirs_exist_ok=True)
 
 
-def promised(holds: bool, why: str) -> None:
+def check_promise(holds: bool, why: str) -> None:
     """Assert a promise that the history does not show; the row of the last run says why it failed."""
     if not holds:
         rows.fail(why)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from chaosbrokers import BrokerGroup, outcome_of
 from chaosfaults import FAULTS, FIVE
-from chaosrun import HEARTBEAT_MS, LONG, RUN_SECONDS_MAX, a_run, long_run, promised, tell
+from chaosrun import HEARTBEAT_MS, LONG, RUN_SECONDS_MAX, a_run, check_promise, long_run, tell
 
 from harness.gate.goals import RTO_P95_MS, rows
 from saturnmq import Client
@@ -35,7 +35,7 @@ def test_broker_group_loses_nothing_under_a_fault(
     found = long_run(name, tmp_path, BrokerGroup, "brokers in a group of three", "G01", "G07")
     tell(capsys, f"brokers, {name}", found)
     assert found["acknowledged"] > 0
-    promised(max(found["rto_ms"]) <= BROKER_RTO_MAX_MS, f"RTO {max(found['rto_ms']):.0f} ms")
+    check_promise(max(found["rto_ms"]) <= BROKER_RTO_MAX_MS, f"RTO {max(found['rto_ms']):.0f} ms")
 
 
 @pytest.mark.skipif("leader-kill" not in LONG, reason="make chaos")
@@ -47,7 +47,7 @@ def test_broker_group_recovers_in_time_after_leader_kills(tmp_path: Path, capsys
         kills = asyncio.run(a_run(tmp_path / "run", ["leader-kill"] * KILLS, 3.0, 3.0, HEARTBEAT_MS, BrokerGroup))
     tell(capsys, f"brokers, {KILLS} leaders killed", kills)
     p95 = sorted(kills["rto_ms"])[int(KILLS * 0.95)]
-    promised(p95 <= RTO_P95_MS, f"RTO p95 {p95:.0f} ms")
+    check_promise(p95 <= RTO_P95_MS, f"RTO p95 {p95:.0f} ms")
 
 
 @pytest.mark.spec("PR-11", "PR-22")

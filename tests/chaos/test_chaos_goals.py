@@ -23,8 +23,8 @@ from chaosrun import (
     SHORT_HEARTBEAT_MS,
     WANTED,
     a_run,
+    check_promise,
     long_run,
-    promised,
     tell,
 )
 
@@ -71,7 +71,7 @@ def test_half_messages_are_resolved_after_a_leader_kill(tmp_path: Path) -> None:
 def test_failed_syncs_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = long_run("fsync-eio", tmp_path, WithShim, "replicated log, a sync fails", "G04", "G07")
     tell(capsys, f"fsync-eio: left after at most {found['out_ms']} ms", found)
-    promised(found["out_ms"] <= OUT_MS_MAX, f"out of the group after {found['out_ms']} ms")
+    check_promise(found["out_ms"] <= OUT_MS_MAX, f"out of the group after {found['out_ms']} ms")
 
 
 @pytest.mark.skipif("corrupt" not in OF_GOALS, reason="make chaos")
@@ -100,7 +100,7 @@ def test_switch_under_transactional_load(name: str, tmp_path: Path, capsys: pyte
         name, tmp_path, TransactionGroup, "brokers in a group of three, ordered and transactional", "G09", "G07"
     )
     tell(capsys, f"tx, {name}: resolved within {found['resolved_s']:.1f} s", found)
-    promised(
+    check_promise(
         found["resolved_s"] <= RESOLVED_SECONDS_MAX, f"a half message was resolved after {found['resolved_s']:.0f} s"
     )
 

@@ -21,11 +21,11 @@ from chaosrun import (
     SEED,
     SHORT_HEARTBEAT_MS,
     a_run,
+    check_promise,
     children,
     consumed_again,
     long_run,
     phases,
-    promised,
     resolved_seconds,
     tell,
 )
@@ -103,8 +103,8 @@ def test_ledger_group_loses_nothing_under_a_long_fault(
 ) -> None:
     found = long_run(name, tmp_path, Group, LABEL, "G01", "G07")
     tell(capsys, name, found)
-    promised(found["caught_up_s"] <= CAUGHT_UP_SECONDS, f"all equal after {found['caught_up_s']:.1f} s")
-    promised(max(found["rto_ms"]) <= RTO_MAX_MS, f"RTO {max(found['rto_ms']):.0f} ms")
+    check_promise(found["caught_up_s"] <= CAUGHT_UP_SECONDS, f"all equal after {found['caught_up_s']:.1f} s")
+    check_promise(max(found["rto_ms"]) <= RTO_MAX_MS, f"RTO {max(found['rto_ms']):.0f} ms")
 
 
 @pytest.mark.skipif(not LONG, reason="make chaos")

@@ -25,9 +25,9 @@ from chaosrun import (
     SECONDS,
     SHORT_HEARTBEAT_MS,
     a_run,
+    check_promise,
     children,
     long_run,
-    promised,
     tell,
 )
 
@@ -97,4 +97,4 @@ def test_pair_loses_nothing_acknowledged_under_a_long_fault(
     found: dict[str, Any] = long_run(name, tmp_path, MODES[mode], f"pair, {mode}")
     tell(capsys, f"{mode}, {name}: {found['lost']} acknowledged lost of {found['lacked']} that the slave lacked", found)
     assert found["acknowledged"] > 0
-    promised(found["caught_up_s"] <= CAUGHT_UP_SECONDS, f"equal after {found['caught_up_s']:.1f} s")
+    check_promise(found["caught_up_s"] <= CAUGHT_UP_SECONDS, f"equal after {found['caught_up_s']:.1f} s")
