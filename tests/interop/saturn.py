@@ -27,7 +27,8 @@ def _sets(settings: Mapping[str, str]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def _start(name: str, arguments: list[str]) -> ServerProcess:
+def start_process(name: str, arguments: list[str]) -> ServerProcess:
+    """Start a server command of ours; returns when it has printed its ready line."""
     env = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     server = ServerProcess(_command(*arguments), name=name, env=env)
     try:
@@ -40,7 +41,7 @@ def _start(name: str, arguments: list[str]) -> ServerProcess:
 
 def start_namesrv(port: int) -> ServerProcess:
     """Start our NameServer on a port; returns when it serves."""
-    return _start("SaturnMQ NameServer", ["namesrv", "--port", str(port)])
+    return start_process("SaturnMQ NameServer", ["namesrv", "--port", str(port)])
 
 
 def start_broker(
@@ -61,7 +62,7 @@ def start_broker(
         "storeProfile": "small",
         **(settings or {}),
     }
-    return _start(f"SaturnMQ broker {name}", ["broker", "-n", name_servers, *_sets(given)])
+    return start_process(f"SaturnMQ broker {name}", ["broker", "-n", name_servers, *_sets(given)])
 
 
 class SaturnCluster:
@@ -96,7 +97,7 @@ class SaturnCluster:
         """Start the process and wait until it serves; returns self."""
         ports = ["--namesrv-port", str(self.namesrv_port), "--port", str(self.broker_port)]
         arguments = ["standalone", "--data", str(self.store), *ports, *_sets(self.settings)]
-        self.broker = _start("SaturnMQ standalone", arguments)
+        self.broker = start_process("SaturnMQ standalone", arguments)
         return self
 
     def stop(self) -> int:
