@@ -143,7 +143,7 @@ def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
             }
             assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
             assert alarms.rules.limits == {name: int(value) for name, value in form.items() if name != "csrf"}
-            assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 502
+            assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 400
             group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
             await one.browser.post("/do/alarms/group", data=group)
             assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9)}

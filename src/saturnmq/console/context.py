@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Match, Route
 
 from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
@@ -24,6 +26,7 @@ from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
 from saturnmq.console.charts import line_chart, many, short, size
 from saturnmq.console.jobs import Jobs
+from saturnmq.console.refused import with_problem
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
@@ -31,7 +34,7 @@ from saturnmq.escaping import escaped, quoted
 from saturnmq.history import History
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.addresses import network_of
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ConfigError, LocalProtocolError, SaturnError
 from saturnmq.protocol.versions import version_name
 
 audit: Final = logging.getLogger("saturnmq.console.audit")
@@ -208,10 +211,48 @@ def viewing(
             return page.render("message.html", 403, message=page.text("forbidden"))
         try:
             return await handler(request, page)
-        except SaturnError as error:
+        except (ConfigError, LocalProtocolError) as error:  # of what was typed
+            return await refused_form(request, page, error.message)
+        except SaturnError as error:  # of what a server answered, or did not answer
             return page.render("message.html", 502, message=page.text("failed", reason=error.message))
 
     return route
+
+
+async def refused_form(request: Request, page: Page, problem: str) -> Response:
+    """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known."""
+    given = await request.form() if request.method == "POST" else request.query_params
+    texts = [(name, value) for name, value in given.multi_items() if isinstance(value, str)]
+    before = await _page_before(request)
+    if before is not None:
+        found = with_problem(before[1], before[0], request.scope["path"], texts, problem)
+        if found is not None:
+            return HTMLResponse(found, 400)
+    return page.render("message.html", 400, message=problem, alert=True)
+
+
+async def _page_before(request: Request) -> tuple[str, str] | None:
+    """Path and HTML of the page that a form was sent from, rendered again; None if the browser does not name a page of ours."""
+    try:
+        before = urlsplit(request.headers.get("referer", ""))
+    except ValueError:  # such as http://[
+        return None
+    path = unquote(before.path)
+    query = (
+        "" if path == request.scope["path"] else before.query
+    )  # a form on the page that it asks for would be refused again
+    scope = {
+        **request.scope, "method": "GET", "path": path, "raw_path": before.path.encode(), "query_string": query.encode(),
+    }  # fmt: skip
+    if before.netloc != request.headers.get("host", "") or not path.startswith("/"):
+        return None
+    for route in request.app.routes:
+        match, child = route.matches(scope)
+        if match is Match.FULL and isinstance(route, Route):
+            response = await route.endpoint(Request({**scope, **child}))
+            shown = type(response) is HTMLResponse and response.status_code == 200
+            return (path, bytes(response.body).decode()) if shown else None
+    return None
 
 
 def changing(services: Services, action: str, handler: Handler, role: str) -> Callable[[Request], Awaitable[Response]]:

@@ -1,0 +1,155 @@
+"""A form with wrong input: the page it is on is shown again, with what was typed and with the problem beside the form.
+
+Requirements: UX-13, UX-16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import escape
+from html.parser import HTMLParser
+from typing import Final
+from urllib.parse import unquote
+
+UNKEPT: Final = ("csrf", "password", "secret")  # fields that keep the value of the page
+_TYPED: Final = ("text", "search", "number", "")  # types of inputs whose value a user types
+
+
+@dataclass
+class _Form:
+    """A form of a page: the paths that it may be sent to, and its hidden fields."""
+
+    paths: set[str] = field(default_factory=set)
+    hidden: set[tuple[str, str]] = field(default_factory=set)
+
+
+def with_problem(page: str, own: str, path: str, given: Iterable[tuple[str, str]], problem: str) -> str | None:
+    """The HTML of a page whose form was refused, with its values and the problem; None if no form of the page is sent to path.
+
+    own: path of the page, to which forms without an address are sent. Paths are decoded. given: fields as they were sent.
+
+    Of several forms the one with the most hidden fields of these values is taken.
+    """
+    values = list(given)
+    found = _Forms(own)
+    found.feed(page)
+    fits = [at for at, one in enumerate(found.forms) if path in one.paths]
+    if not fits:
+        return None
+    best = max(fits, key=lambda at: len(found.forms[at].hidden & set(values)))
+    filler = _Filler(best, values, problem)
+    filler.feed(page)
+    filler.close()
+    return "".join(filler.out)
+
+
+def _path(address: str | None) -> str:
+    return unquote((address or "").partition("?")[0])
+
+
+class _Forms(HTMLParser):
+    """Finds the forms of a page."""
+
+    def __init__(self, own: str) -> None:
+        super().__init__()
+        self._own = own
+        self.forms: list[_Form] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a form, a button with an address of its own, a hidden field."""
+        given = dict(attrs)
+        if tag == "form":
+            self.forms.append(_Form({_path(given.get("action")) or self._own}))
+        elif self.forms and tag == "button" and "formaction" in given:
+            self.forms[-1].paths.add(_path(given["formaction"]))
+        elif self.forms and tag == "input" and given.get("type") == "hidden":
+            self.forms[-1].hidden.add((given.get("name") or "", given.get("value") or ""))
+
+
+class _Filler(HTMLParser):
+    """Copies a page; in one form it replaces values, and puts the problem first. Folded parts around the form are opened."""
+
+    def __init__(self, form: int, given: list[tuple[str, str]], problem: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.out: list[str] = []
+        self._left = form  # forms before the one that is filled
+        self._values: dict[str, list[str]] = {}
+        for name, value in given:
+            self._values.setdefault(name, []).append(value)
+        self._problem = problem
+        self._inside = self._dropping = False
+        self._select: list[str] | None = None  # chosen values of the select that is open
+        self._folded: int | None = None  # where the details are that are open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Copy a tag, with the value that was typed."""
+        text, given = self.get_starttag_text() or "", dict(attrs)
+        if tag == "details":
+            self._folded = len(self.out)
+        if tag == "form":
+            self._inside = self._left == 0
+            self._left -= 1
+            if self._inside:
+                if self._folded is not None:
+                    self.out[self._folded] = self.out[self._folded].replace("<details", "<details open", 1)
+                text += f'<p class="bad wide" role="alert">{escape(self._problem)}</p>'
+        elif self._inside:
+            text = self._filled(tag, text, given)
+        self.out.append(text)
+
+    def _filled(self, tag: str, text: str, given: dict[str, str | None]) -> str:
+        name = given.get("name") or ""
+        values = self._values.get(name)
+        if name in UNKEPT or (values is None and given.get("type") != "checkbox" and tag != "option"):
+            return text
+        if tag == "input" and given.get("type") == "checkbox":
+            chosen = (given.get("value") or "on") in (values or ())
+            return _tag(tag, {key: one for key, one in given.items() if key != "checked"}, "checked" if chosen else "")
+        if tag == "input" and (given.get("type") or "") in _TYPED and values:
+            return _tag(tag, given | {"value": values[0]})
+        if tag == "textarea" and values:
+            self._dropping = True
+            return text + "\n" + escape(values[0])
+        if tag == "select":
+            self._select = values
+        elif tag == "option" and self._select is not None:
+            chosen = (given.get("value") or "") in self._select
+            return _tag(
+                tag, {key: one for key, one in given.items() if key != "selected"}, "selected" if chosen else ""
+            )
+        return text
+
+    def handle_endtag(self, tag: str) -> None:
+        """Copy an end tag."""
+        if tag == "form":
+            self._inside = False
+        elif tag == "select":
+            self._select = None
+        elif tag == "textarea":
+            self._dropping = False
+        elif tag == "details":
+            self._folded = None
+        self.out.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        """Copy text; the old content of a text area is dropped."""
+        if not self._dropping:
+            self.out.append(data)
+
+    def handle_entityref(self, name: str) -> None:
+        """Copy a character reference."""
+        self.handle_data(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        """Copy a character reference."""
+        self.handle_data(f"&#{name};")
+
+    def handle_decl(self, decl: str) -> None:
+        """Copy the document type."""
+        self.out.append(f"<!{decl}>")
+
+
+def _tag(name: str, attributes: dict[str, str | None], flag: str = "") -> str:
+    words = [key if value is None else f'{key}="{escape(value)}"' for key, value in attributes.items()]
+    return f"<{' '.join([name, *words, *([flag] if flag else [])])}>"

@@ -1,0 +1,99 @@
+"""Wrong input in a form: status 400, and the page of the form again with what was typed and the problem beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browsing import HOST, name_server, run
+
+from saturnmq.console.refused import with_problem
+from saturnmq.testing import EmbeddedBroker
+
+Open = Callable[..., Any]
+PAGE = (
+    '<!doctype html><p>&lt;b&gt;</p><form action="/a"><input name="x" value="1"></form>'
+    '<details><summary>&amp;</summary><form action="/do"><input type="hidden" name="id" value="1"><input name="x"></form></details>'
+    '<details><form action="/do?q=1"><input type="hidden" name="id" value="2"><input name="x" value="1" maxlength="9">'
+    '<input type="checkbox" name="on" value="1" checked><input type="checkbox" name="off" value="1">'
+    '<input type="password" name="secret"><textarea name="t">old</textarea>'
+    '<select name="s"><option value="1" selected>one</option><option value="2">two</option></select>'
+    '<button formaction="/other">o</button></form></details>'
+)
+
+
+def test_values_and_problem_stand_in_the_form_that_was_sent() -> None:
+    given = [("id", "2"), ("x", '"<'), ("off", "1"), ("t", "new</textarea>"), ("s", "2"), ("secret", "key")]
+    for path in ("/do", "/other"):
+        page = with_problem(PAGE, "/own", path, given, "must be <1>")
+        assert page is not None
+        before, _, form = page.partition('<details open><form action="/do?q=1">')
+        assert before == PAGE.partition('<details><form action="/do?q=1">')[0]
+        assert form.startswith('<p class="bad wide" role="alert">must be &lt;1&gt;</p>')
+        assert '<input name="x" value="&quot;&lt;" maxlength="9">' in form
+        assert '<input type="checkbox" name="on" value="1"><input type="checkbox" name="off" value="1" checked>' in form
+        assert "new&lt;/textarea&gt;</textarea>" in form and ">old" not in form
+        assert '<option value="1">one</option><option value="2" selected>two</option>' in form
+        assert "key" not in form
+    encoded = with_problem('<form action="/g/%25a/x">', "/own", "/g/%a/x", [], "p")
+    assert encoded is not None and "alert" in encoded
+    assert with_problem(PAGE, "/own", "/do/nothing", given, "p") is None
+
+
+@pytest.mark.spec("UX-13")
+def test_wrong_input_is_400_beside_its_form(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, console(name_server(server)) as one:
+            await one.log_in()
+            await one.services.state.refresh()
+            form = {
+                "csrf": await one.csrf(),
+                "cluster": "DefaultCluster",
+                "name": "new",
+                "read": "x<",
+                "write": "3",
+                "perm": "4",
+            }
+            answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics?q=abc"})
+            assert answer.status_code == 400
+            shown = re.search(r"<details open>.*?</details>", answer.text, re.S)
+            assert shown is not None and 'role="alert">read &#x27;x&lt;&#x27; must be a whole number' in shown[0]
+            assert 'value="x&lt;"' in shown[0] and '<option value="4" selected>' in shown[0]
+            assert 'value="abc"' in answer.text and form["csrf"] in shown[0]
+            search = {"csrf": form["csrf"], "topic": "orders", "json": "a[", "from": "2h"}
+            answer = await one.browser.post("/do/tail", data=search, headers={"referer": f"{HOST}/search"})
+            assert answer.status_code == 400 and 'value="a["' in answer.text and "JSON path" in answer.text
+            answer = await one.browser.get("/traces?topic=a%20b&q=1", headers={"referer": f"{HOST}/traces?topic=a%20b"})
+            assert answer.status_code == 400 and 'role="alert"' in answer.text and 'value="a b"' in answer.text
+            for referer in (
+                "",
+                "http://elsewhere/topics",
+                f"{HOST}/nothing",
+                f"{HOST}/do/topic",
+                f"{HOST}/brokers",
+                "http://[",
+            ):
+                answer = await one.browser.post("/do/topic", data=form, headers={"referer": referer})
+                assert answer.status_code == 400 and 'role="alert">read &#39;x&lt;&#39; must be' in answer.text, referer
+            body = {"csrf": form["csrf"], "topic": "nowhere", "body": "x", "level": "19"}
+            answer = await one.browser.post("/do/message", data=body, headers={"referer": f"{HOST}/messages"})
+            assert answer.status_code == 400 and "level" in answer.text
+            log = (one.folder / "audit.log").read_text()
+            assert "action=topic" in log and "must be a whole number" in log
+
+    run(work)
+
+
+@pytest.mark.spec("UX-13")
+def test_server_that_does_not_answer_a_change_is_502(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            form = {"cluster": "DefaultCluster", "name": "new", "read": "3", "write": "3", "perm": "4"}
+            form["csrf"] = await one.csrf()
+            answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics"})
+            assert answer.status_code == 502 and "It failed" in answer.text
+
+    run(work)
