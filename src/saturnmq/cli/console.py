@@ -117,7 +117,7 @@ async def serve(options: Options, stop: asyncio.Event, started: Callable[[str], 
     previewing = Admin(options.name_servers, access=options.access, dry_run=lambda change: None)
     async with Admin(options.name_servers, access=options.access) as admin, previewing as preview:
         with History(folder / "history.db") as history:
-            alarms = Alarms(rules, *options.senders, counted=partial(_count_alarms, history))
+            alarms = Alarms(rules, *options.senders, counted=partial(count_alarms, history))
             state = ClusterState(Surveyor(admin.connection))
             services = Services(
                 admin, preview, state, Sessions(users), history, folder / "audit.log", alarms=alarms,
@@ -142,7 +142,7 @@ async def serve(options: Options, stop: asyncio.Event, started: Callable[[str], 
                 await cancel(ending)
 
 
-def _count_alarms(history: History, at: int, count: int) -> None:
+def count_alarms(history: History, at: int, count: int) -> None:
     """Keep how many alarms hold, for the chart of the overview."""
     from saturnmq.history.file import Sample, Series
 
