@@ -31,8 +31,9 @@ PAGES = (
 
 
 def is_error(message: Any) -> bool:
-    """Whether a browser reports an error of a page, and not a request that a test aborts."""
-    return message.type == "error" and "ERR_FAILED" not in message.text and "htmx" not in message.text
+    """Whether a browser reports an error of a page, and not a request that a test aborts or a form that is refused."""
+    expected = ("ERR_FAILED", "htmx", "status of 400")
+    return message.type == "error" and not any(text in message.text for text in expected)
 
 
 def password_of(server: Any) -> str:
@@ -164,6 +165,30 @@ def test_pages_work_in_a_browser_in_both_languages(page: Any) -> None:
         assert page.locator("html[lang=zh-CN]").count() == 1
     page.click("text=退出")
     page.wait_for_url("**/login")
+
+
+@pytest.mark.realtime
+@pytest.mark.timeout(180)
+@pytest.mark.spec("UX-13")
+def test_wrong_input_stays_in_its_form_in_a_browser(page: Any) -> None:
+    page.goto("/groups/DefaultCluster/billing")
+    page.click("text=Reset offsets")
+    page.fill("input[name=to]", "noon <b>")
+    with page.expect_response("**/reset?*") as answer:
+        page.click("form.change button >> nth=0")
+    assert answer.value.status == 400
+    assert "noon <b>" in page.inner_text("details[open] form [role=alert]")
+    assert page.input_value("details[open] input[name=to]") == "noon <b>"
+    page.goto("/search?topic=orders")
+    for text in ("b[", "a["):  # the second time from the page of the refusal
+        page.fill("input[name=json]", text)
+        page.click("text=Live tail")
+        page.wait_for_selector(f"[role=alert]:has-text('{text}')")
+    assert "JSON path" in page.inner_text("form.fields [role=alert]")
+    assert page.input_value("input[name=json]") == "a[" and page.input_value("input[name=topic]") == "orders"
+    page.fill("input[name=json]", "")
+    page.click("form.fields button >> nth=0")
+    page.wait_for_url("**/search/*")
 
 
 @pytest.mark.realtime

@@ -31,7 +31,9 @@ def test_values_and_problem_stand_in_the_form_that_was_sent() -> None:
         assert page is not None
         before, _, form = page.partition('<details open><form action="/do?q=1">')
         assert before == PAGE.partition('<details><form action="/do?q=1">')[0]
-        assert form.startswith('<p class="bad wide" role="alert">must be &lt;1&gt;</p>')
+        assert form.startswith(
+            '<p class="bad wide" role="alert">must be &lt;1&gt;</p><input type="hidden" name="shown_on"'
+        )
         assert '<input name="x" value="&quot;&lt;" maxlength="9">' in form
         assert '<input type="checkbox" name="on" value="1"><input type="checkbox" name="off" value="1" checked>' in form
         assert "new&lt;/textarea&gt;</textarea>" in form and ">old" not in form
@@ -62,6 +64,25 @@ def test_wrong_input_is_400_beside_its_form(console: Open) -> None:
             assert shown is not None and 'role="alert">read &#x27;x&lt;&#x27; must be a whole number' in shown[0]
             assert 'value="x&lt;"' in shown[0] and '<option value="4" selected>' in shown[0]
             assert 'value="abc"' in answer.text and form["csrf"] in shown[0]
+            shown_on = re.search(r'name="shown_on" value="([^"]+)"', shown[0])
+            assert shown_on is not None and shown_on[1] == "/topics?q=abc"
+            again = form | {"read": "y", "shown_on": shown_on[1]}
+            answer = await one.browser.post("/do/topic", data=again, headers={"referer": f"{HOST}/do/topic"})
+            assert answer.status_code == 400 and "<details open>" in answer.text and 'value="y"' in answer.text
+            for other in (
+                "//elsewhere/topics",
+                "@elsewhere/topics",
+                "x",
+                "/static/console.js",
+                "/health",
+                "/login",
+                "/topics/../x",
+            ):
+                answer = await one.browser.post("/do/topic", data=form | {"shown_on": other})
+                assert answer.status_code == 400 and "<details" not in answer.text, other
+            reset = "/groups/DefaultCluster/billing/reset"  # the page itself is refused, with and without its query
+            answer = await one.browser.get(f"{reset}?to=noon", headers={"referer": f"{HOST}{reset}?to=noon"})
+            assert answer.status_code == 400 and answer.text.count('role="alert">time') == 1
             search = {"csrf": form["csrf"], "topic": "orders", "json": "a[", "from": "2h"}
             answer = await one.browser.post("/do/tail", data=search, headers={"referer": f"{HOST}/search"})
             assert answer.status_code == 400 and 'value="a["' in answer.text and "JSON path" in answer.text

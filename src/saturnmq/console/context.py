@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -26,7 +27,7 @@ from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
 from saturnmq.console.charts import line_chart, many, short, size
 from saturnmq.console.jobs import Jobs
-from saturnmq.console.refused import with_problem
+from saturnmq.console.refused import SHOWN_ON, with_problem
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
@@ -74,7 +75,8 @@ NAVIGATION: Final = (
         (("/alarms", "alarms", "viewer"), ("/accounts", "accounts", "admin"), ("/audit", "audit", "admin")),
     ),
 )  # headings of the navigation, and their links: path, text, role that may see it
-UNLOGGED: Final = ("csrf", "password", "secret", "body")  # fields of forms that the audit log leaves out
+UNLOGGED: Final = ("csrf", "password", "secret", "body", SHOWN_ON)  # fields of forms that the audit log leaves out
+_AGAIN: Final = "saturnmq.again"  # in the scope of a page that is rendered again; it is not, once more, if it fails
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
 T = TypeVar("T")
 
@@ -223,7 +225,7 @@ async def refused_form(request: Request, page: Page, problem: str) -> Response:
     """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known."""
     given = await request.form() if request.method == "POST" else request.query_params
     texts = [(name, value) for name, value in given.multi_items() if isinstance(value, str)]
-    before = await _page_before(request)
+    before = await _page_before(request, dict(texts).get(SHOWN_ON, ""))
     if before is not None:
         found = with_problem(before[1], before[0], request.scope["path"], texts, problem)
         if found is not None:
@@ -231,27 +233,32 @@ async def refused_form(request: Request, page: Page, problem: str) -> Response:
     return page.render("message.html", 400, message=problem, alert=True)
 
 
-async def _page_before(request: Request) -> tuple[str, str] | None:
-    """Path and HTML of the page that a form was sent from, rendered again; None if the browser does not name a page of ours."""
+async def _page_before(request: Request, shown_on: str) -> tuple[str, str] | None:
+    """Address and HTML of the page that a form was sent from, rendered again; None if none of ours is named.
+
+    shown_on: its path and query if the form was refused before, else the browser names it.
+    """
+    host = request.headers.get("host", "")
     try:
-        before = urlsplit(request.headers.get("referer", ""))
+        before = urlsplit(f"//{host}{shown_on}" if shown_on else request.headers.get("referer", ""))
     except ValueError:  # such as http://[
         return None
     path = unquote(before.path)
-    query = (
-        "" if path == request.scope["path"] else before.query
-    )  # a form on the page that it asks for would be refused again
+    # With its query, a page whose form asks for the page itself would be refused again.
+    query = "" if path == request.scope["path"] else before.query
     scope = {
         **request.scope, "method": "GET", "path": path, "raw_path": before.path.encode(), "query_string": query.encode(),
+        _AGAIN: True,
     }  # fmt: skip
-    if before.netloc != request.headers.get("host", "") or not path.startswith("/"):
+    if before.netloc != host or not path.startswith("/") or _AGAIN in request.scope:
         return None
     for route in request.app.routes:
         match, child = route.matches(scope)
-        if match is Match.FULL and isinstance(route, Route):
+        if match is Match.FULL and isinstance(route, Route) and iscoroutinefunction(route.endpoint):
             response = await route.endpoint(Request({**scope, **child}))
             shown = type(response) is HTMLResponse and response.status_code == 200
-            return (path, bytes(response.body).decode()) if shown else None
+            address = f"{before.path}?{query}" if query else before.path
+            return (address, bytes(response.body).decode()) if shown else None
     return None
 
 

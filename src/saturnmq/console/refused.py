@@ -13,6 +13,9 @@ from typing import Final
 from urllib.parse import unquote
 
 UNKEPT: Final = ("csrf", "password", "secret")  # fields that keep the value of the page
+SHOWN_ON: Final = (
+    "shown_on"  # field with the page of a form that was refused: the browser names the address it was sent to
+)
 _TYPED: Final = ("text", "search", "number", "")  # types of inputs whose value a user types
 
 
@@ -27,18 +30,18 @@ class _Form:
 def with_problem(page: str, own: str, path: str, given: Iterable[tuple[str, str]], problem: str) -> str | None:
     """The HTML of a page whose form was refused, with its values and the problem; None if no form of the page is sent to path.
 
-    own: path of the page, to which forms without an address are sent. Paths are decoded. given: fields as they were sent.
+    own: path of the page with its query; forms without an address are sent to this path. given: fields as they were sent.
 
     Of several forms the one with the most hidden fields of these values is taken.
     """
     values = list(given)
-    found = _Forms(own)
+    found = _Forms(_path(own))
     found.feed(page)
     fits = [at for at, one in enumerate(found.forms) if path in one.paths]
     if not fits:
         return None
     best = max(fits, key=lambda at: len(found.forms[at].hidden & set(values)))
-    filler = _Filler(best, values, problem)
+    filler = _Filler(best, own, values, problem)
     filler.feed(page)
     filler.close()
     return "".join(filler.out)
@@ -70,14 +73,17 @@ class _Forms(HTMLParser):
 class _Filler(HTMLParser):
     """Copies a page; in one form it replaces values, and puts the problem first. Folded parts around the form are opened."""
 
-    def __init__(self, form: int, given: list[tuple[str, str]], problem: str) -> None:
+    def __init__(self, form: int, own: str, given: list[tuple[str, str]], problem: str) -> None:
         super().__init__(convert_charrefs=False)
         self.out: list[str] = []
         self._left = form  # forms before the one that is filled
         self._values: dict[str, list[str]] = {}
         for name, value in given:
             self._values.setdefault(name, []).append(value)
-        self._problem = problem
+        self._first = (
+            f'<p class="bad wide" role="alert">{escape(problem)}</p>'
+            f'<input type="hidden" name="{SHOWN_ON}" value="{escape(own)}">'
+        )
         self._inside = self._dropping = False
         self._select: list[str] | None = None  # chosen values of the select that is open
         self._folded: int | None = None  # where the details are that are open
@@ -93,7 +99,7 @@ class _Filler(HTMLParser):
             if self._inside:
                 if self._folded is not None:
                     self.out[self._folded] = self.out[self._folded].replace("<details", "<details open", 1)
-                text += f'<p class="bad wide" role="alert">{escape(self._problem)}</p>'
+                text += self._first
         elif self._inside:
             text = self._filled(tag, text, given)
         self.out.append(text)
