@@ -117,9 +117,25 @@ def block(schema: Any, count: int, data: bytes, codec: bytes = b"null") -> bytes
     return CONTAINER + head + b"\0" + b"s" * 16 + whole(count) + text(data) + b"s" * 16
 
 
+def repeated(data: bytes, count: int) -> bytes:
+    """A container file with the block of another one, several times."""
+    at = data.index(b"s" * 16) + 16
+    return data[:at] + data[at:] * count
+
+
+def records(fields: Any) -> bytes:
+    """A container file with an array of two records without bytes."""
+    return block({"type": "array", "items": {"type": "record", "name": "R", "fields": fields}}, 1, b"\x04\0")
+
+
 @pytest.mark.parametrize(
     "data",
     [
+        records([1] * 1000),  # each record would cost as much as its schema
+        records([{"name": {"a": "b"}, "type": "null"}]),
+        block({"type": "array", "items": {"type": "null", "name": "n" * 1025}}, 1, b"\x04\0"),
+        block({"type": "enum", "name": "E", "namespace": "n" * 1025, "symbols": ["A"]}, 1, b"\0"),
+        repeated(block("null", 0, zlib.compress(b"0" * 1_000_000)[2:-4], b"deflate"), 2),
         block("null", 2**40, b""),
         block({"type": "array", "items": "null"}, 1, b"\xfe\xff\xff\xff\x0f"),
         block({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, 1, b""),

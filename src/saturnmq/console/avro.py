@@ -22,7 +22,8 @@ CONTAINER: Final = b"Obj\x01"
 VALUES_MAX: Final = 20_000
 DEPTH_MAX: Final = 32
 SCHEMA_BYTES_MAX: Final = 256 * 1024
-INFLATED_MAX: Final = 1024 * 1024
+NAME_MAX: Final = 1024  # characters of a name; each value of a named type has a cost in proportion
+INFLATED_MAX: Final = 1024 * 1024  # of all blocks of a file
 _SYNC_BYTES: Final = 16
 _REGISTRY_BYTES: Final = 5
 _PLAIN: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -98,6 +99,8 @@ class Schema:
         if not isinstance(schema, dict):
             return
         name = schema.get("name")
+        if any(len(part) > NAME_MAX for part in (name, schema.get("namespace")) if isinstance(part, str)):
+            raise AvroError(f"the schema has a name of more than {NAME_MAX} characters")
         if isinstance(name, str) and schema.get("type") in ("record", "error", "enum", "fixed"):
             full = _full(name, schema.get("namespace", space))
             self._named[full] = schema
@@ -105,7 +108,9 @@ class Schema:
         for part in ("items", "values", "type"):
             self._declare(schema.get(part), space, depth + 1)
         for one in _listed(schema, "fields"):
-            self._declare(one.get("type") if isinstance(one, dict) else None, space, depth + 1)
+            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+                raise AvroError("a field of the schema has no name")
+            self._declare(one.get("type"), space, depth + 1)
 
     def _value(self, schema: Any, space: str, reader: _Reader, depth: int) -> Any:
         reader.values += 1
@@ -134,8 +139,8 @@ class Schema:
             space = _full(name, schema.get("namespace", space)).rpartition(".")[0]
         match kind:
             case "record" | "error":
-                fields = [one for one in _listed(schema, "fields") if isinstance(one, dict)]
-                return {str(one.get("name")): self._value(one.get("type"), space, reader, depth + 1) for one in fields}
+                fields = _listed(schema, "fields")
+                return {one["name"]: self._value(one.get("type"), space, reader, depth + 1) for one in fields}
             case "enum":
                 symbols, number = _listed(schema, "symbols"), reader.whole()
                 if not 0 <= number < len(symbols):
@@ -161,10 +166,11 @@ def container(data: bytes) -> list[Any]:
         raise AvroError("it is no container file")
     facts = dict(_blocks(reader, lambda: (_text(reader), reader.counted())))
     schema, codec = Schema(facts.get("avro.schema", b"")), facts.get("avro.codec", b"null")
-    sync, found = reader.take(_SYNC_BYTES), []
+    sync, found, left = reader.take(_SYNC_BYTES), [], INFLATED_MAX
     while reader.at < len(data):
         count, block = reader.whole(), reader.counted()
-        part = _Reader(_inflated(block, codec))
+        part = _Reader(_inflated(block, codec, left))
+        left -= len(part.data) if codec != b"null" else 0
         part.values = reader.values
         for _ in range(count):
             found.append(schema.read(part))
@@ -284,17 +290,17 @@ def _decimal(number: int, scale: int) -> str:
     return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
 
 
-def _inflated(block: bytes, codec: bytes) -> bytes:
+def _inflated(block: bytes, codec: bytes, bytes_max: int) -> bytes:
     if codec == b"null":
         return block
     if codec != b"deflate":
         raise AvroError(f"the codec {codec[:40]!r} is not known here")
     inflating = zlib.decompressobj(-15)
     try:
-        found = inflating.decompress(block, INFLATED_MAX)
+        found = inflating.decompress(block, bytes_max + 1)
     except zlib.error as error:
         raise AvroError(f"a block does not decompress: {error}") from None
-    if inflating.unconsumed_tail:
+    if inflating.unconsumed_tail or len(found) > bytes_max:
         raise AvroError("a block is larger than a page shows")
     return found
 
