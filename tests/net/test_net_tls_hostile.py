@@ -68,6 +68,48 @@ def test_half_handshakes_leave_an_honest_client_alone_and_end(certificate: tuple
     run(work)
 
 
+async def handshaken(p: Connected, stack: contextlib.ExitStack) -> tuple[TlsStream, socket.socket]:
+    """A peer that has completed its handshake, and the state of its TLS."""
+    stream = TlsStream(client_context(CLIENT), server_side=False)
+    stream.start()
+    peer = stack.enter_context(socket.create_connection((p.host, p.port)))
+    peer.setblocking(False)
+    loop = asyncio.get_running_loop()
+    while True:
+        await loop.sock_sendall(peer, stream.outgoing())
+        if stream.ready:
+            return stream, peer
+        stream.feed(await loop.sock_recv(peer, 65_536))
+
+
+@pytest.mark.spec("LIM-06")
+def test_half_tls_records_end_though_bytes_keep_arriving(certificate: tuple[Path, Path]) -> None:
+    """One connection has sent a request before, one repeats single bytes of a record: neither is idle, no frame has begun."""
+
+    async def work() -> None:
+        settings = NetSettings(slow_frame_ms=200)
+        async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
+            with contextlib.ExitStack() as stack:
+                loop = asyncio.get_running_loop()
+                peers = []
+                for _ in range(20):
+                    stream, peer = await handshaken(p, stack)
+                    stream.write(encode_frame(Command(10, opaque=1)))
+                    await loop.sock_sendall(peer, stream.outgoing())
+                    stream.write(encode_frame(Command(10, body=b"x" * 2000)))
+                    record = stream.outgoing()
+                    await loop.sock_sendall(peer, record[:9])
+                    peers.append((peer, iter(record[9:-1])))
+                while p.server.rejections.counts != {"slow_frame": 20}:
+                    assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
+                    for peer, rest in peers:
+                        with contextlib.suppress(OSError, StopIteration):
+                            peer.send(bytes((next(rest),)))
+            await until(lambda: len(p.server.connections) == 1)
+
+    run(work)
+
+
 async def silent_reader(p: Connected, requests: int) -> socket.socket:
     """A peer over TLS that has sent requests and reads none of the responses."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -331,8 +331,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def frame_pending(self) -> bool:
-        """Whether part of a frame or of a TLS handshake has arrived and the rest has not."""
-        return self._decoder.pending_bytes > 0 or self.handshaking
+        """Whether part of a frame, of a TLS handshake or of a TLS record has arrived and the rest has not."""
+        return self._decoder.pending_bytes > 0 or (
+            self._tls is not None and (not self._tls.ready or self._tls.record_pending)
+        )
 
     @property
     def frame_bytes(self) -> int:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a valid plain frame starts with 0 (REM-29)
 WATCH_INTERVAL_MS: Final = 500
 _READ_BYTES: Final = 65_536
+_RECORD_HEADER_BYTES: Final = 5  # type, version, length of the rest
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
@@ -173,7 +174,7 @@ def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
 class TlsStream:
     """TLS state of one connection. Errors are OSError (ssl.SSLError)."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "_plain", "ready")
+    __slots__ = ("_header", "_incoming", "_left", "_object", "_outgoing", "_plain", "ready")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -183,6 +184,26 @@ class TlsStream:
         )
         self.ready = False  # the handshake is complete
         self._plain: list[bytes] = []  # written before the handshake completed
+        self._header = b""  # part of a record's header that has arrived
+        self._left = 0  # bytes of the current record that have not
+
+    @property
+    def record_pending(self) -> bool:
+        """Whether part of a TLS record has arrived and the rest has not."""
+        return self._left > 0 or bool(self._header)
+
+    def _follow_records(self, data: bytes) -> None:
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                step = min(self._left, end - at)
+                self._left -= step
+            else:
+                step = min(_RECORD_HEADER_BYTES - len(self._header), end - at)
+                self._header += data[at : at + step]
+                if len(self._header) == _RECORD_HEADER_BYTES:
+                    self._left, self._header = int.from_bytes(self._header[3:], "big"), b""
+            at += step
 
     def start(self) -> None:
         """Begin the handshake (client side)."""
@@ -191,6 +212,7 @@ class TlsStream:
     def feed(self, data: bytes) -> bytes:
         """Decrypt received bytes; return the plain bytes that are complete."""
         self._incoming.write(data)
+        self._follow_records(data)
         if not self.ready and not self._handshake():
             return b""
         parts = []
