@@ -12,14 +12,17 @@ import pytest
 from raftgroup import Group, group
 
 from ports import free_ports
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.configuration import Configuration, Generation
 from saturnmq.raft.core.ids import LedgerIndex, Term
-from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code
+from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC, MembersFile, MessageCodec
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.settings import parse_peers
 from saturnmq.raft.tool import GroupTool
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
 CODEC = MessageCodec(lambda: 1)
 MESSAGES: dict[str, Any] = {
@@ -139,6 +142,66 @@ def test_members_file_restores_what_was_written(tmp_path: Path) -> None:
         (tmp_path / "members.bak").write_bytes(text)
         with pytest.raises(CorruptRecord, match="members"):
             file.read()
+
+
+def test_configuration_with_an_unusable_address_is_none() -> None:
+    for address in (
+        "nowhere",
+        "",
+        "h:",
+        "h:x",
+        "a:b:1",
+        "h h:1",
+        "h\n:1",
+        ";n9-h:1",
+        "h:123456",
+        ":1",
+        "x" * 300 + ":1",
+    ):
+        with pytest.raises(ValueError, match="address"):
+            Configuration.of_fields({"index": 3, "peers": {"n0": "h:1", "n1": address}})
+
+
+async def voted(made: Group, name: str, candidate: str) -> VoteResult | None:
+    """A member's vote for a candidate with a newer configuration; asked again until it has adopted the term."""
+    client = RemotingClient(settings=NetSettings())
+    try:
+        while True:
+            known = made.members[name].status()
+            request = VoteRequest(
+                group="g",
+                remote_id=name,
+                leader_id=candidate,
+                term=Term(known.term + (known.leader_id is not None)),
+                ledger_end_index=LedgerIndex(1000),
+                ledger_end_term=known.term,
+                changes=1000,
+            )
+            command = Command(code_of(request), body=encode(request))
+            answer = decode_response(
+                command.code,
+                (await client.invoke(made.members[name].status().configuration.addresses[name], command, 5000)).body,
+            )
+            assert isinstance(answer, VoteResponse)
+            if answer.vote_result not in (VoteResult.REJECT_TERM_NOT_READY, VoteResult.REJECT_ALREADY_VOTED):
+                return answer.vote_result
+            await asyncio.sleep(0.02)  # poll
+    finally:
+        await client.close()
+
+
+@pytest.mark.spec("DL-X21", "SEC-18")
+def test_unknown_candidate_with_an_unusable_id_gets_no_vote(tmp_path: Path) -> None:
+    """An id is written to the file of term and vote."""
+
+    async def run() -> None:
+        async with group(tmp_path, **MESSAGES) as made:
+            await made.append(BODY)
+            for candidate in ("n9\ncurrTerm=7", "x" * 65, ""):
+                assert await voted(made, "n0", candidate) is VoteResult.REJECT_UNKNOWN_LEADER
+            assert await voted(made, "n0", "n9") is not VoteResult.REJECT_UNKNOWN_LEADER
+
+    asyncio.run(run())
 
 
 @pytest.mark.spec("DL-X21", "DL-X16")

@@ -13,6 +13,7 @@ Requirements: DL-M05, DL-X21. Design: docs/decisions/0024-members.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 
 MEMBERS_MAX: Final = 64
+ADDRESS: Final = re.compile(r"[^:;\s]{1,255}:\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Configuration:
         texts = [*peers, *peers.values(), *sets[0], *sets[1]]
         if any(type(text) is not str or not text for text in texts) or not 0 < len(peers) <= MEMBERS_MAX:
             raise ValueError(f"a configuration must have 1 to {MEMBERS_MAX} members with ids and addresses")
+        if any(ADDRESS.fullmatch(address) is None for address in peers.values()):
+            raise ValueError("the address of a member must be host:port")
         made = cls(dict(peers), frozenset(sets[0]), frozenset(sets[1]), LedgerIndex(index))
         if not made.learners < set(peers) or made.removed & set(peers):
             raise ValueError("a configuration must have a voter; learners are members and removed ids are not")

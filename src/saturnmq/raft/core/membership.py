@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.raft.core.actions import Role
-from saturnmq.raft.core.configuration import MEMBERS_MAX, Configuration
+from saturnmq.raft.core.configuration import ADDRESS, MEMBERS_MAX, Configuration
 from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.leader import Leader
 from saturnmq.raft.core.liveness import Heartbeats
@@ -28,7 +28,6 @@ from saturnmq.raft.core.state import NEVER, State
 from saturnmq.raft.core.voting import quorum
 
 _ID: Final = re.compile(r"[a-zA-Z]\d{1,9}")
-_ADDRESS: Final = re.compile(r"[^:;\s]{1,255}:\d{1,5}")
 Refusal = tuple[Code, str]
 
 
@@ -127,7 +126,7 @@ class Membership:
         """The configuration after the change, or why there is none."""
         now, name, address = self.state.configuration, request.member_id or "", request.address or ""
         if request.kind is ChangeKind.ADD_LEARNER:
-            port = int(address.rpartition(":")[2]) if _ADDRESS.fullmatch(address) else 0
+            port = int(address.rpartition(":")[2]) if ADDRESS.fullmatch(address) else 0
             if not _ID.fullmatch(name) or not 0 < port < 65_536:
                 text = f"a new member needs an id of one letter and digits and host:port, not {name!r} {address!r}"
                 return Code.UNEXPECTED_ARGUMENT, text

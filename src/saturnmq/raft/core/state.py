@@ -36,6 +36,7 @@ from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import quorum
 
 NEVER: Final = 1 << 62  # ms: no timer is running
+_ID_LENGTH_MAX: Final = 64
 Chance = Callable[[int], int]  # chance(n) is a whole number in 0..n-1
 Answered = Callable[[Response | None], None]
 
@@ -239,7 +240,9 @@ class State:
             return True
         former, own = self.former, self.configuration.index
         newer = changes is not None and changes > own and self.configurations.codec is not None
-        return name is not None and (newer or (former is not None and name in former.addresses))
+        if not name or len(name) > _ID_LENGTH_MAX or not name.isprintable():
+            return False  # a vote for it is written to the file of the term
+        return newer or (former is not None and name in former.addresses)
 
     @property
     def stands(self) -> bool:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import Host, Message
 
 CHANGES_TOPIC: Final = "saturnmq.changes"
@@ -59,13 +60,15 @@ class Change:
     def decode(cls, body: bytes) -> Change:
         """Raises BodyError for anything else than a change that this version knows."""
         try:
-            fields = json.loads(body)
+            fields: Any = loads(body)  # text that cannot be written again as UTF-8 is replaced
             kind, name, config = Kind(fields["kind"]), fields["name"], fields["config"]
             if type(name) is not str:
                 raise BodyError(f"the name of a change is no text: {name!r:.80}")
             settings: type[TopicConfig | SubscriptionGroupConfig]
             settings = TopicConfig if kind is Kind.TOPIC else SubscriptionGroupConfig
             parsed = None if config is None else settings.decode(_encoded(config))
+            if isinstance(parsed, SubscriptionGroupConfig) and parsed.group_name != name:
+                raise BodyError(f"group {name!r:.80} and its settings have different names")
             before, after = (DataVersion.decode(_encoded(fields[key])) for key in ("before", "after"))
         except BodyError:
             raise
