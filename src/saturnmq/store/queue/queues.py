@@ -3,8 +3,8 @@
 queues.json in the store's root lists every queue with the offset that it has reached at least, so that a queue whose folder is
 missing or cut short is detected at the next start (DUR-13). Apache RocketMQ ignores that file.
 
-Threading: the table belongs to the event loop; `Round.write` runs in a thread. `QueueTable.lock` guards the files of queues and
-the list against removal while they are written.
+Threading: the table belongs to the event loop; `Round.write` runs in a thread, with helpers for many queues.
+`QueueTable.lock` guards the files of queues and the list against removal while they are written.
 
 Requirements: CQ-01, CQ-12, RC-03, RC-04, RC-10, DEL-10, DUR-13.
 """
@@ -15,6 +15,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -33,6 +34,8 @@ Key: TypeAlias = tuple[str, int]
 LIST_NAME: Final = "queues.json"
 TOPIC_BYTES_MAX: Final = 255
 _FOLDERS_PER_STEP: Final = 64
+PARALLEL_FROM: Final = 64  # queues of a round that several threads write
+AT_ONCE: Final = 16  # of them at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +81,34 @@ class Round:
         self._listing = listing
 
     def write(self, disk: Disk, list_file: StateFile) -> None:
-        """Write and sync the queues, then the list. Raises OSError, StoreError."""
+        """Write and sync the queues, then the list. Raises OSError, StoreError.
+
+        Many queues are written by several threads: their syncs share commits of the file system's journal.
+        """
         table = self._table
-        for key, queue, pending in self.queues:
-            with table.lock:
-                if table.by_key.get(key) is queue:
-                    write_pending(pending, disk)
+        if len(self.queues) < PARALLEL_FROM:
+            for each in self.queues:
+                with table.lock:
+                    for pending in self._present([each]):
+                        write_pending(pending, disk)
+        else:
+            with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="saturnmq-queues") as threads:
+                for at in range(0, len(self.queues), AT_ONCE):
+                    with table.lock:
+                        some = self._present(self.queues[at : at + AT_ONCE])
+                        writes = [threads.submit(write_pending, pending, disk) for pending in some]
+                        wait(writes)  # after an error, too: none may run without the lock
+                    for written in writes:
+                        written.result()
         if self._listing is not None:
             with table.lock:
                 table.listed = self._listing.without(table.removed)
                 list_file.write(table.listed.encode())
+
+    def _present(self, queues: Iterable[tuple[Key, ConsumeQueue, Pending]]) -> list[Pending]:
+        """What is to be written of those queues that were not removed meanwhile."""
+        by_key = self._table.by_key
+        return [pending for key, queue, pending in queues if by_key.get(key) is queue]
 
     def done(self) -> None:
         for _, queue, pending in self.queues:
