@@ -93,12 +93,12 @@ def asks_for_votes(member: RaftMember, clock: list[int], until_ms: int) -> int:
     return -1
 
 
-async def damaged_ledger(folder: Path) -> None:
+async def damaged_ledger(folder: Path, index: int = 3) -> None:
     made = Group(folder, 1, **MESSAGES)
     member = await made.start("n0")
     for number in range(40):
         await made.append(record(number))
-    hurt(member, 3)
+    hurt(member, index)
     await made.stop("n0")
 
 
@@ -123,6 +123,13 @@ def opened(folder: Path, members: int, clock: list[int], mark: bytes | None) -> 
         yield member
     finally:
         asyncio.run(member.stop())
+
+
+@pytest.mark.spec("DUR-10")
+def test_member_with_damaged_first_entry_starts(tmp_path: Path) -> None:
+    asyncio.run(damaged_ledger(tmp_path, 0))
+    with opened(tmp_path, 3, [0], None) as member:
+        assert (member.status().begin_index, member.status().end_index) == (0, 39)
 
 
 @pytest.mark.spec("DUR-10")

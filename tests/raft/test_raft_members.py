@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,8 +16,9 @@ from ports import free_ports
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.core.configuration import Configuration, Generation
-from saturnmq.raft.core.ids import LedgerIndex, Term
+from saturnmq.raft.core.configuration import Configuration, Configurations, Generation
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC, MembersFile, MessageCodec
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
@@ -212,3 +214,27 @@ def test_entry_of_a_configuration_is_a_message_that_no_consumer_sees() -> None:
     assert MEMBERS_TOPIC.encode() in body
     assert CODEC.decode(BODY) is None and CODEC.decode(b"") is None
     assert CODEC.decode(body.replace(b'"learners":["n1"]', b'"learners":["n2"]')) is None
+
+
+@pytest.mark.spec("DL-X21", "DUR-10")
+@pytest.mark.parametrize("damaged", [3, 5])
+def test_damaged_entry_is_the_configuration_that_the_file_names(damaged: int) -> None:
+    """The member starts, and repairs the entry from its leader. A configuration that a truncation removed does not come back."""
+    old, new = (Configuration({"n0": f"h:{port}"}, index=LedgerIndex(5)) for port in (1, 2))
+    first = (LedgerIndex(3), Term(2))
+    log = {index: Entry(LedgerIndex(index), Term(2), 0, BODY) for index in (3, 4, 5)}
+    log[5] = dataclasses.replace(log[5], body=CODEC.encode(dataclasses.replace(new, index=NO_INDEX)))
+
+    def entry(index: LedgerIndex) -> Entry | None:
+        if index == damaged:
+            raise CorruptRecord("damaged")
+        return log.get(index)
+
+    def loaded(*stored: Generation) -> Configuration:
+        made = Configurations(Configuration({"n9": "h:9"}), CODEC)
+        made.load(stored, LedgerIndex(3), entry)
+        return made.newest
+
+    assert loaded(Generation((old,), first), Generation((new,), first)) == new
+    assert loaded(Generation((new,), (LedgerIndex(9), Term(2)))) == (new if damaged != 5 else loaded())
+    assert loaded(Generation((old,), first), Generation((), first)).index == NO_INDEX

@@ -197,7 +197,8 @@ class RaftMember:
             configurations=self._members_file.read(),
             learner=self.settings.learner,
         )
-        self._scrub.repair_first(max(self._damage_mark.damaged(self.files), self.files.first_differing))
+        found = self._damage_mark.damaged(self.files), self.files.first_differing, self.files.damaged
+        self._scrub.repair_first(max(found))
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),

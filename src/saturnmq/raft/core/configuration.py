@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 
@@ -126,15 +127,25 @@ class Configurations:
         """Take over what the file holds; begin: of the log, -1 if it is empty.
 
         Of entries in the log, those that are the same there, whichever generation has them: the log lost the others, or never got
-        them. Of earlier ones, those of the newest generation that this log can be.
+        them. Of earlier ones, those of the newest generation that this log can be. A damaged entry is what that generation says:
+        it is repaired while the member runs. Without a file nothing is read.
         """
-        first = entry(begin) if begin >= 0 else None
-        at = (first.index, first.term) if first is not None else None
-        fits = [one for one in stored if one.begin is None or one.begin == at]
-        found = {one.index: one for one in fits[-1].known if one.index < begin} if fits else {}
+        damaged: set[int] = set()
+
+        def read(index: LedgerIndex) -> Entry | None:
+            try:
+                return entry(index)
+            except CorruptRecord:
+                damaged.add(index)
+                return None
+
+        first = read(begin) if begin >= 0 and any(one.begin is not None for one in stored) else None
+        fits = [one for one in stored if one.begin is None or _begins(one.begin, begin, first)]
+        newest = fits[-1].known if fits else ()
+        found = {one.index: one for one in newest if one.index < begin}
         for one in (one for generation in stored for one in generation.known if one.index >= begin):
-            held = entry(one.index)
-            if held is not None and self._of(held) == one:
+            held = read(one.index)
+            if one in newest if one.index in damaged else held is not None and self._of(held) == one:
                 found[one.index] = one
         self.known = [self.initial, *(found[index] for index in sorted(found))]
         self.trim(begin)
@@ -173,3 +184,8 @@ class Configurations:
     def before(self, index: LedgerIndex) -> Configuration:
         """The one in use before the entry at index, which is not before the begin of the log."""
         return next(one for one in reversed(self.known) if one.index < index)
+
+
+def _begins(named: tuple[LedgerIndex, Term], begin: LedgerIndex, first: Entry | None) -> bool:
+    """Whether a log begins at the named entry. first: None if that is damaged or the log is empty."""
+    return named == (first.index, first.term) if first is not None else named[0] == begin
