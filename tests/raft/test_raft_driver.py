@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -291,11 +293,13 @@ def test_member_restarted_empty_is_refilled(tmp_path: Path) -> None:
 
 
 class BadDisk(Disk):
-    """A disk whose sync and write can be made to fail."""
+    """A disk whose sync and write can be made to fail. full: no space for the file `checkpoint`; refused: how often."""
 
     def __init__(self) -> None:
         self.fail_sync = False
         self.fail_write = False
+        self.full = False
+        self.refused = 0
 
     def sync(self, fd: int) -> None:
         if self.fail_sync:
@@ -305,6 +309,9 @@ class BadDisk(Disk):
     def write_file(self, path: Path, data: bytes) -> None:
         if self.fail_write:
             raise OSError(5, "I/O error")
+        if self.full and path.name.startswith("checkpoint"):
+            self.refused += 1
+            raise OSError(errno.EDQUOT if self.refused % 2 else errno.ENOSPC, "no space")
         super().write_file(path, data)
 
 
@@ -329,6 +336,49 @@ def test_leader_with_failed_sync_acknowledges_nothing_and_is_replaced(tmp_path: 
             assert (await made.append(b"c")).code == Code.SUCCESS
             assert old.status().role is not Role.LEADER
 
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DUR-06", "DL-X15", "DL-Q07")
+def test_checkpoint_that_cannot_be_written_is_final(tmp_path: Path) -> None:
+    async def run() -> None:
+        bad = BadDisk()
+        made = Group(tmp_path, 1, disk=bad)
+        member = await made.start("n0")
+        await made.append(b"a")
+        bad.fail_write = True
+        await member.append([b"b"])  # the checkpoint must change
+        await made.until(lambda: member.status().failed, "the failure is not seen")
+        assert "checkpoint not written" in (member.status().failed or "")
+        bad.fail_write = False
+        assert (await member.append([b"c"])).code == Code.NOT_LEADER
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DUR-15", "DL-Q07")
+def test_checkpoint_without_space_is_retried_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        full = BadDisk()
+        made = Group(tmp_path, 1, disk=full)
+        member = await made.start("n0")
+        for number in (1, 2):
+            full.full, full.refused = True, 0
+            await made.append(b"a")
+            await made.until(lambda: full.refused >= 4, "not retried")
+            assert member.status().failed is None
+            full.full = False  # nothing is appended any more: the same checkpoint is written again
+            await made.until(lambda seen=2 * number: len(events()) == seen, "not written")
+        assert events() == ["no space for the checkpoint, write retried", "checkpoint written again"] * 2
+        written = CheckpointFile(member.files.folder).read()
+        await made.stop("n0")
+        assert written.end_index == member.status().end_index
+
+    def events() -> list[str]:
+        return [one.message.split(" member")[0] for one in caplog.records if "checkpoint" in one.message]
+
+    caplog.set_level(logging.INFO, "saturnmq.raft.ledger.opened")
     asyncio.run(run())
 
 

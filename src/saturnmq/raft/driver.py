@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from saturnmq.net.settings import NetSettings
@@ -59,7 +60,7 @@ from saturnmq.raft.ledger.damage_mark import DamageMark
 from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.member_entries import MembersFile
-from saturnmq.raft.ledger.opened import open_ledger, write_checkpoint
+from saturnmq.raft.ledger.opened import CheckpointRounds, checkpoint_of, open_ledger
 from saturnmq.raft.ledger.retention import HOUR_MS, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.retention import Disk as Fullness
 from saturnmq.raft.ledger.scrub import Scrub
@@ -138,6 +139,7 @@ class RaftMember:
         self._stamp, self._noop, self._codec = stamp, noop, codec
         self._clock_ms = clock_ms
         self._term_file, self._checkpoint = TermFile(folder, disk), CheckpointFile(folder, disk)
+        self._checkpoints = CheckpointRounds(self.files, self._checkpoint, settings.self_id)
         self._damage_mark, self._members_file = DamageMark(folder, disk), MembersFile(folder, disk)
         self.peers = Peers(
             settings.peers,
@@ -164,8 +166,7 @@ class RaftMember:
         self._push_soon = self._running = self._stopped = False
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
-        self._next_clean_ms = 0
-        self._too_full = False
+        self._next_clean_ms, self._too_full = 0, False
         self._clean_due: tuple[float, float, int] | None = None  # arguments of a `clean` deferred until files are free
         self._sync_pause = SyncPause()
         self.node: Node | None = None
@@ -197,8 +198,7 @@ class RaftMember:
             configurations=self._members_file.read(),
             learner=self.settings.learner,
         )
-        found = self._damage_mark.damaged(self.files), self.files.first_differing, self.files.damaged
-        self._scrub.repair_first(max(found))
+        self._scrub.repair_first(self._damage_mark.damaged(self.files), self.files.first_differing, self.files.damaged)
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
@@ -455,8 +455,11 @@ class RaftMember:
 
     def _housekeeping_failed(self, error: BaseException) -> None:
         """Report a storage failure: no flush or checkpoint would follow."""
+        self._disk_failed(f"housekeeping failed: {error!r}")
+
+    def _disk_failed(self, why: str) -> None:
         node = self._node()
-        self._feed(lambda: node.disk_failed(self._clock_ms(), f"housekeeping failed: {error!r}"))
+        self._feed(lambda: node.disk_failed(self._clock_ms(), why))
 
     def _failed(self, error: BaseException) -> None:
         """Drop the remaining actions and report the storage failure to the core (DL-X15)."""
@@ -484,7 +487,7 @@ class RaftMember:
         if self._sync is not None:
             await asyncio.gather(self._sync, return_exceptions=True)
         kept = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
-        now = self._checkpoint_now()
+        now = checkpoint_of(self._node())
         held = max(min(now.end_index, kept), self._node().recover_to)
         before = LedgerCheckpoint(held, min(now.committed_index, kept))
         # Lower the checkpoint first: else the next start would take the truncated entries for damage.
@@ -511,8 +514,7 @@ class RaftMember:
             if took_ms > SLOW_SYNC_MS:
                 log.warning("slow sync member=%s elapsed_ms=%s", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
-            why = f"sync failed: {error}"
-            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
+            self._disk_failed(f"sync failed: {error}")
             return  # self._sync stays set: no further sync starts and nothing more is acknowledged
         self._feed(lambda: node.synced(self._clock_ms(), wanted.epoch, wanted.end_index))
         self._sync = None
@@ -526,7 +528,7 @@ class RaftMember:
 
     async def _housekeeping(self) -> None:
         """Periodic work: asynchronous flush (DL-S04), checkpoint (DL-Q07), status log (DL-Q06), retention, scrub."""
-        written, next_checkpoint_ms = LedgerCheckpoint(), self._clock_ms()
+        next_checkpoint_ms = self._clock_ms()
         while True:
             await wait_until(self._work_in_ms(next_checkpoint_ms), self._work)
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
@@ -545,13 +547,13 @@ class RaftMember:
                 continue
             next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
             log.debug("%s", self.status())
-            current = self._checkpoint_now()
-            if current != written and self._node().failed is None:
-                written = current
+            if self._node().failed is None:
                 try:
-                    await self._in_thread(self._write_checkpoint)
+                    await self._checkpoints.round(
+                        checkpoint_of(self._node()), partial(self._in_thread, self._write_checkpoint)
+                    )
                 except SaturnError as error:
-                    log.warning("checkpoint not written member=%s error=%s", self.settings.self_id, error)
+                    self._disk_failed(f"checkpoint not written: {error}")
 
     def _work_in_ms(self, checkpoint_ms: int) -> int:
         """ms until housekeeping is due if the log does not change; 0 while work is pending or the disk is full."""
@@ -593,8 +595,7 @@ class RaftMember:
                     error,
                 )
         except (SaturnError, OSError) as error:
-            why = str(error)
-            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
+            self._disk_failed(str(error))
             return
         if full != node.is_disk_full:
             log.warning("disk state changed member=%s full=%s", self.settings.self_id, full)
@@ -635,23 +636,13 @@ class RaftMember:
             for _ in range(count):
                 begin = self.files.delete_oldest()
         except (SaturnError, OSError) as error:
-            why = f"old files cannot be deleted: {error}"
-            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
+            self._disk_failed(f"old files cannot be deleted: {error}")
             return 0
         if count > 0:
             log.info("ledger files deleted count=%s begin=%s member=%s", count, begin, self.settings.self_id)
             self._feed(lambda: node.trimmed(self._clock_ms(), begin))
         return count
 
-    def _checkpoint_now(self) -> LedgerCheckpoint:
-        """The checkpoint to write; both indexes are limited to what is on disk.
-
-        An entry that a crash may remove must count neither as committed nor as lost by damage after it.
-        """
-        node = self._node()
-        # Entries lost to damage must still count as missing at the next start (DUR-10).
-        return LedgerCheckpoint(max(node.synced_index, node.recover_to), min(node.committed, node.synced_index))
-
     def _write_checkpoint(self) -> None:
         self._term_file.reserve()
-        write_checkpoint(self.files, self._checkpoint, self._checkpoint_now())
+        self._checkpoints.write(checkpoint_of(self._node()))

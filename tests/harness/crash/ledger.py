@@ -30,7 +30,7 @@ from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, place
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import INDEX_UNIT_BYTES, LedgerCheckpoint, index_unit
-from saturnmq.raft.ledger.opened import open_ledger, write_checkpoint
+from saturnmq.raft.ledger.opened import CheckpointRounds, open_ledger
 from saturnmq.raft.ledger.term_file import CheckpointFile
 
 NAME: Final = "dledger-n0"
@@ -189,7 +189,7 @@ class _Run:
         self.files.request_index_sync()
         self._sync()
         checkpoint = LedgerCheckpoint(LedgerIndex(self.promise.kept_power), NO_INDEX)
-        write_checkpoint(self.files, self.checkpoint, checkpoint)
+        CheckpointRounds(self.files, self.checkpoint, "n0").write(checkpoint)
 
     def _cut(self) -> None:
         """Truncate as a leader of another term demands, and append what it has instead."""

@@ -1,15 +1,19 @@
-"""Opens a member's ledger together with its checkpoint, which says how far the log was synced.
+"""A member's ledger together with its checkpoint, which says how far the log was synced: opened, and written while it runs.
 
 Between two checkpoints the checksums beside the log (`RecordSums`) say it. Whatever removes entries or checksums writes the
 checkpoint first, so that a crash in between never lets a log that damage has shortened pass as whole (DUR-10).
+
+Requirements: DL-Q07, DUR-06, DUR-10, DUR-15.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ResourceExhausted
 from saturnmq.raft.core.ids import LedgerIndex
+from saturnmq.raft.core.node import Node
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.term_file import CheckpointFile
@@ -35,14 +39,50 @@ def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
     if covering != now:
         try:
             file.write(covering)
-        except SaturnError as error:
+        except ResourceExhausted as error:
             log.warning("checkpoint not written folder=%s error=%s", files.folder, error)
             return now
     files.forget_sums()
     return covering
 
 
-def write_checkpoint(files: LedgerFiles, file: CheckpointFile, checkpoint: LedgerCheckpoint) -> None:
-    """Write the checkpoint durably, then delete the checksums that it replaces. Raises StoreError."""
-    file.write(checkpoint)
-    files.forget_sums(checkpoint.end_index)
+def checkpoint_of(node: Node) -> LedgerCheckpoint:
+    """The checkpoint to write for a running member; both indexes are limited to what is on disk.
+
+    An entry that a crash may remove must count neither as committed nor as lost by damage after it. Entries lost to damage must
+    still count as missing at the next start (DUR-10).
+    """
+    return LedgerCheckpoint(max(node.synced_index, node.recover_to), min(node.committed, node.synced_index))
+
+
+class CheckpointRounds:
+    """Writes the checkpoint of a running member, if it has changed. name: of the member, for the log."""
+
+    def __init__(self, files: LedgerFiles, file: CheckpointFile, name: str) -> None:
+        self._files, self._file, self._name = files, file, name
+        self._written = LedgerCheckpoint()
+        self._refused = False  # the last write found no space or no descriptor
+
+    def write(self, checkpoint: LedgerCheckpoint) -> None:
+        """Write the checkpoint durably, then delete the checksums that it replaces; safe in a thread. Raises StoreError."""
+        self._file.write(checkpoint)
+        self._files.forget_sums(checkpoint.end_index)
+
+    async def round(self, now: LedgerCheckpoint, write: Callable[[], Awaitable[None]]) -> None:
+        """Call `write`, which writes this checkpoint, unless it was written. Without space the next round tries again.
+
+        That is logged once until a write succeeds. Raises StoreError for every other failure, which is final (DUR-06).
+        """
+        if now == self._written:
+            return
+        try:
+            await write()
+        except ResourceExhausted as error:
+            if not self._refused:
+                self._refused = True
+                log.error("no space for the checkpoint, write retried member=%s error=%s", self._name, error)
+            return
+        self._written = now
+        if self._refused:
+            self._refused = False
+            log.info("checkpoint written again member=%s", self._name)

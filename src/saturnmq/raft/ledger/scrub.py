@@ -61,8 +61,9 @@ class Scrub:
         self._reported = -1
         self._tries = 0
 
-    def repair_first(self, index: int) -> None:
-        """Begin at once, with this entry; -1: nothing to repair."""
+    def repair_first(self, *indexes: int) -> None:
+        """Begin at once, with the last of these entries; -1: nothing to repair."""
+        index = max(indexes)
         if index >= 0:
             self._first_repair = self._index = index
             self.next_ms = 0
