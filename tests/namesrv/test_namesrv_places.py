@@ -41,6 +41,7 @@ class Broker:
     port: int = 10911
     closed: bool = False
     encrypted: bool = False
+    claims: str = ""  # the address of another broker
     remote_address: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.claims or f"{self.host}:{self.port}"
 
     def ask(self, code: int, number: int, body: bytes | None = None, name: str = "broker-a") -> Command:
         ext = {
@@ -156,6 +157,34 @@ def test_broker_returns_to_its_place_after_an_interruption(case: Case) -> None:
     returned = Broker(case.server, case.master.host)
     assert returned.register(0) == 0 and case.addresses[0] == returned.address
     assert case.stranger.register(0) == 16 and case.addresses[0] == returned.address
+
+
+@pytest.mark.parametrize("name", ["broker-a", "other"])
+def test_broker_gets_its_address_back_from_a_stranger_who_claimed_it_meanwhile(name: str, case: Case) -> None:
+    """The stranger's topics would replace its own, and its registrations would be refused."""
+    case.master.disconnect()
+    thief = Broker(case.server, case.stranger.host, claims=case.master.address)
+    assert thief.register(0, name) == 0, "no connection says whose address it is"
+    returned = Broker(case.server, case.master.host)
+    assert returned.register(0) == 0 and case.addresses[0] == returned.address
+    assert "other" not in case.server.routes.brokers
+    assert thief.register(0, name) == 16
+    thief.disconnect()
+    assert case.addresses[0] == returned.address and not returned.changed()
+
+
+def test_stranger_cannot_give_up_the_place_of_a_broker_that_is_away(case: Case) -> None:
+    """It would get the place for itself, and the broker that comes back would be refused."""
+    case.master.disconnect()
+    thief = Broker(case.server, case.stranger.host, claims=case.master.address)
+    assert thief.register(0) == 0
+    assert thief.ask(RequestCode.UNREGISTER_BROKER, 0).code == 0
+    assert case.stranger.register(0) == 0, "a standby on another host takes over at once"
+    returned = Broker(case.server, case.master.host)
+    assert returned.register(0) == 0 and case.addresses[0] == returned.address
+    assert case.stranger.register(0) == 16
+    assert returned.ask(RequestCode.UNREGISTER_BROKER, 0).code == 0
+    assert case.stranger.register(0) == 0, "a broker that leaves gives its place up"
 
 
 def test_broker_on_another_host_keeps_the_place_of_one_that_stays_away(case: Case) -> None:

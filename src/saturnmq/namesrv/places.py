@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.namesrv.routes import Registration, RouteTable
+from saturnmq.protocol.addresses import host_of as host_of_address
 
 SILENT_MS: Final = 70_000  # a broker registers every 60 s or more often (registerNameServerPeriod)
 KEPT_MS: Final = 120_000  # a senior whose connection was interrupted for longer has to wait as others do
@@ -34,6 +35,7 @@ HostOf = Callable[[str], str | None]
 @dataclass(slots=True)
 class _Senior:
     address: str
+    host: str  # that it registered from
     seen_ms: int
     losers: dict[str, None] = field(default_factory=dict)  # hosts that took the place of this senior
 
@@ -52,10 +54,12 @@ class Places:
         senior = self._seniors.get(place)
         live = self._routes.live.get(senior.address) if senior is not None else None
         if senior is None or (live is None and now_ms - senior.seen_ms > KEPT_MS):
-            self._take(place, registration.address, now_ms)
+            self._take(place, registration.address, host, now_ms)
             return None
         if senior.address == registration.address:
             senior.seen_ms = now_ms
+            if host == host_of_address(senior.address):
+                senior.host = host
             self._note_loser(senior, place, host, host_of)
             return None
         rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(place)
@@ -64,7 +68,7 @@ class Places:
         live, live_host = self._routes.live[rival], host_of(rival)
         if (live.name, live.number) != place or live_host == host:
             if rival == senior.address:
-                self._take(place, registration.address, now_ms)
+                self._take(place, registration.address, host, now_ms)
             return None
         if host not in senior.losers and host in self._hosts(registration.broker_name, host_of):
             return None
@@ -81,12 +85,16 @@ class Places:
         """How many places have a senior."""
         return len(self._seniors)
 
-    def left(self, address: str) -> None:
-        """The broker at an address has unregistered."""
-        for place in [place for place, senior in self._seniors.items() if senior.address == address]:
-            del self._seniors[place]
+    def left(self, address: str, host: str | None) -> None:
+        """The broker at an address has unregistered from a host; None: an administrator has unregistered it.
 
-    def _take(self, place: tuple[str, int], address: str, now_ms: int) -> None:
+        Another host, which registered the address while the broker was not connected, does not end its seniority.
+        """
+        for place, senior in list(self._seniors.items()):
+            if senior.address == address and host in (None, senior.host):
+                del self._seniors[place]
+
+    def _take(self, place: tuple[str, int], address: str, host: str, now_ms: int) -> None:
         if place not in self._seniors and len(self._seniors) >= _SENIORS_MAX:
             if now_ms - self._pruned_ms < _PRUNE_MS:
                 return  # its next registration is recorded
@@ -95,7 +103,7 @@ class Places:
             self._seniors = {key: one for key, one in self._seniors.items() if one.address in live}
             if len(self._seniors) >= _SENIORS_MAX:
                 return
-        self._seniors[place] = _Senior(address, now_ms)
+        self._seniors[place] = _Senior(address, host, now_ms)
 
     def _note_loser(self, senior: _Senior, place: tuple[str, int], host: str, host_of: HostOf) -> None:
         """The senior registers again: remember the host whose broker has its place now."""

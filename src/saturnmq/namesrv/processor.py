@@ -176,9 +176,15 @@ def _check_owner(ctx: Context, connection: Peer, request: Command, registration:
     """Raise ResponseError for the address of another live broker: from another host, or under another broker or cluster name.
 
     A broker that reconnects registers from the host of its former connection. A renamed one has closed its former connection.
+    A broker that registers from the host of the address replaces one elsewhere, which claimed it while this one was not connected.
     """
     owner = _owner(ctx, registration.address)
     if owner is None or owner is connection:
+        return
+    peer = connection.remote_address
+    if host_of(peer) == host_of(registration.address) != host_of(owner.remote_address):
+        ctx.routes.unregister(registration.address)
+        ctx.removed([registration.address], peer, f"the host of the address registers it, not {owner.remote_address}")
         return
     name, cluster = ctx.routes.name_of(registration.address)
     problem = None
@@ -253,7 +259,7 @@ def unregister_broker(ctx: Context, connection: Peer, request: Command, header: 
         _refuse(ctx, connection, request, f"{header.broker_addr} is registered from {owner.remote_address} and live")
     if header.broker_addr in ctx.routes.live:
         ctx.routes.unregister(header.broker_addr)
-        ctx.places.left(header.broker_addr)
+        ctx.places.left(header.broker_addr, None if ctx.administration.allows(peer) else host_of(peer))
         ctx.removed([header.broker_addr], peer, "unregistered")
     return request.reply()
 
