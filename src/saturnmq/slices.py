@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SLICE_SECONDS: Final = 0.003
 WAITING_MAX: Final = 256
+PATIENT_MAX: Final = 64  # patient work that waits or runs
 _HEAD_BYTES: Final = 1024  # of the frame of an answer, without its body
 
 T = TypeVar("T")
@@ -77,9 +78,13 @@ class Slices:
         self._waiting_max = waiting_max
         self._waiting: dict[object, float] = {}  # arrival of each, in order; event-loop seconds
         self._turn = asyncio.Lock()
+        self._patient_turn = asyncio.Lock()
+        self._patient = 0  # work that waits or runs
 
-    def run(self, work: Steps[T]) -> T | Coroutine[Any, Any, T]:
+    def run(self, work: Steps[T], *, patient: bool = False) -> T | Coroutine[Any, Any, T]:
         """The result, or, if one slice is too short for it, what awaits it.
+
+        patient: other work that waits goes first after each slice; of patient work one runs at a time.
 
         Raises what the work raises, and ResponseError 2 if too much is waiting.
         """
@@ -88,13 +93,14 @@ class Slices:
         except _Ended as end:
             value: T = end.value
             return value
-        if self.waiting >= self._waiting_max:
+        if self.waiting >= self._waiting_max or (patient and self._patient >= PATIENT_MAX):
             work.close()
             text = f"[OVERLOAD]system busy, {self.waiting} long requests are waiting; try again later"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
         token = object()
         self._waiting[token] = asyncio.get_running_loop().time()
-        return self._rest(work, token)
+        self._patient += patient
+        return self._rest(work, token, patient)
 
     @property
     def waiting(self) -> int:
@@ -115,17 +121,31 @@ class Slices:
         """Join the pieces of a body in steps. Raises ResponseError 1 as soon as they exceed a frame."""
         return joined(pieces, self.body_bytes_max)
 
-    async def result(self, work: Steps[T]) -> T:
+    async def result(self, work: Steps[T], *, patient: bool = False) -> T:
         """The result of the work. Raises as `run`."""
-        value = self.run(work)
+        value = self.run(work, patient=patient)
         return await value if isinstance(value, Coroutine) else value
 
-    async def _rest(self, work: Steps[T], token: object) -> T:
+    async def _rest(self, work: Steps[T], token: object, patient: bool) -> T:
         try:
+            if patient:
+                async with self._patient_turn:
+                    return await self._in_turns(work)
             async with self._turn:
                 return await finish(work)
         finally:
             del self._waiting[token]
+            self._patient -= patient
+
+    async def _in_turns(self, work: Steps[T]) -> T:
+        while True:
+            async with self._turn:
+                try:
+                    _advance(work, SLICE_SECONDS)
+                except _Ended as end:
+                    value: T = end.value
+                    return value
+                await asyncio.sleep(SLICE_SECONDS)
 
 
 async def finish(work: Steps[T]) -> T:

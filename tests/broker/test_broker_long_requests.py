@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, decode_records, encode_properties
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.slices import SLICE_SECONDS, Slices, Steps
+from saturnmq.slices import PATIENT_MAX, SLICE_SECONDS, Slices, Steps
 from saturnmq.store import wall_clock_ms
 
 pytestmark = pytest.mark.realtime  # measures steps of the event loop
@@ -203,6 +204,38 @@ def test_slices_reject_what_exceeds_the_limit_of_waiting_work() -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         assert slices.waiting == 0
+
+    run(work)
+
+
+def test_patient_work_lets_other_work_go_first_and_leaves_it_space() -> None:
+    """Searches by key, which any client can make long, held back all other long requests, and took all their places."""
+    ended: list[int] = []
+
+    def search() -> Steps[str]:
+        while not ended:
+            yield
+        return "searched"
+
+    def listing() -> Steps[str]:
+        until = thread_time() + 2 * SLICE_SECONDS
+        while thread_time() < until:
+            yield
+        return "listed"
+
+    async def work() -> None:
+        slices = Slices()
+        searches = [asyncio.ensure_future(slices.result(search(), patient=True)) for _ in range(PATIENT_MAX)]
+        while slices.waiting < PATIENT_MAX:
+            await asyncio.sleep(0)
+        with pytest.raises(ResponseError, match="OVERLOAD"):
+            slices.run(search(), patient=True)
+        assert await asyncio.gather(*(slices.result(listing()) for _ in range(3))) == ["listed"] * 3
+        assert not any(each.done() for each in searches)
+        ended.append(1)
+        assert await asyncio.gather(*searches) == ["searched"] * PATIENT_MAX
+        assert slices.waiting == 0
+        assert await slices.result(search(), patient=True) == "searched"
 
     run(work)
 

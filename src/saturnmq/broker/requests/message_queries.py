@@ -34,7 +34,7 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
 
     The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
     equal are left out here: the caller may have no right on them. Other keys may share a slot of the index with this one, millions
-    of entries, so the search runs in slices (LIM-09).
+    of entries, so the search runs in slices (LIM-09), and other long requests do not wait for its end.
     """
     count = ctx.store.settings.unique_query_count_max if header.unique_key_query else header.max_num
 
@@ -43,7 +43,7 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
         found = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
         return (yield from _answer(request, header.topic, found))
 
-    return ctx.slices.run(answered())
+    return ctx.slices.run(answered(), patient=True)
 
 
 def _answer(request: Command, topic: str, found: QueryResult) -> Steps[Command]:
