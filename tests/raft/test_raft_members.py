@@ -139,7 +139,14 @@ def test_members_file_restores_what_was_written(tmp_path: Path) -> None:
     generations = (Generation(known), Generation(known[:1], (LedgerIndex(7), Term(3))))
     file.write(generations)
     assert file.read() == generations
-    for text in (b"{", b"{}", b'{"generations": [{"configurations": [{"index": 3, "peers": {}}], "begin": null}]}'):
+    huge = b'{"generations": [{"configurations": [], "begin": [1e400, 2]}]}'
+    for text in (
+        b"{",
+        b"{}",
+        b"[" * 100_000,
+        huge,
+        b'{"generations": [{"configurations": [{"index": 3, "peers": {}}], "begin": null}]}',
+    ):
         (tmp_path / "members").write_bytes(text)
         (tmp_path / "members.bak").write_bytes(text)
         with pytest.raises(CorruptRecord, match="members"):

@@ -51,7 +51,15 @@ class StateFile:
         for data in self.candidates():
             try:
                 parsed = parse(data)
-            except (ValueError, KeyError, TypeError, AttributeError, SaturnError) as error:
+            except (
+                ValueError,
+                LookupError,
+                ArithmeticError,
+                TypeError,
+                AttributeError,
+                RecursionError,
+                SaturnError,
+            ) as error:
                 problems.append(error.message if isinstance(error, SaturnError) else f"not understood: {error}")
                 continue
             if problems:
