@@ -31,7 +31,8 @@ def test_a_group_shows_its_term_followers_and_replication_times(tmp_path: Path) 
             text, follower = scrape(leader), scrape(group.followers()[0])
             term = group.member(group.name_of(leader)).status().term
             assert set(values(text, "saturnmq_raft_term").values()) == {term}
-            assert set(values(text, "saturnmq_replication_seconds_count").values()) >= {3}
+            # Three messages, and the leader's own entry at the beginning of its term if nothing came in time.
+            assert min(values(text, "saturnmq_replication_seconds_count").values()) >= 3
             assert next(iter(values(text, "saturnmq_fsync_seconds_count").values())) > 0
             assert len(values(text, "saturnmq_replica_behind_bytes")) == 2
             assert set(values(text, "saturnmq_master").values()) == {1}

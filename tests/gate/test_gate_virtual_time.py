@@ -39,6 +39,28 @@ def test_clock_does_not_skip_while_a_thread_works() -> None:
     assert virtualtime.run(work()) < 60
 
 
+def test_clock_does_not_count_what_the_process_waits_for_the_processor() -> None:
+    async def work() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        before, real = loop.time(), real_monotonic()
+        for _ in range(20):
+            threading.Event().wait(0.02)  # the thread does not run, as on a busy machine
+            await asyncio.sleep(0)
+        passed = loop.time() - before
+        return passed, real_monotonic() - real
+
+    real_monotonic = time.monotonic
+    passed, took = virtualtime.run(work())
+    assert took >= 0.4 and passed < took / 2
+
+
+def test_clock_advances_for_a_thread_with_timers_of_its_own() -> None:
+    def other_loop() -> None:
+        asyncio.run(asyncio.sleep(0.05))  # poll
+
+    virtualtime.run(asyncio.to_thread(other_loop))
+
+
 def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -1,8 +1,10 @@
 """An event loop that skips waits: real sockets, files and threads, but a clock that jumps to the next timer when nothing runs.
 
 For tests whose brokers, NameServers and clients all live in one event loop. A wait of 30 s takes GRACE_SECONDS. The clock does not
-jump while a call in another thread runs. `time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do
-constructors of saturnmq whose default clock is one of them.
+jump while a call in another thread runs. It counts the processor time of the loop's thread and the waits of the loop, so that
+nothing times out because a busy machine did not run the process; what blocks the loop's thread is not counted either.
+`time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do constructors of saturnmq whose default clock is
+one of them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -23,26 +26,32 @@ _PACKAGE: Final = "saturnmq"
 
 
 class VirtualClock:
-    """The machine's clocks plus what was skipped so far. skipped_ns only grows."""
+    """The machine's clocks at the start, plus the processor time of the thread that made this one and what was skipped since.
+
+    skipped_ns only grows.
+    """
 
     def __init__(self) -> None:
         self.skipped_ns = 0
         self._real = {name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "time", "time_ns")}
+        self._thread = time.pthread_getcpuclockid(threading.get_ident())
+        ran = time.clock_gettime_ns(self._thread)
+        self._monotonic_ns, self._time_ns = time.monotonic_ns() - ran, time.time_ns() - ran
 
     def skip(self, seconds: float) -> None:
         self.skipped_ns += int(seconds * 1_000_000_000)
 
     def monotonic(self) -> float:
-        return float(self._real["monotonic"]()) + self.skipped_ns / 1_000_000_000
+        return self.monotonic_ns() / 1_000_000_000
 
     def monotonic_ns(self) -> int:
-        return int(self._real["monotonic_ns"]()) + self.skipped_ns
+        return self._monotonic_ns + time.clock_gettime_ns(self._thread) + self.skipped_ns
 
     def time(self) -> float:
-        return float(self._real["time"]()) + self.skipped_ns / 1_000_000_000
+        return self.time_ns() / 1_000_000_000
 
     def time_ns(self) -> int:
-        return int(self._real["time_ns"]()) + self.skipped_ns
+        return self._time_ns + time.clock_gettime_ns(self._thread) + self.skipped_ns
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -104,7 +113,10 @@ class _Selector(selectors.DefaultSelector):
         self._quiet_from = 0.0  # the machine's time GRACE_SECONDS after the last event
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(timeout) if timeout is None or timeout <= 0 else self._wait(timeout)
+        if timeout is None:
+            found = self._counted(_THREAD_POLL_SECONDS) if self.loop.working_threads else super().select(None)
+        else:
+            found = self._wait(timeout) if timeout > 0 else super().select(0)
         if found:
             self._quiet_from = self._now() + GRACE_SECONDS
         return found
@@ -112,13 +124,20 @@ class _Selector(selectors.DefaultSelector):
     def _wait(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
         short = timeout <= GRACE_SECONDS
         waited = min(timeout, max(self._quiet_from - self._now(), 0)) if short else GRACE_SECONDS
-        found = super().select(waited)
+        found = self._counted(waited)
         if found or waited >= timeout:
             return found
         if self.loop.working_threads:
-            return super().select(min(timeout - waited, _THREAD_POLL_SECONDS))
+            return self._counted(min(timeout - waited, _THREAD_POLL_SECONDS))
         self.loop.clock.skip(timeout - waited)
         return super().select(0)
+
+    def _counted(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait; the clock advances by what the wait took, at most by its length."""
+        before = self._now()
+        found = super().select(seconds)
+        self.loop.clock.skip(min(self._now() - before, seconds) if found else seconds)
+        return found
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
