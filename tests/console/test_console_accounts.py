@@ -61,6 +61,8 @@ def test_accounts_are_listed_changed_and_deleted_without_their_secrets(console: 
                 lone = common | {"access_key": "billing-app"}
                 assert (await one.browser.post("/do/accounts/copy", data=lone)).status_code == 303  # no other master
                 assert (await one.browser.post("/do/accounts/copy", data=lone | {"access_key": "x"})).status_code == 400
+                elsewhere = lone | {"broker": "127.0.0.1:9"}  # no master: it is not connected to
+                assert (await one.browser.post("/do/accounts/copy", data=elsewhere)).status_code == 400
                 deletion = common | {"access_key": "billing-app", "confirm": "other"}
                 assert (await one.browser.post("/do/account/delete", data=deletion)).status_code == 400
                 await one.browser.post("/do/account/delete", data=deletion | {"confirm": "billing-app"})

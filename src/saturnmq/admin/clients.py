@@ -68,8 +68,9 @@ class Clients:
         timeout_ms = self._connection.timeout_ms * SLOW
         failure: SaturnError | None = None
         for address in await group_brokers(self._connection, group):
-            if address in self._connection.unanswered:  # the next one may know the client, too
-                failure = failure or self._connection.unanswered[address]
+            silent = self._connection.silent.get(address)
+            if silent is not None:  # the next one may know the client, too
+                failure = failure or silent
                 continue
             try:
                 answer = await self._connection.read(
@@ -84,7 +85,7 @@ class Clients:
         """Client id by the queue that it consumes; empty if the group is offline."""
         owners: dict[MessageQueue, str] = {}
         try:
-            dead = self._connection.unanswered
+            dead = self._connection.silent
             for client in (await consumer_connection(self._connection, group, without=dead)).connection_set:
                 info = await self.running_info(group, client.client_id)
                 owners |= dict.fromkeys(info.mq_table, client.client_id)

@@ -9,6 +9,7 @@ Requirements: ADM-03, ADM-07, ADM-09, ADM-10.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
@@ -42,6 +43,7 @@ R = TypeVar("R")
 TIMEOUT_MS: Final = 5000
 LISTING_SECONDS: Final = 2.0
 UNANSWERED_MAX: Final = 1000
+SILENT_SECONDS: Final = 30.0
 CONCURRENT_MAX: Final = 16
 MASTER_ID: Final = 0
 UNKNOWN_CLUSTER: Final = (
@@ -85,9 +87,9 @@ class AdminConnection:
         self.access = access or AdminAccess()
         self.timeout_ms = timeout_ms
         self.vip_channel = vip_channel
-        self.unanswered: dict[
-            str, SaturnError
-        ] = {}  # brokers that did not answer a request, by address, with the last error
+        # Brokers that did not answer a request, by address, with the last error; a command reports them.
+        self.unanswered: dict[str, SaturnError] = {}
+        self._silent: dict[str, tuple[float, SaturnError]] = {}  # as above, with the time, until it answers any request
         self._dry_run = dry_run
         self._client: RemotingClient | None = None
         self._messaging: Client | None = None
@@ -190,13 +192,24 @@ class AdminConnection:
         except asyncio.CancelledError:  # by the deadline of a listing
             self._not_answered(address, CallTimeout(f"no response from {address}", broker=where))
             raise
+        self._silent.pop(address, None)
         if answer.code not in accept:
             raise response_error(answer.code, answer.remark or "", broker=where)
         return answer
 
+    @property
+    def silent(self) -> dict[str, SaturnError]:
+        """Brokers whose last request was not answered, in the last 30 s: not to be waited for once more; address to error."""
+        since = time.monotonic() - SILENT_SECONDS
+        return {address: error for address, (at, error) in self._silent.items() if at > since}
+
     def _not_answered(self, address: str, error: SaturnError) -> None:
-        if address not in self.name_servers and len(self.unanswered) < UNANSWERED_MAX:
+        if address in self.name_servers:
+            return
+        if address in self.unanswered or len(self.unanswered) < UNANSWERED_MAX:
             self.unanswered[address] = error
+        if address in self._silent or len(self._silent) < UNANSWERED_MAX:
+            self._silent[address] = time.monotonic(), error
 
     async def change(
         self,

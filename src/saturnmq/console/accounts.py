@@ -112,7 +112,9 @@ async def copy(request: Request, page: Page) -> Response:
     A master that does not have the account yet refuses it: an account needs a secret key.
     """
     form = await request.form()
-    key, source = _text(form, "access_key"), _text(form, "broker")
+    key, source, cluster = _text(form, "access_key"), _text(form, "broker"), _text(form, "cluster")
+    if source not in (await page.services.admin.connection.masters(cluster)).values():
+        raise ConfigError(f"{source!r:.100} is no master of the cluster {cluster}")
     config = await page.services.admin.accounts.listing(source)
     account = next((one for one in config.plain_access_configs if one.access_key == key), None)
     if account is None:
