@@ -58,6 +58,7 @@ class Group:
                 "sync_before_ack",
                 "file_bytes",
                 "admin_addresses",
+                "admin_codes",
             )
             if key in changes
         }

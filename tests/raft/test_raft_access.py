@@ -39,7 +39,7 @@ from saturnmq.raft.core.messages import (
     VoteRequest,
 )
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.peers import Peers
+from saturnmq.raft.peers import OPERATING_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.wire.codec import DLedgerCode, code_of, decode_response, encode
 from saturnmq.raft.wire.push import encode_push
@@ -305,6 +305,38 @@ def test_responses_are_authenticated_together_with_their_request() -> None:
     replies[1].body = b"no"
     assert not sender.check_response("a:1", commands[1], replies[1])
     assert ClusterSecret(SECRET).check_response("a:1", commands[0], commands[0].reply(200, body=b"ok"))
+
+
+@pytest.mark.spec("SEC-18", "DL-X21")
+@pytest.mark.parametrize("secret", ["", SECRET])
+def test_operators_do_not_add_readers_where_messages_need_an_account(tmp_path: Path, secret: str) -> None:
+    """A learner gets the whole log, and its host is one of the members'."""
+
+    async def run() -> None:
+        changes: dict[str, Any] = {"cluster_secret": secret, "admin_addresses": ADMIN, "admin_codes": OPERATING_CODES}
+        made = Group(tmp_path, 1, **changes)
+        member = await made.start("n0")
+        try:
+            await made.append(b"honest")
+            address = member.settings.peers["n0"]
+            sides: dict[str, Any] = {"group": "g", "remote_id": "n0"}
+            add = ChangeRequest(kind=ChangeKind.ADD_LEARNER, member_id="n9", address=f"{STRANGER}:1", **sides)
+            command = Command(code_of(add), body=encode(add))
+            reply = await ask_from(ADMIN, address, command)
+            assert reply.code == 16 and "signature" in (reply.remark or "")
+            for open_one in (administrative()[0], administrative()[-1]):
+                assert (await ask_from(ADMIN, address, open_one)).code == 200
+            assert (await ask_from("127.0.0.1", address, command)).code == 200, "from the host of a member"
+            if secret:
+                operator = ClusterSecret(SECRET)
+                for code in (16, 200):  # the first answer contains the name of the process
+                    operator.sign(address, command)
+                    assert (reply := await ask_from(ADMIN, address, command)).code == code
+                    assert operator.check_response(address, command, reply)
+        finally:
+            await made.stop("n0")
+
+    asyncio.run(run())
 
 
 @pytest.mark.spec("SEC-18")

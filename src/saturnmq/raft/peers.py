@@ -66,6 +66,7 @@ _ALWAYS_SIGNED: Final = (  # also from adminAddresses, if signatures are require
     DLedgerCode.LEADERSHIP_TRANSFER,
     DLedgerCode.MEMBERS,
 )
+_SIGNED_ONLY: Final = "aclEnable=true: adminAddresses change members only with a signature by dledger.clusterSecret"
 # Sizes of bodies in bytes, by code; other codes are limited by the frame. APPEND: an entry of 4 MiB in base64.
 _BODY_BYTES_MAX: Final = {
     DLedgerCode.METADATA: 65_536,
@@ -232,10 +233,14 @@ class Peers:
         if origin is Origin.STRANGER or (origin is Origin.ADMIN and not is_admin_code):
             where = "dLegerPeers, dledger.allowedAddresses" + (" and adminAddresses" if is_admin_code else "")
             return f"it is accepted from the hosts in {where} only, not from {address}"
+        # Its host would get all messages, which need an account there.
+        adds_reader = origin is Origin.ADMIN and command.code == DLedgerCode.MEMBERS and not self._reads_are_open
         if self._secret is None:
-            return None
+            return f"{_SIGNED_ONLY}: set it, or send the request from a member's own address" if adds_reader else None
         verdict = self._secret.check(command)
         if verdict is Verdict.UNSIGNED:
+            if adds_reader:
+                return f"{_SIGNED_ONLY}: the request is not signed"
             exempt = is_admin_code and command.code not in _ALWAYS_SIGNED and self.access.is_admin(address)
             if exempt or not self._secret.required:
                 return None
@@ -243,6 +248,10 @@ class Peers:
         if verdict is Verdict.FORGED:
             return "the signature is not made with this member's dledger.clusterSecret"
         return "the signature is for another process or was used before" if verdict is Verdict.STALE else None
+
+    @property
+    def _reads_are_open(self) -> bool:
+        return DLedgerCode.GET in self._admin_codes
 
     def _signed(self, request: Command, reply: Command) -> Command:
         if self._secret is not None:
