@@ -14,6 +14,7 @@ import dataclasses
 from saturnmq.admin import ledger
 from saturnmq.admin.credentials import AdminAccess, read_access
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
+from saturnmq.escaping import escaped
 from saturnmq.raft.core.messages import ChangeKind, Code
 
 
@@ -74,8 +75,8 @@ def _change(args: argparse.Namespace, kind: ChangeKind) -> int:
         emit(args.command.name, [row], dryRun=args.dry_run)
     else:
         what = "possible, nothing changed" if args.dry_run and code is Code.SUCCESS else "done"
-        write(what if code is Code.SUCCESS else f"refused: {code.value} {code.name}: {answer.reason or ''}")
-        write(f"peers={row['peers']} learners={row['learners'] or 'none'}")
+        write(what if code is Code.SUCCESS else escaped(f"refused: {code.value} {code.name}: {answer.reason or ''}"))
+        write(escaped(f"peers={row['peers']} learners={row['learners'] or 'none'}"))
     return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
 
 
@@ -89,7 +90,7 @@ def run_verify(args: argparse.Namespace) -> int:
         show_rows([row | {"problems": len(row["problems"])} for row in rows])
         for report in reports:
             for problem in report.problems:
-                write(f"{report.folder}: {problem}")
+                write(escaped(f"{report.folder}: {problem}"))
     return EXIT_PROBLEMS if any(report.problems for report in reports) else EXIT_DONE
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 
+from saturnmq.escaping import escaped
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
@@ -118,7 +120,7 @@ class GroupTool:
         )
         answer = await self._call(leader, request, TRANSFER_TIMEOUT_MS)
         assert isinstance(answer, ChangeResponse)
-        return answer
+        return dataclasses.replace(answer, code=_known(answer.code))
 
     async def _transfer_from(self, leader: str, learners: Sequence[str]) -> str:
         """Let another voter lead; returns its id, or the old leader's, which then steps down after its removal."""
@@ -162,11 +164,16 @@ class GroupTool:
         request = TransferRequest(
             group=self.group, remote_id=leader, transfer_id=leader, transferee_id=to, term=term
         )  # fmt: skip
-        return Code((await self._call(leader, request, TRANSFER_TIMEOUT_MS)).code)
+        return _known((await self._call(leader, request, TRANSFER_TIMEOUT_MS)).code)
+
+
+def _known(code: int) -> Code:
+    return Code(code) if code in Code.__members__.values() else Code.UNKNOWN
 
 
 def write_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    """Print a line; control characters, which a member may have sent, are escaped."""
+    sys.stdout.write(escaped(line) + "\n")
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -206,7 +213,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(run(arguments))
     except SaturnError as error:
-        sys.stderr.write(f"failed: {error.message}\n")
+        sys.stderr.write(f"failed: {escaped(error.message)}\n")
         return 1
 
 
