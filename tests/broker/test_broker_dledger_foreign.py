@@ -129,6 +129,7 @@ def test_foreign_empty_and_outdated_tables_are_refused(tmp_path: Path) -> None:
             master, follower = await group.master(), group.followers()[0]
             copy, name = part(follower).copy, group.name_of(master)
             await group.until(lambda: copy.count, "nothing copied")
+            await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
             await copy.stop()
             good = GroupState.decode(await part(master).copy.report(""))
             offsets, groups = follower.offsets.encode(), b"".join(follower.groups.pieces())

@@ -482,10 +482,10 @@ def check_tools(base: Base, changes: list[Harm], folder: Path) -> bool:
             store.close_files()
             shutil.rmtree(folder.parent / "copy")
         end = 1 << 62
-        if loss is not None:
-            repair.cut(sizes, loss, disk=QuickDisk())
-            end = loss.offset
         try:
+            if loss is not None:
+                end = loss.offset
+                repair.cut(sizes, loss, disk=QuickDisk())
             repair.rebuild(sizes, disk=QuickDisk())
         except CorruptRecord as error:
             at = re.search(r"repair --at (\d+)", str(error))
@@ -517,6 +517,14 @@ def test_tools_find_and_repair_what_start_rejects(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
     check_tools(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
+
+
+def test_repair_names_an_earlier_damage_that_only_a_rebuild_finds(bases: dict[str, Base], tmp_path: Path) -> None:
+    """The cut at the first bad record leaves one before it whose queue id was changed: two repairs, the second one by name."""
+    base = bases["killed without note"]
+    logs = [number for number, name in enumerate(sorted(base.files)) if name.startswith("commitlog/")]
+    changes = [Harm("flip", logs[0], False, 12, 0, 1, 0), Harm("flip", logs[1], False, 0, 0, 1, 0)]
+    assert check_tools(base, changes, tmp_path / "store")
 
 
 @pytest.mark.spec("FUZ-07", "DUR-14")
