@@ -11,9 +11,10 @@ import pytest
 from saturnmq.protocol.message import Host, Message
 from saturnmq.store import MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.queue.queues import AT_ONCE, PARALLEL_FROM
+from saturnmq.store.queue.queues import AT_ONCE
 
 DEADLINE_SECONDS = 45.0
+QUEUES = 4 * AT_ONCE
 HOST = Host("127.0.0.1", 10911)
 
 
@@ -50,11 +51,11 @@ def filled(folder: Path, disk: Disk, queues: int) -> MessageStore:
 @pytest.mark.spec("DUR-17")
 def test_stop_syncs_many_queues_at_the_same_time(tmp_path: Path) -> None:
     disk = MeetingDisk()
-    store = filled(tmp_path, disk, PARALLEL_FROM)
+    store = filled(tmp_path, disk, QUEUES)
     asyncio.run(store.stop())
-    assert disk.meetings == PARALLEL_FROM // AT_ONCE
+    assert disk.meetings == 4
     again = filled(tmp_path, Disk(), 0)
-    assert all(again.queues.by_key["T", number].max_offset == 1 for number in range(PARALLEL_FROM))
+    assert all(again.queues.by_key["T", number].max_offset == 1 for number in range(QUEUES))
     asyncio.run(again.stop())
 
 
@@ -63,7 +64,7 @@ def test_failed_write_among_many_queues_fails_the_round(tmp_path: Path) -> None:
     """The other threads have ended by then, nothing counts as written, and the next start writes the queues again."""
     disk = MeetingDisk()
     disk.broken = 5
-    store = filled(tmp_path, disk, PARALLEL_FROM)
+    store = filled(tmp_path, disk, QUEUES)
     todo = store.queues.round(0)
     with pytest.raises(OSError, match="I/O error"):
         todo.write(disk, store.queues.list_file)
@@ -73,5 +74,5 @@ def test_failed_write_among_many_queues_fails_the_round(tmp_path: Path) -> None:
     store.queues.put_back(todo)
     store.close_files()
     again = filled(tmp_path, Disk(), 0)
-    assert all(again.queues.by_key["T", number].max_offset == 1 for number in range(PARALLEL_FROM))
+    assert all(again.queues.by_key["T", number].max_offset == 1 for number in range(QUEUES))
     asyncio.run(again.stop())

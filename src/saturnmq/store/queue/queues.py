@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[str, int]
 LIST_NAME: Final = "queues.json"
 TOPIC_BYTES_MAX: Final = 255
 _FOLDERS_PER_STEP: Final = 64
-PARALLEL_FROM: Final = 64  # queues of a round that several threads write
+PARALLEL_FROM: Final = 16  # queues of a round that several threads write
 AT_ONCE: Final = 16  # of them at the same time
 
 
