@@ -44,6 +44,7 @@ from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, ResponseCode
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, QueueOffset
+from saturnmq.raft.core.voting import quorum
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.slices import Slices, joined
 from saturnmq.store import StateFile
@@ -150,15 +151,21 @@ class LeaderCopy:
         Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most unresponsive() copies are
         outstanding. unresponsive() counts the members that did not answer the last heartbeat.
 
-        A member that is not complete asks until another one that is has answered, or a majority has that is not either, or
-        leads() is false: a group with a live majority never waits for a member that is down.
+        A member that is not complete asks until another one that is has answered, or a majority of the voters has that is not
+        either, or leads() is false: a group with a live majority never waits for a member that is down.
         """
         self._answered = {self._group.raft.self_id}
         await self._copy_others(unresponsive, patience_ms)
-        while not self.changes.complete and leads() and 2 * len(self._answered) <= len(self._group.peers):
+        while not self.changes.complete and leads() and not self._majority_answered:
             await asyncio.sleep(INCOMPLETE_SECONDS)
             await self._copy_others(unresponsive, patience_ms)
         await self._limit()
+
+    @property
+    def _majority_answered(self) -> bool:
+        """Learners do not count: all that is committed is on a majority of the voters."""
+        voters = self._group.voters
+        return len(self._answered.intersection(voters)) >= quorum(len(voters))
 
     async def _copy_others(self, unresponsive: Callable[[], int], patience_ms: int) -> None:
         clock = asyncio.get_running_loop().time

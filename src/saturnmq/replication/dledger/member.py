@@ -172,6 +172,12 @@ class GroupMember(Listener):
         node = self.member.node if self.member is not None else None
         return node.configuration.addresses if node is not None else self.raft.peers
 
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Ids of the members that vote now."""
+        node = self.member.node if self.member is not None else None
+        return node.configuration.voters if node is not None else tuple(self.raft.peers)
+
     def host(self, name: str) -> str:
         """The host of a member; "" for an unknown one."""
         return host_of(self.peers[name]) if name in self.peers else ""
