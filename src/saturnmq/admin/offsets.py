@@ -5,7 +5,7 @@ Requirements: ADM-09, ADM-26, C-41..C-43.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,29 +120,17 @@ class Offsets:
 
     async def reset_offline(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> list[Rollback]:
         """Commit new offsets on the brokers (15). Only while no client of the group runs: a client would commit over them."""
-        route = await self._connection.route(topic)
-        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
         found = []
-        for broker in route.broker_datas:
-            address = read_address(broker)
-            if address is None:
-                continue
-            queues = await self._queues(group, topic, address, broker.broker_name, widths.get(broker.broker_name, 0))
+        async for address, queues in self._by_broker(group, topic):
             for queue, offsets in queues:
                 found.append(await self._roll_back(address, group, queue, offsets, time_ms, force=force))
         return found
 
     async def positions(self, group: str, topic: str) -> list[Position]:
         """Where a group is in each queue of a topic, in order. Raises TopicNotExist, and the first error of a broker."""
-        route = await self._connection.route(topic)
-        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
         found = []
-        for broker in route.broker_datas:
-            address = read_address(broker)
-            if address is None:
-                continue
+        async for address, queues in self._by_broker(group, topic):
             bounds = (await topic_offsets(self._connection, address, topic)).offset_table
-            queues = await self._queues(group, topic, address, broker.broker_name, widths.get(broker.broker_name, 0))
             for queue, offsets in queues:
                 if queue in bounds:
                     low, high = bounds[queue].min_offset, bounds[queue].max_offset
@@ -171,6 +159,17 @@ class Offsets:
             if address is None:
                 raise ConfigError(f"no broker {name:.200} serves {topic}")
             await self._commit(address, group, MessageQueue(topic, name, number), offset)
+
+    async def _by_broker(
+        self, group: str, topic: str
+    ) -> AsyncIterator[tuple[str, list[tuple[MessageQueue, OffsetWrapper]]]]:
+        """The brokers of a topic by address, with the queues of each and where the group is in them."""
+        route = await self._connection.route(topic)
+        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+        for broker in route.broker_datas:
+            address, name = read_address(broker), broker.broker_name
+            if address is not None:
+                yield address, await self._queues(group, topic, address, name, widths.get(name, 0))
 
     async def _queues(
         self, group: str, topic: str, address: str, broker_name: str, width: int
