@@ -24,7 +24,7 @@ from typing import Final
 from harness.crash.campaign import scratch_folder
 from harness.crash.check import InlineExecutor, QuickDisk, differences, snapshot
 from harness.crash.disk import RecordingDisk
-from harness.crash.states import Content, Operation, State, Volume, crash_states
+from harness.crash.states import Content, Operation, State, Volume, promised_states
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, place
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
@@ -36,7 +36,6 @@ from saturnmq.raft.ledger.term_file import CheckpointFile
 NAME: Final = "dledger-n0"
 STEPS: Final = 30
 LIVES: Final = 3
-SAMPLED: Final = 6
 ANY: Final = 1 << 40
 _CRC_BYTES: Final = 4
 
@@ -72,18 +71,7 @@ class Life:
 
     def states(self) -> Iterator[tuple[int, int, State, Promise]]:
         """(cut, variant, state, promise) of every crash state. Use a state before requesting the next."""
-        volume = self.begin.copy()
-        at = before = 0
-        for cut in range(len(self.operations) + 1):
-            last = self.operations[cut - 1] if cut else None
-            if last is not None:
-                volume.do(last)
-            before = at
-            while at + 1 < len(self.promises) and self.promises[at + 1][0] <= cut:
-                at += 1
-            rng = random.Random(f"{self.seed} {self.number} {cut}")
-            for variant, state in enumerate(crash_states(volume, last, rng, SAMPLED)):
-                yield cut, variant, state, self.promises[before if state.unfinished else at][1]
+        return promised_states(f"{self.seed} {self.number}", self.begin, self.operations, self.promises)
 
 
 def files_of(seed: int, top: Path, disk: RecordingDisk | QuickDisk) -> LedgerFiles:

@@ -26,7 +26,7 @@ from harness.crash.check import (
     survivors,
 )
 from harness.crash.disk import RecordingDisk
-from harness.crash.states import Operation, State, Volume, crash_states
+from harness.crash.states import Operation, State, Volume, promised_states
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
 from saturnmq.protocol.message import Message, encode_properties
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, QueueOffset
@@ -45,7 +45,6 @@ ROOT: Final = "store"
 TOPICS: Final = ("alpha", "beta", "gamma", SCHEDULE_TOPIC)
 START_MS: Final = 2_000_000_000_000  # later than any file's modification time, so that all files count as expired
 STEPS: Final = 28
-SAMPLED: Final = 6  # states of each kind that is not enumerated
 
 
 def settings_of(seed: int, top: Path) -> StoreSettings:
@@ -84,18 +83,7 @@ class Life:
 
     def states(self) -> Iterator[tuple[int, int, State, Promise]]:
         """(cut, variant, state, promise) of every crash state. Use a state before requesting the next."""
-        volume = self.begin.copy()
-        place = before = 0
-        for cut in range(len(self.operations) + 1):
-            last = self.operations[cut - 1] if cut else None
-            if last is not None:
-                volume.do(last)
-            before = place
-            while place + 1 < len(self.promises) and self.promises[place + 1][0] <= cut:
-                place += 1
-            rng = random.Random(f"{self.seed} {self.number} {cut}")
-            for variant, state in enumerate(crash_states(volume, last, rng, SAMPLED)):
-                yield cut, variant, state, self.promises[before if state.unfinished else place][1]
+        return promised_states(f"{self.seed} {self.number}", self.begin, self.operations, self.promises)
 
 
 def lives(seed: int, top: Path, count: int) -> Iterator[Life]:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 FOLDER: Final = -1  # the inode number of every folder
 SECTOR_BYTES: Final = 512
@@ -23,6 +23,9 @@ SMALL_SECTOR_BYTES: Final = 64  # for files too short to be torn otherwise
 SMALL_FILE_BYTES: Final = 1024
 PAGE_BYTES: Final = 4096
 EXHAUSTIVE_MAX: Final = 3  # up to this many operations, every subset is tried
+SAMPLED: Final = 6  # states of each kind that is not enumerated
+
+P = TypeVar("P")
 
 
 # ---- recorded operations
@@ -275,6 +278,27 @@ def crash_states(volume: Volume, last: Operation | None, rng: random.Random, sam
     if writes:
         yield from _torn_states(volume, writes[-1], rng, sampled)
         yield from _page_states(volume, writes, rng, sampled)
+
+
+def promised_states(
+    name: str, begin: Volume, operations: Sequence[Operation], promises: Sequence[tuple[int, P]]
+) -> Iterator[tuple[int, int, State, P]]:
+    """(cut, variant, state, promise) of every crash state of a recording. Use a state before requesting the next.
+
+    name: decides the random choices. promises: with the number of operations before each.
+    """
+    volume = begin.copy()
+    at = before = 0
+    for cut in range(len(operations) + 1):
+        last = operations[cut - 1] if cut else None
+        if last is not None:
+            volume.do(last)
+        before = at
+        while at + 1 < len(promises) and promises[at + 1][0] <= cut:
+            at += 1
+        rng = random.Random(f"{name} {cut}")
+        for variant, state in enumerate(crash_states(volume, last, rng, SAMPLED)):
+            yield cut, variant, state, promises[before if state.unfinished else at][1]
 
 
 def _subsets(count: int, rng: random.Random, sampled: int) -> Iterator[list[int]]:
