@@ -23,7 +23,7 @@ from saturnmq.tasks import cancel
 CONNECTIONS_MAX: Final = 200
 HEADER_BYTES_MAX: Final = 16_384
 _KEEP_SECONDS: Final = 20
-_STOP_SECONDS: Final = 5
+STOP_SECONDS: Final = 2
 REQUEST_SECONDS: Final = 30.0  # for a whole request; a response has as long again
 
 
@@ -123,7 +123,7 @@ class Server:
                 proxy_headers=False,
                 limit_concurrency=CONNECTIONS_MAX,
                 timeout_keep_alive=_KEEP_SECONDS,
-                timeout_graceful_shutdown=_STOP_SECONDS,
+                timeout_graceful_shutdown=STOP_SECONDS,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
                 http=type("Connection", (_Connection,), {"request_seconds": request_seconds, "shares": Shares()}),
                 ws="none",
