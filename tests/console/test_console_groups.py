@@ -13,6 +13,7 @@ from browsing import name_server, run
 
 from saturnmq import Client
 from saturnmq.console.actions import Wanted, wanted_of
+from saturnmq.console.group_pages import CLIENT_SECONDS
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker
 
@@ -30,7 +31,7 @@ async def consumed(client: Client, count: int) -> None:
 
 
 @pytest.mark.spec("CON-06")
-def test_group_shows_clients_owners_and_what_a_client_reports(console: Open) -> None:
+def test_group_shows_clients_owners_and_what_a_client_reports(console: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             await consumed(client, 4)
@@ -52,6 +53,15 @@ def test_group_shows_clients_owners_and_what_a_client_reports(console: Open) -> 
                     page = (await one.browser.get(path[1] + "?stack=1")).text
                     assert "MainThread" in page
                     assert (await one.browser.get(GROUP + "/clients/unknown")).status_code == 502
+
+                    async def hangs(*_: object, **options: object) -> None:
+                        await asyncio.Event().wait()
+
+                    monkeypatch.setattr(one.services.admin.clients, "running_info", hangs)
+                    begin = asyncio.get_running_loop().time()
+                    page = await one.browser.get(path[1])
+                    assert page.status_code == 502 and "no response within 2 s" in page.text
+                    assert asyncio.get_running_loop().time() - begin < 2 * CLIENT_SECONDS
 
     run(work)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ QUEUES_SHOWN_MAX: Final = 1000
 GROUP_KINDS: Final = ("normal", "system", "all")
 TOPICS_CHARTED_MAX: Final = 20
 CLIENTS_ASKED_MAX: Final = 20  # for the queues that each has; of larger groups the owners are not shown
+CLIENT_SECONDS: Final = 2.0  # for one client, which its broker asks
 STACK_MAX: Final = 256 * 1024
 NUMBERS: Final = {"retry_queue_nums": 65_536, "retry_max_times": 10_000, "broker_id": 2**31 - 1,
                   "which_broker_when_consume_slowly": 2**31 - 1}  # fmt: skip
@@ -113,7 +115,12 @@ async def client(request: Request, page: Page, view: View) -> Response:
     if found is None:
         return missing(page, "group", request.path_params["name"])
     stack = request.query_params.get("stack") == "1"
-    info = await page.services.admin.clients.running_info(found.name, name, jstack=stack)
+    asked = await within(
+        [name], partial(page.services.admin.clients.running_info, found.name, jstack=stack), CLIENT_SECONDS
+    )
+    info = asked[name]
+    if isinstance(info, SaturnError):
+        raise info
     return page.render(
         "group_client.html",
         group=found,
