@@ -138,9 +138,9 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]
     (note_overwritten_without_a_copy, [(1, 0), (1, 1), (0, 1)]),
     (state_file_renamed_without_a_sync, [(0, 0), (1, 0), (2, 0)]),
     (bad_record_passed_over, [(1, 0), (3, 0)]),
-    (old_bytes_left_behind_the_end, [(9, 0), (13, 0), (14, 2)]),
+    (old_bytes_left_behind_the_end, [(66, 2), (62, 2)]),
     (recovery_not_synced, [(1, 2), (3, 1), (1, 1)]),
-    (removed_files_come_back, [(3, 0), (0, 1)]),
+    (removed_files_come_back, [(0, 1), (3, 0)]),
 ]
 
 
