@@ -148,8 +148,9 @@ class Member:
         if self.keeps_writes:
             self.log.sync(self.log.mark())
         file_bytes = self.cluster.settings.file_bytes
-        begun = self.log.live.end_pos - self.log.live.end_pos % file_bytes
+        end_pos = self.log.live.end_pos
         lost = self.log.crash(self.cluster.rng)
+        end_pos = max(end_pos, self.log.live.end_pos)  # the crash may have undone a truncation
         self.cluster.seen["crash"] += 1
         ledger = self.log.live
         if self.rots and ledger.entries and ledger.begin <= self.noted and self.cluster.rng.random() < 0.7:
@@ -157,7 +158,7 @@ class Member:
             self._lose_from(LedgerIndex(first))
             self.cluster.seen["rot"] += 1
         if not self.keeps_writes:
-            self._lose_units(begun - file_bytes)
+            self._lose_units(end_pos - end_pos % file_bytes - file_bytes)
         if lost:
             self.cluster.seen["lost unsynced"] += 1
         self.cluster.trace.add(self.cluster.events.now_ms, self.name, f"crash, {lost} lost")
