@@ -32,6 +32,7 @@ def test_admin_calls_use_the_vip_port_only_when_configured(run: Run, cluster: An
                 assert await client.create_topic("New", queues=1) == ["b0"]
                 assert len(c.broker.of(17)) == 1
                 assert [found.body for found in await client.query_messages("T", "k")] == [b"one"]
+                assert [query.version for query in c.broker.of(12)] == [399]  # signed without _UNIQUE_KEY_QUERY
                 found = await client.view_message(offset_message_id((host, main_port), 0))
                 assert found.body == b"one" and len(c.broker.of(33)) == 1
 

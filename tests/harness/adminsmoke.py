@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.admin import Admin
+from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.consumption import lag
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.errors import SaturnError
@@ -36,10 +37,11 @@ async def eventually(ask: Callable[[], Awaitable[Any]], *, why: str) -> Any:
 
 async def operate(admin: Admin, cluster: str = "DefaultCluster") -> str:
     """Run the operations, each with a check of its effect; returns the version that the broker reports."""
-    ((name, address),) = (await admin.connection.masters(cluster)).items()
-    (state,) = await admin.brokers.states()
+    masters = await eventually(lambda: admin.connection.masters(cluster), why="the broker is registered")
+    ((name, address),) = masters.items()
+    state: BrokerState = await eventually(lambda: _serving(admin), why="the broker reports its state")
     assert (state.cluster, state.name, state.number, state.address) == (cluster, name, 0, address)
-    assert state.problem == "" and int(state.text("bootTimestamp")) > 0
+    assert int(state.text("bootTimestamp")) > 0
     assert (await admin.brokers.configuration(address))["brokerName"] == name
     await _topics(admin, address)
     await admin.groups.put(address, SubscriptionGroupConfig(GROUP, retry_max_times=3))
@@ -53,6 +55,12 @@ async def operate(admin: Admin, cluster: str = "DefaultCluster") -> str:
     assert TOPIC not in await admin.topics.names()
     assert await admin.topics.configuration(address, TOPIC) is None
     return state.text("brokerVersionDesc")
+
+
+async def _serving(admin: Admin) -> BrokerState | None:
+    """The state of the only broker; brokers of version 5 report none before their first sample of statistics."""
+    (state,) = await admin.brokers.states()
+    return None if state.problem else state
 
 
 async def _topics(admin: Admin, address: str) -> None:

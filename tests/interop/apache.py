@@ -1,4 +1,4 @@
-"""Runs Apache RocketMQ 4.9.7 from its Maven jars: a NameServer and a broker on free loopback ports.
+"""Runs Apache RocketMQ from its Maven jars, by default 4.9.7: a NameServer and a broker on free loopback ports.
 
 By hand: `PYTHONPATH=tests python tests/interop/apache.py` starts both, prints the addresses and stays up until Ctrl-C.
 """
@@ -34,13 +34,19 @@ def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
     return path
 
 
-def start_namesrv(folder: Path, port: int, *, settings: Mapping[str, str] | None = None) -> ServerProcess:
+def start_namesrv(
+    folder: Path,
+    port: int,
+    *,
+    settings: Mapping[str, str] | None = None,
+    version: str = javatools.ROCKETMQ_VERSION,
+) -> ServerProcess:
     """Start Apache's NameServer on a port; returns when it serves."""
     home = javatools.write_home(folder / "namesrv")
     properties = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(settings or {})}
     conf = _write_properties(home / "namesrv.conf", properties)
     main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-    command = javatools.java_command(main, ["-c", str(conf)], home=home, heap_mb=256)
+    command = javatools.java_command(main, ["-c", str(conf)], home=home, heap_mb=256, version=version)
     server = ServerProcess(command, name="Apache NameServer", env=javatools.java_environment(home))
     _ready(server, "boot success")
     return server
@@ -56,6 +62,7 @@ def start_broker(
     settings: Mapping[str, str] | None = None,
     heap_mb: int = 768,
     small_store: bool = True,
+    version: str = javatools.ROCKETMQ_VERSION,
 ) -> ServerProcess:
     """Start Apache's broker on a port; returns when it serves. Store in folder/NAME/store; `settings` are broker properties."""
     home = javatools.write_home(folder / name)
@@ -77,7 +84,7 @@ def start_broker(
     }
     conf = _write_properties(home / "broker.conf", properties)
     main = "org.apache.rocketmq.broker.BrokerStartup"
-    command = javatools.java_command(main, ["-c", str(conf)], home=home, heap_mb=heap_mb)
+    command = javatools.java_command(main, ["-c", str(conf)], home=home, heap_mb=heap_mb, version=version)
     server = ServerProcess(command, name=f"Apache broker {name}", env=javatools.java_environment(home))
     _ready(server, "boot success")
     return server
@@ -106,12 +113,14 @@ class ApacheCluster:
         small_store: bool = True,
         namesrv_port: int | None = None,
         broker_port: int | None = None,
+        version: str = javatools.ROCKETMQ_VERSION,
     ) -> None:
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="apache-rocketmq-"))
         self.settings = dict(settings or {})
         self.heap_mb = heap_mb
         self.small_store = small_store
+        self.version = version
         self.namesrv_port = namesrv_port or free_port()
         self.broker_port = broker_port or free_port(BROKER_PORT_OFFSETS)
         self.namesrv: ServerProcess | None = None
@@ -137,7 +146,7 @@ class ApacheCluster:
     def start(self) -> ApacheCluster:
         """Start both and wait until they serve, about 4 s; returns self."""
         try:
-            self.namesrv = start_namesrv(self.folder, self.namesrv_port)
+            self.namesrv = start_namesrv(self.folder, self.namesrv_port, version=self.version)
             self.start_broker()
         except BaseException:
             self.stop()
@@ -153,6 +162,7 @@ class ApacheCluster:
             settings=self.settings,
             heap_mb=self.heap_mb,
             small_store=self.small_store,
+            version=self.version,
         )
 
     def stop_broker(self) -> None:
