@@ -19,8 +19,9 @@ from saturnmq.cli.mqadmin.table import COMMANDS, find
 
 TPS = ((r"TPS: [\d.]+", "TPS: n"),)
 STATUS = ((r"\d{13}|MS +", "MS"), (r"(?m)^(.*(?:Time|RT|TPS|Timestamp|TIMESTAMP).*?[:=]).*$", r"\1"))
+CLIENT_PORT = ((r"127\.0\.0\.1:\d+ *", "CLIENT "),)  # mqadmin asks a random broker: the client's port there
 ONLINE = (
-    Line(f"consumerConnection -g {HELD_GROUP}"),
+    Line(f"consumerConnection -g {HELD_GROUP}", masks=CLIENT_PORT),
     Line(f"consumerConnection -g {HELD_GROUP} -b {{broker}}", kinds=("dledger",)),
     Line(f"consumerProgress -g {HELD_GROUP} -s true", masks=TPS),
     Line(f"consumerStatus -g {HELD_GROUP}", masks=((r"\S+/\S+$", "FILE"),)),
