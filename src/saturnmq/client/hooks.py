@@ -43,7 +43,7 @@ class SendContext:
     properties: str = ""
     body_bytes: int = 0
     receipts: Sequence[Receipt] = ()
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())  # looked up at the call: tests replace the clock
     _added: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def set_property(self, name: str, value: str) -> None:
@@ -143,7 +143,7 @@ class ConsumeContext:
 
     group: str
     message: Message[Any]
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())  # looked up at the call: tests replace the clock
     notes: dict[object, Any] = field(default_factory=dict)
     verdict: Ack | None = None
     reason: str = ""
