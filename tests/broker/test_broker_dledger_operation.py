@@ -152,11 +152,9 @@ def test_member_behind_leaders_retention_restarts_at_leaders_begin(empty: bool, 
             await group.until(lambda: all(ends(b)[1] == 30 for b in group.brokers.values()), "not dispatched")
             for name, broker in group.brokers.items():
                 data = tmp_path / name / f"dledger-{name}" / "data"
-                for path in data.iterdir():
+                for path in sorted(data.iterdir())[:3]:  # the same on all members, whenever each of them cleans
                     os.utime(path, (0, 0))
                 await expire(broker, partial(begins_after, broker, 5))
-                for path in data.iterdir():
-                    os.utime(path)  # the next cleaning must not move the begin again
             back = await group.start(late)
             first = ends(await group.master())[0]
             await group.until(lambda: ends(back) == (first, 30), "not filled")
