@@ -13,7 +13,7 @@ import pytest
 
 from certificates import write_certificate
 from harness import virtualtime
-from harness.adminsmoke import operate
+from harness.adminsmoke import check_operations
 from saturnmq.admin import Admin, AdminAccess, read_access
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
@@ -89,7 +89,7 @@ def test_everyday_operations_work_over_tls_with_a_signed_account(
             protected_cluster(tmp_path, tls) as name_servers,
             Admin(name_servers, access=access(tmp_path, tls.client_trust_path, signature)) as admin,
         ):
-            await operate(admin)
+            await check_operations(admin)
 
     run(work)
 

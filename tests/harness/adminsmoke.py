@@ -35,7 +35,7 @@ async def eventually(ask: Callable[[], Awaitable[Any]], *, why: str) -> Any:
         raise AssertionError(f"not within {DEADLINE_SECONDS} s: {why}; last: {last!r}") from None
 
 
-async def operate(admin: Admin, cluster: str = "DefaultCluster") -> str:
+async def check_operations(admin: Admin, cluster: str = "DefaultCluster") -> str:
     """Run the operations, each with a check of its effect; returns the version that the broker reports."""
     masters = await eventually(lambda: admin.connection.masters(cluster), why="the broker is registered")
     ((name, address),) = masters.items()

@@ -11,7 +11,7 @@ import apache
 import pytest
 from peers import Peer
 
-from harness.adminsmoke import eventually, operate
+from harness.adminsmoke import check_operations, eventually
 from saturnmq.admin import Admin, AdminAccess
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
@@ -88,7 +88,7 @@ async def consumed(admin: Admin, address: str, topic: str, group: str) -> None:
 
 def test_everyday_operations_work(cluster: Peer) -> None:
     async def work(admin: Admin, address: str) -> None:
-        assert await operate(admin) == REPORTED
+        assert await check_operations(admin) == REPORTED
 
     run(cluster, work)
 
@@ -148,7 +148,7 @@ def test_what_the_version_refuses_is_raised_with_its_reason(cluster: Peer) -> No
 
 def test_a_signed_account_works_with_the_access_control_of_the_version(protected: Peer) -> None:
     async def work(admin: Admin, address: str) -> None:
-        assert await operate(admin) == REPORTED
+        assert await check_operations(admin) == REPORTED
 
     run(protected, work, signed())
 
