@@ -192,6 +192,7 @@ def resolved_seconds(history: History, heals: Sequence[float]) -> float:
 
 
 def children() -> set[int]:
+    """The processes below this one: a run leaves none, but what earlier tests started may end meanwhile."""
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 

@@ -76,7 +76,7 @@ def test_failed_run_keeps_its_records_and_leaves_no_process(tmp_path: Path) -> N
     before, folder = children(), tmp_path / "run"
     with pytest.raises(AssertionError, match="failed after its start"):
         asyncio.run(a_run(folder, ["noop"], 0.1, 0.1, SHORT_HEARTBEAT_MS, Unstartable))
-    assert children() == before
+    assert children() <= before
     assert (folder / "history.jsonl").stat().st_size > 0
     assert json.loads((folder / "schedule.json").read_text()) == {"seed": SEED, "done": []}
     for name in ("n0", "n1", "n2"):
@@ -89,7 +89,7 @@ def test_failed_run_keeps_its_records_and_leaves_no_process(tmp_path: Path) -> N
 def test_ledger_group_loses_nothing_under_successive_faults(tmp_path: Path) -> None:
     before = children()
     found = asyncio.run(a_run(tmp_path / "run", SHORT, 0.2, 0.8, SHORT_HEARTBEAT_MS))
-    assert children() == before
+    assert children() <= before
     assert found["acknowledged"] > 100
     assert sum(ms > 0 for ms in found["rto_ms"]) >= 3, "the faults were not felt"
 

@@ -43,7 +43,7 @@ MODES: dict[str, type[Pair]] = {"async": Pair, "sync": SyncPair}
 def test_pair_loses_nothing_acknowledged_under_successive_faults(kind: type[Pair], tmp_path: Path) -> None:
     before = children()
     found = asyncio.run(a_run(tmp_path / "run", list(FAULTS_OF_PAIRS), 0.1, 0.4, SHORT_HEARTBEAT_MS, kind))
-    assert children() == before
+    assert children() <= before
     assert found["acknowledged"] >= len(FAULTS_OF_PAIRS)
     assert found["lacked"] > 0, "the slave lacked nothing when the master's disk was lost"
     assert (found["lost"] > 0) == (kind is ShortPair)
