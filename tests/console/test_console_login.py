@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -116,7 +115,7 @@ def test_other_sites_and_large_bodies_are_refused_with_the_headers_set(console: 
             for name in ("htmx.min.js", "console.css"):
                 assert (await one.browser.get(f"/static/{name}")).status_code == 200
 
-    asyncio.run(work())  # static files are read in threads that the virtual clock does not see
+    run(work)
 
 
 def test_login_returns_only_to_paths_of_this_host(console: Open) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from types import ModuleType
 
+import anyio.to_thread
 import pytest
 
 from harness import virtualtime
@@ -29,11 +30,13 @@ def test_wait_advances_every_clock_and_takes_a_fraction_of_it() -> None:
     assert time.monotonic() - began < 3600 / 100
 
 
-def test_clock_does_not_skip_while_a_thread_works() -> None:
+@pytest.mark.parametrize("by_anyio", [False, True])
+def test_clock_does_not_skip_while_a_thread_works(by_anyio: bool) -> None:
     async def work() -> float:
+        run = anyio.to_thread.run_sync if by_anyio else asyncio.to_thread
         before = asyncio.get_running_loop().time()
         async with asyncio.timeout(60):
-            await asyncio.to_thread(threading.Event().wait, 0.1)  # a clock that jumps would reach the timeout
+            await run(threading.Event().wait, 0.1)  # a clock that jumps would reach the timeout
         return asyncio.get_running_loop().time() - before
 
     assert virtualtime.run(work()) < 60

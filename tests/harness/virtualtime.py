@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
+import anyio.to_thread
+
 T = TypeVar("T")
 GRACE_SECONDS: Final = 0.001  # how long nothing may arrive on a socket before the clock jumps
 _THREAD_POLL_SECONDS: Final = 0.02
@@ -141,7 +143,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """working_threads: calls of `run_in_executor` in progress."""
+    """working_threads: calls of `run_in_executor` and of anyio's `to_thread` in progress."""
 
     def __init__(self, clock: VirtualClock) -> None:
         selector = _Selector()
@@ -163,8 +165,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.working_threads -= 1
 
 
+@contextmanager
+def _anyio_counted() -> Iterator[None]:
+    """Count the threads of anyio, in which Starlette reads static files."""
+    run_sync = anyio.to_thread.run_sync
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.working_threads += 1
+        try:
+            return await run_sync(*args, **options)
+        finally:
+            loop.working_threads -= 1
+
+    anyio.to_thread.run_sync = counted  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        anyio.to_thread.run_sync = run_sync
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`, on a loop that skips waits."""
     clock = VirtualClock()
-    with clock.installed(), asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+    with clock.installed(), _anyio_counted(), asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         return runner.run(work)
