@@ -25,7 +25,7 @@ Requirements: REM-01..REM-06, REM-09, LIM-03.
 
 from __future__ import annotations
 
-import re
+import itertools
 import struct
 import sys
 from collections.abc import Mapping
@@ -61,9 +61,6 @@ EXT_KEY_BYTES_MAX: Final = 32_767  # limit of the binary encoding (signed 16-bit
 JSON_DEPTH_MAX: Final = 16
 HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
-# Matches at every quote, also of an unterminated string (to the end), and never backtracks: the scan is linear.
-_JSON_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
 PREFIX: Final = struct.Struct(">iI")
 _FIXED: Final = struct.Struct(">hbhii")  # code, language, version, opaque, flag
 _I32: Final = struct.Struct(">i")
@@ -261,14 +258,14 @@ def decode_header(
 
 
 def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Command:
-    if header.count(b"{") + header.count(b"[") > JSON_DEPTH_MAX:
-        _check_depth(header)
     try:
         fields = json_loads(header)
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"header of {len(header)} bytes is not JSON: {error}") from error
     if type(fields) is not dict:
         raise HeaderError(f"JSON header is {json_type(fields)}, must be an object")
+    if header.count(b"{") + header.count(b"[") > JSON_DEPTH_MAX:
+        _check_depth(fields, len(header))
     get = fields.get
     ext = get("extFields")
     if ext:
@@ -316,13 +313,15 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
     return command
 
 
-def _check_depth(header: bytes) -> None:
-    """Raise HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03); brackets inside strings do not count."""
-    depth = 0
-    for bracket in _BRACKETS.findall(_JSON_STRING.sub(b"", header)):
-        depth += 1 if bracket in b"{[" else -1
-        if depth > JSON_DEPTH_MAX:
-            raise HeaderError(f"header of {len(header)} bytes is nested deeper than {JSON_DEPTH_MAX}")
+def _check_depth(fields: dict[str, Any], header_bytes: int) -> None:
+    """Raise HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03)."""
+    level: list[Any] = [fields]
+    for _ in range(JSON_DEPTH_MAX):
+        members = itertools.chain.from_iterable(one.values() if type(one) is dict else one for one in level)
+        level = [one for one in members if type(one) is dict or type(one) is list]
+        if not level:
+            return
+    raise HeaderError(f"header of {header_bytes} bytes is nested deeper than {JSON_DEPTH_MAX}")
 
 
 def _texts(ext: dict[str, Any]) -> dict[str, str]:
