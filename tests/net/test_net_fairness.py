@@ -220,12 +220,14 @@ async def rounds_of_requests(
     rounds: int,
     *,
     seconds: float = 0.003,
+    each: int = 1,
     burst: int = 1,
     host: str = "127.0.0.1",
 ) -> list[int]:
-    """Requests by many connections, one of each at a time: how many are handled before a probe of 1 ms, by round.
+    """Requests by many connections at a time: how many are handled before a probe of 1 ms, by round.
 
-    seconds: that each of them takes. burst: how many probes the fourth round has, in one write. host: of the probe's client.
+    seconds: that each of them takes. each: that a connection sends in one write. burst: how many probes the fourth round has, in
+    one write. host: of the probe's client.
     """
     handled, seen = 0, list[int]()
 
@@ -251,7 +253,7 @@ async def rounds_of_requests(
         for number in range(rounds):
             before, expected = handled, len(seen) + (burst if number == 3 else 1)
             for one in busy:
-                one.send(encode_frame(Command(10, opaque=number)))
+                one.send(encode_frame(Command(10, opaque=number)) * each)
             honest.send(encode_frame(Command(PROBE, opaque=number)) * (expected - len(seen)))  # the probe comes last
             for one in (*busy, honest):
                 await loop.sock_recv(one, 65536)
@@ -294,6 +296,18 @@ def test_fairness_addresses_share_the_loop_whatever_their_connections(
         counts = runner.run(rounds_of_requests(clock, 50, 12, seconds=0.001, host=host))
     assert max(counts) <= most
     assert host != "127.0.0.1" or max(counts) > 25
+
+
+@LOOPS
+def test_fairness_quantum_is_shorter_the_more_connections_wait(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of ten reads had a whole quantum: another client waited for ten of them, 20 ms."""
+    monkeypatch.setattr(fairness, "thread_time", lambda: clock[0])
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        (count,) = runner.run(rounds_of_requests(clock, 10, 1, seconds=0.0002, each=100))
+    seconds = sum(max(QUANTUM_SECONDS / n, fairness.QUANTUM_SECONDS_MIN) + 0.0002 for n in range(1, 11))
+    assert count <= (seconds + fairness.ITERATION_SECONDS) / 0.0002 + 1 < 10 * QUANTUM_SECONDS / 0.0002
 
 
 def test_fairness_turns_alternate_between_networks() -> None:

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from saturnmq.net.calls import Calls, Permits, next_opaque
-from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, QUANTUM_SECONDS, Expense
+from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, Expense
 from saturnmq.net.later import Later
 from saturnmq.net.limits import Limits, Watch
 from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
                 self.requests.run(commands)
             if not data or self.closed:
                 return
-            until = until or monotonic() + QUANTUM_SECONDS
+            until = until or monotonic() + self._owner.fair_queue.quantum
             if self.limits.read_paused or monotonic() >= until:
                 self._hold(data)
                 return

@@ -2,6 +2,7 @@
 
 A connection handles what a read brought at once, but for at most a quantum of time. What is left waits here for the connection's
 turn: in every event-loop iteration the waiting connections, oldest first, get a quantum each until ITERATION_SECONDS are used.
+The quantum is QUANTUM_SECONDS, divided by one and the number of connections that wait, but at least QUANTUM_SECONDS_MIN.
 A connection that has used up its quantum before waits for its turn with its next read too. A request of another connection
 therefore waits for one iteration, however many connections flood the server.
 
@@ -22,7 +23,8 @@ from collections import OrderedDict, deque
 from time import monotonic, thread_time
 from typing import Final, Protocol
 
-QUANTUM_SECONDS: Final = 0.002  # for the requests of one connection
+QUANTUM_SECONDS: Final = 0.002  # for the requests of one connection while no other waits for its turn
+QUANTUM_SECONDS_MIN: Final = 0.00025
 CHEAP_READS: Final = 16  # until a connection with expensive requests counts as others again
 DIRECT_SECONDS: Final = 0.002  # for the reads of one network in an iteration, before its connections wait for turns
 ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
@@ -80,12 +82,13 @@ class FairQueue:
     """The connections of one endpoint that wait for their turn.
 
     shared: whether peers of several networks are connected, so that networks are bounded. overdrawn: networks that have used
-    DIRECT_SECONDS in this event-loop iteration; their next reads wait for a turn.
+    DIRECT_SECONDS in this event-loop iteration; their next reads wait for a turn. quantum: of one connection, seconds.
     """
 
-    __slots__ = ("_count", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "shared")
+    __slots__ = ("_count", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "quantum", "shared")
 
     def __init__(self) -> None:
+        self.quantum = QUANTUM_SECONDS
         self.shared = False
         self.overdrawn: set[str] = set()
         self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by network; the next turn is the first one's
@@ -124,7 +127,7 @@ class FairQueue:
     def wait(self, one: Waiting) -> None:
         """Call `take_turn` in a later event-loop iteration. A connection waits at most once at a time."""
         self._waiting.setdefault(one.network, deque()).append(one)
-        self._count += 1
+        self._counted(1)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -148,8 +151,12 @@ class FairQueue:
     def _pop(self) -> Waiting:
         """The connection whose turn it is; its network is last then."""
         network, waiting = self._waiting.popitem(last=False)
-        self._count -= 1
+        self._counted(-1)
         one = waiting.popleft()
         if waiting:
             self._waiting[network] = waiting
         return one
+
+    def _counted(self, change: int) -> None:
+        self._count += change
+        self.quantum = max(QUANTUM_SECONDS / (1 + self._count), QUANTUM_SECONDS_MIN)

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Calls
-from saturnmq.net.fairness import QUANTUM_SECONDS, FairQueue
+from saturnmq.net.fairness import FairQueue
 from saturnmq.net.later import Later
 from saturnmq.net.limits import Limits, RequestMemory, memory_of
 from saturnmq.net.log_limit import LogLimit
@@ -164,7 +164,7 @@ class Requests(Generic[C]):
         special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
         connection.corked = True
         durations, now = owner.request_seconds, monotonic()
-        until, final = now + QUANTUM_SECONDS, len(commands) - 1
+        until, final = now + owner.fair_queue.quantum, len(commands) - 1
         for index, command in enumerate(commands):
             if command.flag & _RESPONSE:
                 self._calls.complete(command)
