@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Any, Final, TypeVar
 
 from saturnmq.protocol.bodies import Body
@@ -24,7 +24,7 @@ from saturnmq.protocol.frames.command import FRAME_BYTES_MAX, Command
 
 log = logging.getLogger(__name__)
 
-SLICE_SECONDS: Final = 0.003
+SLICE_SECONDS: Final = 0.001
 WAITING_MAX: Final = 256
 PATIENT_MAX: Final = 64  # patient work that waits or runs
 _HEAD_BYTES: Final = 1024  # of the frame of an answer, without its body
@@ -40,9 +40,18 @@ class _Ended(Exception):
 
 
 def _advance(work: Steps[T], seconds: float) -> None:
-    """Run the work for one slice. Raises _Ended with its result."""
-    until = thread_time() + seconds  # not wall time: a preempted process has done nothing meanwhile
+    """Run the work for one slice. Raises _Ended with its result.
+
+    For half of the slice the cheaper clock suffices: no more processor time has passed. Then processor time decides, because a
+    preempted process has done nothing meanwhile.
+    """
+    half = seconds / 2
     try:
+        until = monotonic() + half
+        next(work)
+        while monotonic() < until:
+            next(work)
+        until = thread_time() + half
         while thread_time() < until:
             next(work)
     except StopIteration as end:

@@ -110,7 +110,8 @@ def test_checks_of_large_half_messages_leave_time_to_others(monkeypatch: pytest.
                     iterations += 1
                     await asyncio.sleep(0)
 
-            monkeypatch.setattr(slices, "thread_time", time_of_work)
+            for clock_of_slices in ("monotonic", "thread_time"):
+                monkeypatch.setattr(slices, clock_of_slices, time_of_work)
             counting = asyncio.ensure_future(count())
             await service.round()
             counting.cancel()

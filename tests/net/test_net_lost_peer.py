@@ -92,7 +92,7 @@ def test_slow_requests_received_before_reset_are_handled(reset_at: int, monkeypa
 def test_requests_received_before_reset_leave_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of lost connections are handled in slices: those of a live one are not delayed until all of them are."""
     clock, count = [0.0], 200
-    for module in (requests_module, connection_module):
+    for module in (requests_module, connection_module, slices_module):
         monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     monkeypatch.setattr(slices_module, "thread_time", lambda: clock[0])
     handled: list[int] = []

@@ -93,7 +93,7 @@ log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 60
 LOG_FIRST_SECONDS: Final = 10
-HEARTBEAT_SECONDS: Final = 0.01  # a heartbeat that takes longer waits for other long ones
+HEARTBEAT_SECONDS: Final = 0.003  # a heartbeat that takes longer waits for other long ones
 
 
 class Broker:
