@@ -18,6 +18,7 @@ pytest_plugins = [
     "harness.gate.workers",
     "harness.gate.folders",
     "harness.gate.goals",
+    "harness.gate.interrupts",
 ]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples
