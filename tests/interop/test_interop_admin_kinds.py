@@ -1,7 +1,7 @@
 """`saturnmq admin` prints what `mqadmin` prints for a mixed cluster and for a DLedger group, each with a client online.
 
-`make interop` runs the first line of each command, `make interop-full` all of them. Not compared are two commands that run until
-they are interrupted: `startMonitoring`, which writes to a log, and `clusterRT`.
+`make interop` runs the first line of each command, `make interop-full` all of them. Two commands run until they are interrupted:
+`clusterRT` is compared in test_interop_admin_endless.py; `startMonitoring` prints nothing, it writes to a log.
 """
 
 from __future__ import annotations

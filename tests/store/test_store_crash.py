@@ -135,12 +135,12 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]
     (no_sync_of_the_log, [(0, 0)]),
     (acknowledged_before_the_sync, [(0, 0)]),
     (note_ahead_of_the_queues, [(3, 0), (0, 2)]),
-    (note_overwritten_without_a_copy, [(1, 0), (1, 1), (0, 1)]),
+    (note_overwritten_without_a_copy, [(3, 0), (2, 0)]),
     (state_file_renamed_without_a_sync, [(0, 0), (1, 0), (2, 0)]),
     (bad_record_passed_over, [(1, 0), (3, 0)]),
     (old_bytes_left_behind_the_end, [(66, 2), (62, 2)]),
     (recovery_not_synced, [(1, 2), (3, 1), (1, 1)]),
-    (removed_files_come_back, [(0, 1), (3, 0)]),
+    (removed_files_come_back, [(3, 2), (0, 1)]),
 ]
 
 
