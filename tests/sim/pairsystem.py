@@ -147,6 +147,7 @@ class PairSystem(System):
         self.broken: Exception | None = None
         self.differing: list[str] = []
         self.forked = False  # the master lost what its slave has: the slave is ahead until it is set up again
+        self.returned = False  # the slave was the master, and its log has not been compared with the new one's yet
 
     @property
     def safe(self) -> bool:
@@ -289,7 +290,7 @@ class PairSystem(System):
         """Whether no second disk may be lost because the other one is not restored yet."""
         broker = self.slave.broker
         copied = broker is not None and TOPIC in broker.topics.table
-        return copied and not self.forked and min(self.end_of(one) for one in self.members) >= end
+        return copied and not self.forked and not self.returned and min(self.end_of(one) for one in self.members) >= end
 
     def power(self, member: Node) -> None:
         """The power of one machine fails. What its log loses is lost, if it is the master's and ASYNC_FLUSH."""
@@ -352,7 +353,7 @@ class PairSystem(System):
         if fault != "old master returns":
             old.empty()
             self.needed = len(kept)
-        self.forked = False
+        self.forked, self.returned = False, fault == "old master returns"
         self.start(new)
         await pause(self.rng.random() * 3)
         self.start(old)
@@ -503,6 +504,7 @@ class PairSystem(System):
             if not (self.slave.up and self.master.up):
                 continue
             if broker.ha_slave.client.connected and not self.operating:
+                self.returned = False
                 self.check_prefix(broker, leader)
             self.check_offsets(broker, leader)
 
