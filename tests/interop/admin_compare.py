@@ -171,7 +171,9 @@ class Comparison:
                     done = run_ours([*self._filled(words, side, line), *self._ours])
                     assert done.code == 0, (line.id, words, done)
         theirs = self._java.run_all([self._filled(line.words, JAVA_SIDE, line) for line in lines])
-        ours = [run_ours([*self._filled(line.words, OUR_SIDE, line), *self._ours]) for line in lines]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.chdir(self._folder):  # some commands write files into the working directory
+            ours = [run_ours([*self._filled(line.words, OUR_SIDE, line), *self._ours]) for line in lines]
         return {
             line.id: (self._with_files(java, line, JAVA_SIDE), self._with_files(our, line, OUR_SIDE))
             for line, java, our in zip(lines, theirs, ours, strict=True)

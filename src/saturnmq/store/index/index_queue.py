@@ -28,13 +28,14 @@ from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, 
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 256
-STEP_SECONDS: Final = 0.002
+STEP_SECONDS: Final = 0.005
 BACKLOG_BYTES_MAX: Final = 16 << 20
 FINISH_SECONDS: Final = 1.5
 _PAUSE_FACTOR: Final = 5
 _PAUSES_MAX: Final = 3  # so many pauses, if the loop spent less time on other work in one
-# CPU time of a step that is followed by a pause; one of WAITING_MAX plain records is shorter.
-_LONG_STEP_S: Final = STEP_SECONDS
+_LONG_STEP_S: Final = (
+    STEP_SECONDS / 2
+)  # CPU time of a step that is followed by a pause; one of WAITING_MAX plain records is shorter
 _PAUSED_STEP_S: Final = (
     0.001  # for a query during a pause, so that it finds the last messages unless thousands of keys wait
 )
