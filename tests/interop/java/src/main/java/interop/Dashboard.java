@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
@@ -86,7 +87,7 @@ final class Dashboard {
         call("progressOfTopic", () -> admin.examineConsumeStats(GROUP, TOPIC).getOffsetTable().size());
         call("consumers", () -> admin.examineConsumerConnectionInfo(GROUP).getConnectionSet().size());
         call("running", () -> admin.getConsumerRunningInfo(GROUP, client, true).getMqTable().size() > 0);
-        call("producers", () -> admin.examineProducerConnectionInfo("dashboard-producer", TOPIC).getConnectionSet().size());
+        call("producers", () -> producers(admin));
         call("rates", () -> admin.viewBrokerStatsData(broker, "TOPIC_PUT_NUMS", TOPIC).getStatsDay() != null);
         call("view", () -> new String(admin.viewMessage(TOPIC, sent.getMsgId()).getBody(), StandardCharsets.UTF_8));
         call("viewByOffsetId", () -> admin.viewMessage(sent.getOffsetMsgId()).getTopic());
@@ -144,6 +145,20 @@ final class Dashboard {
             }
         }
         throw new NoSuchMethodException("deleteTopicInNameServer");
+    }
+
+    /** How many producers are online; the first heartbeat of a producer follows a second after its start. */
+    private static int producers(DefaultMQAdminExt admin) throws Exception {
+        for (int attempt = 0; ; attempt++) {
+            try {
+                return admin.examineProducerConnectionInfo("dashboard-producer", TOPIC).getConnectionSet().size();
+            } catch (MQBrokerException absent) {
+                if (attempt == 50) {
+                    throw absent;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static boolean online(DefaultMQAdminExt admin) {
