@@ -579,11 +579,15 @@ def places(broker: Broker) -> dict[tuple[str, str, int], int]:
 
 
 def whole_records(settings: StoreSettings) -> list[Message]:
-    """The messages of clients up to the first gap or damaged record, where the next start ends the log."""
+    """The messages of clients up to the first gap or damaged record, where the next start ends the log.
+
+    A record whose end was not written is damaged, too: no checksum of its own covers its properties.
+    """
     kept: list[Message] = []
+    end = len(log_of(settings))
     for file in log_files(settings):
         at = 0
-        while isinstance(found := file.record(at), Message):
+        while isinstance(found := file.record(at), Message) and found.physical_offset + found.store_bytes <= end:
             at += found.store_bytes
             if b"#" in bytes(found.body):
                 kept.append(found)
