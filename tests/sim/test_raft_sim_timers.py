@@ -89,6 +89,8 @@ class Group:
         member.crash()
         member.plain = self.rng.random() < 0.3
         member.settings = self.rng.choice((AUTO, AUTO, FAST, STANDARD))
+        if member.plain:  # a Java broker has no other timers
+            member.settings = STANDARD
         self.cluster.events.after(self.rng.random() * 4000, lambda: self.cluster.restart(member))
 
 
@@ -165,6 +167,7 @@ def test_restart_of_all_without_one_member_keeps_standard_timers() -> None:
         group = started(seed)
         for member in group.members:
             member.crash()
+        group.run(0.1)  # what they sent before has arrived
         for member in group.members[:2]:
             member.start()
         group.run(30)
@@ -226,6 +229,8 @@ def test_all_faults_with_different_profiles_keep_raft_invariants() -> None:
         for member in cluster.members.values():
             member.settings = cluster.rng.choice((AUTO, AUTO, FAST, STANDARD))
             member.plain = cluster.rng.random() < 0.2
+            if member.plain:  # a Java broker has no other timers
+                member.settings = STANDARD
         cluster.run(faulty_ms=40_000, calm_ms=30_000)
         seen += len(cluster.observer.acked)
     assert seen > 0
@@ -249,10 +254,10 @@ def outage_ms(seed: int, settings: CoreSettings) -> float:
 def test_deaf_leader_is_replaced_soon_after_its_lease(capsys: pytest.CaptureFixture[str]) -> None:
     """It can send but receives nothing. DLedger's followers go on waiting for it until their election timeout."""
     figures = {}
-    for name, settings, limit_ms in (("auto", AUTO, 3500), ("standard", STANDARD, 15_000)):
+    for name, settings, p95_ms, limit_ms in (("auto", AUTO, 3000, 6000), ("standard", STANDARD, 15_000, 15_000)):
         took = sorted(outage_ms(seed, settings) for seed in range(SEEDS))
         figures[name] = took[len(took) // 2], took[int(len(took) * 0.95)], took[-1]
-        assert took[-1] <= limit_ms, (name, took)
+        assert figures[name][1] <= p95_ms and took[-1] <= limit_ms, (name, took)
     with capsys.disabled():
         print("\ndeaf leader:", *(f"{name} {a:.0f}/{b:.0f}/{c:.0f} ms" for name, (a, b, c) in figures.items()))
     assert figures["auto"][0] <= 2500
