@@ -19,7 +19,7 @@ from chaosgroup import DEADLINE_SECONDS, PRODUCERS
 from chaosproxy import Network, pause
 
 from harness.history.operations import OK
-from harness.pairlog import REPAIR, appended, excuses, log_of, records_from
+from harness.pairlog import REPAIR, appended, excuses, log_of, records_behind
 from ports import free_port
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.store.tools.verify import verify
@@ -148,7 +148,7 @@ class Pair(PlainBroker):
         assert await self.members[new].end(signal.SIGTERM) == 0
         kept, had = log_of(self.store(new)), log_of(self.store(old))
         assert had[: len(kept)] == kept, "the slave's log is no prefix of its master's"
-        lacked = records_from(self.store(old), len(kept))
+        lacked = records_behind(self.store(old), len(kept))
         gone = {appended(message) for message in lacked} & self.acknowledged()
         assert not gone or not self.safe, f"acknowledged messages are not at the slave: {gone}"
         self.lost |= gone

@@ -26,12 +26,16 @@ def log_of(settings: StoreSettings) -> bytes:
     return b"".join(bytes(file.read(0, file.file_bytes)) for file in log_files(settings)).rstrip(b"\0")
 
 
-def records_from(settings: StoreSettings, offset: int) -> list[Message]:
-    """The messages of clients in a log, from an offset on; a transaction's end has a record, too, whose body is a number."""
+def records_behind(settings: StoreSettings, offset: int) -> list[Message]:
+    """The messages of clients in a log that end behind an offset: also one of which a slave has only the beginning.
+
+    A transaction's end has a record, too, whose body is a number.
+    """
     found = [message for file in log_files(settings) for message in file.records()]
     records = [message for message in found if isinstance(message, Message)]
     assert len(records) == len(found)
-    return [message for message in records if message.physical_offset >= offset and b"#" in bytes(message.body)]
+    behind = [message for message in records if message.physical_offset + message.store_bytes > offset]
+    return [message for message in behind if b"#" in bytes(message.body)]
 
 
 def appended(message: Message) -> tuple[str, int]:
