@@ -25,9 +25,8 @@ def first_lines(command: list[str], environment: dict[str, str], folder: Path, l
     """What a command prints first on stdout or stderr; it is ended after that."""
     process = ServerProcess(command, name=command[-1], env=environment, cwd=folder)
     try:
-        for number in range(lines):
-            process.wait_for_line("", LINES_S, after=number)
-        return process.output.splitlines()[:lines]
+        process.wait_for_line("", LINES_S, after=lines - 1)
+        return process.lines[:lines]
     finally:
         process.stop()
 

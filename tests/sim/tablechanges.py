@@ -72,8 +72,6 @@ class TableLoad:
         outcome = await self._ask(net, address, kind, name, state)
         if outcome == "ok" and state == 16 and name not in broker.groups.table:
             outcome = "refused"  # it leads no longer: a follower takes heartbeats, and creates nothing
-        if outcome == "ok" and state == 16 and broker.groups.journal is None:
-            outcome = "unknown"  # a plain broker does not wait for its file: the next heartbeat creates the group again
         self._seen[f"change {outcome}"] += 1
         if outcome == "ok":
             self.states[kind, name] = {state}

@@ -226,13 +226,9 @@ def test_all_faults_with_different_profiles_keep_raft_invariants() -> None:
     seen = 0
     for seed in range(SEEDS):
         cluster = Cluster(seed, members=5 if seed % 4 == 3 else 3, settings=AUTO)
-        members = list(cluster.members.values())
-        for member in members:
+        for member in cluster.members.values():
+            member.settings = cluster.rng.choice((AUTO, AUTO, FAST, STANDARD))
             member.plain = cluster.rng.random() < 0.2
-        # A member with fast timers stands again and again under a leader with standard ones, so a group has one kind beside AUTO.
-        fixed = STANDARD if any(member.plain for member in members) else cluster.rng.choice((FAST, STANDARD))
-        for member in members:
-            member.settings = STANDARD if member.plain else cluster.rng.choice((AUTO, AUTO, fixed))
         cluster.run(faulty_ms=40_000, calm_ms=30_000)
         seen += len(cluster.observer.acked)
     assert seen > 0
@@ -256,10 +252,10 @@ def outage_ms(seed: int, settings: CoreSettings) -> float:
 def test_deaf_leader_is_replaced_soon_after_its_lease(capsys: pytest.CaptureFixture[str]) -> None:
     """It can send but receives nothing. DLedger's followers go on waiting for it until their election timeout."""
     figures = {}
-    for name, settings, p95_ms, limit_ms in (("auto", AUTO, 3000, 6000), ("standard", STANDARD, 15_000, 15_000)):
+    for name, settings, limit_ms in (("auto", AUTO, 3500), ("standard", STANDARD, 15_000)):
         took = sorted(outage_ms(seed, settings) for seed in range(SEEDS))
         figures[name] = took[len(took) // 2], took[int(len(took) * 0.95)], took[-1]
-        assert figures[name][1] <= p95_ms and took[-1] <= limit_ms, (name, took)
+        assert took[-1] <= limit_ms, (name, took)
     with capsys.disabled():
         print("\ndeaf leader:", *(f"{name} {a:.0f}/{b:.0f}/{c:.0f} ms" for name, (a, b, c) in figures.items()))
     assert figures["auto"][0] <= 2500
