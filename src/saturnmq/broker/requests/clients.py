@@ -35,7 +35,7 @@ from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import group_problem, topic_problem
-from saturnmq.slices import LongAnswer, Steps
+from saturnmq.slices import LongAnswer, Pace, Steps
 
 VERSION_AHEAD_MS: Final = (
     86_400_000  # a subscription's version is its client's time; a greater one would never be replaced
@@ -47,7 +47,8 @@ _CONFLICTS_MAX: Final = 20  # in one answer
 def heartbeat(ctx: ClientContext, connection: Connection, request: Command, header: object) -> LongAnswer:
     """Serve HEART_BEAT (34); the response announces the maximum delivery delay of timed messages.
 
-    All of it is checked before any of it is applied. A large one is applied in steps.
+    All of it is checked before any of it is applied. A large one is applied in steps. What it creates is persisted before the
+    response; one that creates nothing, as most, does not wait.
     """
     data = decode_body(HeartbeatData, request)
     problem = _heartbeat_problem(ctx, data)
@@ -67,22 +68,26 @@ def heartbeat(ctx: ClientContext, connection: Connection, request: Command, head
         ctx.clients.ids.heard(data.client_id, connection)
     answer = ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
     names = [consumer.group_name for consumer in data.consumer_data_set]
-    if ctx.groups.journal is None or (isinstance(answer, Command) and not _undecided(ctx, names)):
+    if isinstance(answer, Command) and _persisted(ctx, names):
         return answer
     return _after_changes(ctx, answer, names)
 
 
-def _undecided(ctx: ClientContext, groups: list[str]) -> bool:
-    """Whether groups or retry topics that a heartbeat has created are not confirmed by the DLedger group yet."""
-    return any(ctx.groups.undecided(group) or ctx.topics.undecided(RETRY_PREFIX + group) for group in groups)
+def _persisted(ctx: ClientContext, groups: list[str]) -> bool:
+    """Whether the groups and their retry topics, as far as a client created them, survive a crash."""
+    if ctx.groups.journal is None and not (ctx.groups.writer.dirty or ctx.topics.writer.dirty):
+        return True
+    return all(ctx.groups.persisted(group) and ctx.topics.persisted(RETRY_PREFIX + group) for group in groups)
 
 
 async def _after_changes(ctx: ClientContext, answer: LongAnswer, groups: list[str]) -> Command:
-    """The answer to a heartbeat, once the DLedger group has what the heartbeat has created."""
+    """The answer to a heartbeat, once what it has created is persisted. Raises StoreError, ResponseError."""
     reply = answer if isinstance(answer, Command) else await answer
+    pace = Pace()
     for group in groups:
-        await ctx.groups.decided(group)
-        await ctx.topics.decided(RETRY_PREFIX + group)
+        await ctx.groups.wait_persisted(group)
+        await ctx.topics.wait_persisted(RETRY_PREFIX + group)
+        await pace.step()
     return reply
 
 

@@ -77,7 +77,7 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     result = ctx.master.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
     if result.status is PutStatus.PUT_OK:
         _count(ctx, copy, result.size, header.group)
-    return _sent_back(ctx, request, result)
+    return _sent_back(ctx, request, result, topic)
 
 
 def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
@@ -89,11 +89,12 @@ def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
     ctx.stats.sent_back(origin if ctx.topics.exists(origin) else "", group)
 
 
-async def _sent_back(ctx: SendContext, request: Command, result: PutResult) -> Command:
-    """The response once the copy is durable."""
+async def _sent_back(ctx: SendContext, request: Command, result: PutResult, topic: str) -> Command:
+    """The response once the copy is durable, and its topic persisted. Raises StoreError, ResponseError."""
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
+    await ctx.topics.wait_persisted(topic)
     return request.reply()
 
 

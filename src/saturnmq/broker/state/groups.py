@@ -95,6 +95,17 @@ class Groups:
         await self.decided(group)
         await self.writer.saved()
 
+    def persisted(self, group: str) -> bool:
+        """Whether a group that a client created survives a crash: in the file, or in a DLedger group committed."""
+        return self.writer.durable(group) if self.journal is None else not self.undecided(group)
+
+    async def wait_persisted(self, group: str) -> None:
+        """Wait until a group that a client created is `persisted`. Raises StoreError, ResponseError."""
+        if self.journal is not None:
+            await self.journal.decided(Kind.GROUP, group)
+        elif not self.writer.durable(group):
+            await self.writer.saved()
+
     def _record(self, group: str, config: SubscriptionGroupConfig | None) -> DataVersion:
         """Record a change in the journal; returns the version after it."""
         before, version = self.version, self.version.next(self._clock_ms())
@@ -123,9 +134,10 @@ class Groups:
         Raises ResponseError if the DLedger group cannot take the change.
         """
         version = self._record(config.group_name, config)
+        created = None if config.group_name in self.table else config.group_name
         self.table[config.group_name] = config
         self.version = version
-        self.writer.changed()
+        self.writer.changed(created)
         log.info("subscription group set group=%s", config.group_name)
 
     def disable(self, group: str) -> bool:

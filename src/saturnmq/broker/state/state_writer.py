@@ -30,6 +30,7 @@ class StateWriter:
         self._pieces = pieces
         self._changes = 0
         self._saved = 0  # the change count that is durable
+        self._created: dict[str, int] = {}  # entries that may not be durable yet: the change of each
         self._writing: asyncio.Task[None] | None = None
 
     @property
@@ -42,13 +43,20 @@ class StateWriter:
         """Number of changes so far."""
         return self._changes
 
-    def durable(self, changes: int) -> bool:
-        """Whether the first `changes` changes are durable."""
-        return self._saved >= changes
+    def durable(self, name: str) -> bool:
+        """Whether the file has an entry, if it was created since the start."""
+        return not self.dirty or self._saved >= self._created.get(name, 0)
 
-    def changed(self) -> None:
-        """Schedule a write of the changed table. Without a running loop it is written synchronously; raises StoreError then."""
+    def changed(self, created: str | None = None) -> None:
+        """Schedule a write of the changed table. created: the entry that is new in it.
+
+        Without a running loop the table is written synchronously; raises StoreError then.
+        """
+        if not self.dirty:
+            self._created.clear()
         self._changes += 1
+        if created is not None:
+            self._created[created] = self._changes
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -58,14 +66,14 @@ class StateWriter:
         self._begin()
 
     async def saved(self) -> None:
-        """Wait until all changes made so far are durable; retries a failed write. Raises StoreError."""
+        """Wait until all changes made so far are durable, for two writes at most; retries a failed write. Raises StoreError."""
         wanted = self._changes
         while self._saved < wanted:
             await asyncio.shield(self._begin())
 
     async def settle(self) -> None:
-        """Wait for a write in progress, if there is one; its failure is logged only."""
-        if self._writing is not None:
+        """Wait for the write in progress and those that follow it, if there are any; a failure is logged only."""
+        while self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     def _begin(self) -> asyncio.Task[None]:
@@ -77,14 +85,15 @@ class StateWriter:
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._saved < self._changes:
-                changes = self._changes
-                data = await finish(joined(self._pieces()))
-                await loop.run_in_executor(None, self._file.write, data)
-                self._saved = changes
+            changes = self._changes
+            data = await finish(joined(self._pieces()))
+            await loop.run_in_executor(None, self._file.write, data)
+            self._saved = changes
         finally:
             # Not in a done callback: a change made right after this must start a new task, not get the finished one.
             self._writing = None
+        if self.dirty:  # in a task of its own: who waits for this write need not wait for later changes
+            self._begin()
 
 
 def _written(task: asyncio.Task[None]) -> None:

@@ -59,9 +59,6 @@ class Topics:
         self.writer = StateWriter(file, self.pieces)
         self._clock_ms = clock_ms
         self.table: dict[str, TopicConfig] = {}
-        self._created_by: dict[
-            str, int
-        ] = {}  # topics that may not be durable yet: number of the change that created each
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
         self.changed: Event[list[TopicConfig]] = Event()
@@ -142,7 +139,7 @@ class Topics:
 
     def durable(self, topic: str) -> bool:
         """Whether the file has the topic, if it was created since the start."""
-        return not self.writer.dirty or self.writer.durable(self._created_by.get(topic, 0))
+        return self.writer.durable(topic)
 
     def exists(self, topic: str) -> bool:
         """Whether the table has the topic."""
@@ -170,20 +167,27 @@ class Topics:
         await self.decided(topic)
         await self.writer.saved()
 
+    def persisted(self, topic: str) -> bool:
+        """Whether a topic that a client created survives a crash: in the file, or in a DLedger group committed."""
+        return self.durable(topic) if self.journal is None else not self.undecided(topic)
+
+    async def wait_persisted(self, topic: str) -> None:
+        """Wait until a topic that a client created is `persisted`. Raises StoreError, ResponseError."""
+        if self.journal is not None:
+            await self.journal.decided(Kind.TOPIC, topic)
+        elif not self.durable(topic):
+            await self.writer.saved()
+
     def set(self, config: TopicConfig) -> None:
         """Create or change a topic; `confirmed` waits until it is durable.
 
         Raises ResponseError if the group cannot take the change.
         """
         version = self._record(config.topic_name, config)
-        if not self.writer.dirty:
-            self._created_by.clear()
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = version
-        if before is None:
-            self._created_by[config.topic_name] = self.writer.changes + 1
-        self.writer.changed()
+        self.writer.changed(created=config.topic_name if before is None else None)
         log.info("topic %s topic=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
                  config.write_queue_nums, config.perm)  # fmt: skip
         self.changed.emit([config])
