@@ -51,7 +51,7 @@ def entries(*terms: int, first: int = 0, pos: int = 0, body: bytes = b"body") ->
 
 
 class Bench:
-    """Member n0 of n0..n(members-1). auto_sync: complete every sync as soon as it is requested."""
+    """Member self_id of n0..n(members-1). auto_sync: complete every sync as soon as it is requested."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Bench:
         synced_index: int = -1,
         chance: int = 0,
         now_ms: int = 1_000_000,
+        self_id: str = "n0",
         **settings: Any,
     ) -> None:
         self.ledger = Ledger(log[0].index if log else 0, list(log), log[0].pos if log else 0)
@@ -76,7 +77,7 @@ class Bench:
         self._token = 0
         self.node = Node(
             group=GROUP,
-            self_id="n0",
+            self_id=self_id,
             peers={f"n{number}": f"127.0.0.1:{number + 1}" for number in range(members)},
             settings=CoreSettings(**settings),
             reader=self.ledger,

@@ -167,7 +167,7 @@ def test_vote_round_ends_at_deadline_and_ignores_late_answers() -> None:
     bench = Bench(chance=500)
     bench.tick()
     sends = bench.sends()
-    bench.vote_answer(sends[0], V.REJECT_ALREADY_VOTED)
+    bench.answer(sends[0], None)
     bench.tick(2499)
     assert bench.node._elector.round is not None
     bench.tick(1)
@@ -251,6 +251,44 @@ def test_hopeless_vote_round_does_not_wait_for_silent_member() -> None:
     assert bench.node._elector.round is None
     bench.tick(1000)
     assert bench.state.term == 3
+
+
+@pytest.mark.spec("DL-E10", "DL-E07", "CHA-07")
+def test_split_vote_waits_no_longer_for_silent_member_than_between_rounds() -> None:
+    for silent_votes in (False, True):
+        bench = Bench(term=2, chance=100)
+        bench.tick()
+        sends = bench.sends(kind=VoteRequest)
+        bench.vote_answer(sends[0], V.REJECT_ALREADY_VOTED)
+        bench.tick(299)
+        if silent_votes:
+            bench.vote_answer(sends[1], V.ACCEPT)
+            assert bench.state.role is Role.LEADER
+            continue
+        assert bench.node._elector.round is not None
+        bench.tick(1)
+        assert bench.node._elector.round is None  # instead of 2000 + 100
+        assert bench.node._elector.next_vote_ms == bench.now_ms + 400
+        bench.tick(400)
+        assert bench.state.term == 3
+
+
+@pytest.mark.spec("DL-E10", "DL-E13")
+def test_of_two_candidates_with_split_votes_the_higher_id_goes_second() -> None:
+    def waits_ms(own: str, other: str, voted_for: str | None = None) -> int:
+        """The wait after a round in which the other member refused and the third was silent."""
+        bench = Bench(term=2, voted_for=voted_for, self_id=own)
+        bench.tick()
+        bench.vote_answer(bench.sends(other, VoteRequest)[0], V.REJECT_ALREADY_VOTED)
+        if bench.node._elector.round is not None:
+            bench.tick(300)
+        assert bench.node._elector.round is None
+        return int(bench.node._elector.next_vote_ms - bench.now_ms)
+
+    assert (waits_ms("n0", "n2"), waits_ms("n2", "n0")) == (300, 1300)
+    assert waits_ms("n2", "n0", voted_for="n1") == 300, (
+        "both had voted for the lost leader, neither is known as a rival"
+    )
 
 
 @pytest.mark.spec("DL-E12", "DL-E14")

@@ -703,19 +703,22 @@ def test_every_proposal_completes_once_and_in_order() -> None:
 
 @pytest.mark.spec("DL-P10", "DL-F10", "DL-X12")
 def test_all_entries_commit_with_every_third_push_lost() -> None:
-    """docs/spec/04-dledger.md section 7, row 20."""
-    cluster = Cluster(1)
-    cluster.start()
-    cluster.events.run_until(15_000)
-    cluster.drop = lambda request: isinstance(request, PushRequest) and cluster.rng.random() < 0.33
-    for _ in range(30):
-        leading = cluster.leader
-        if leading is not None:
-            cluster.propose(leading)
-        cluster.events.run_until(cluster.events.now_ms + 1000)
-    cluster.events.run_until(cluster.events.now_ms + 10_000)
-    assert cluster.seen["append 200"] + cluster.seen["append 502"] == 30  # a proposal may have timed out
-    assert [member.committed for member in cluster.members.values()] == [29, 29, 29]
+    """docs/spec/04-dledger.md section 7, row 20. While every third push is lost, a lost one costs its timeout and a COMPARE."""
+    for seed in range(10):
+        cluster = Cluster(seed)
+        cluster.start()
+        cluster.events.run_until(15_000)
+        cluster.drop = lambda request: isinstance(request, PushRequest) and cluster.rng.random() < 0.33  # noqa: B023
+        for _ in range(30):
+            leading = cluster.leader
+            if leading is not None:
+                cluster.propose(leading)
+            cluster.events.run_until(cluster.events.now_ms + 1000)
+        end_ms = cluster.events.now_ms + 300_000
+        while min(member.committed for member in cluster.members.values()) < 29 and cluster.events.now_ms < end_ms:
+            cluster.events.run_until(cluster.events.now_ms + 1000)
+        assert cluster.seen["append 200"] + cluster.seen["append 502"] == 30, seed  # a proposal may have timed out
+        assert [member.committed for member in cluster.members.values()] == [29, 29, 29], seed
 
 
 @pytest.mark.spec("DL-X03", "DL-X04")

@@ -179,6 +179,21 @@ def test_restart_of_all_without_one_member_keeps_standard_timers() -> None:
         assert (group.fast(), group.elections) == ([True] * 3, elections), seed
 
 
+@pytest.mark.spec("CHA-07", "DL-H07", "DL-X08")
+def test_group_of_different_profiles_keeps_its_leader() -> None:
+    """Members with fast timers set wait as long as the others for a leader that announces no interval."""
+    for seed in range(SEEDS):
+        group = Group(seed, members=5 if seed % 4 == 3 else 3)
+        for member in group.members:
+            member.settings = group.rng.choice((AUTO, FAST, STANDARD))
+            member.plain = group.rng.random() < 0.2
+        group.cluster.start()
+        group.run(30)
+        before = group.leader, group.cluster.seen[Role.CANDIDATE.value], group.term
+        group.run(60)
+        assert (group.leader, group.cluster.seen[Role.CANDIDATE.value], group.term) == before, seed
+
+
 @pytest.mark.spec("CHA-07", "DL-H09")
 def test_replaced_members_cause_elections_only_when_the_leader_leaves() -> None:
     """Members restart as Java, with another profile, or as they were; the number of terms stays bounded."""
@@ -252,7 +267,7 @@ def outage_ms(seed: int, settings: CoreSettings) -> float:
 def test_deaf_leader_is_replaced_soon_after_its_lease(capsys: pytest.CaptureFixture[str]) -> None:
     """It can send but receives nothing. DLedger's followers go on waiting for it until their election timeout."""
     figures = {}
-    for name, settings, limit_ms in (("auto", AUTO, 3500), ("standard", STANDARD, 15_000)):
+    for name, settings, limit_ms in (("auto", AUTO, 3000), ("standard", STANDARD, 15_000)):
         took = sorted(outage_ms(seed, settings) for seed in range(SEEDS))
         figures[name] = took[len(took) // 2], took[int(len(took) * 0.95)], took[-1]
         assert took[-1] <= limit_ms, (name, took)

@@ -124,8 +124,20 @@ class Elector:
     def _answered(self, tally: Tally, peer: str, response: Response | None) -> None:
         if tally is not self.round:
             return
+        before = self._has_rival(tally)
         tally.add(peer, response if isinstance(response, VoteResponse) else None)
+        if self._has_rival(tally) and not before:
+            # Silent members could still decide the split vote, but often one of them is the lost leader. The wait is not random:
+            # that could undo the order in which rivals go on.
+            tally.deadline_ms = min(tally.deadline_ms, self.state.now_ms + self.state.settings.vote_interval_min_ms)
         self._check(tally)
+
+    def _has_rival(self, tally: Tally) -> bool:
+        """Whether the votes of a term in which this member voted for itself are split between it and other candidates.
+
+        Of another term nothing follows: those that voted for its leader may follow it still, and a higher term would unseat it.
+        """
+        return tally.split and tally.answers.get(self.state.self_id) is VoteResult.ACCEPT
 
     def _check(self, tally: Tally) -> None:
         if tally.decided:
@@ -142,6 +154,8 @@ class Elector:
         if self.last_result is Parsed.PASSED and (tally.term == self.spent_term or of_another):
             self.last_result, self.next_vote_ms = Parsed.WAIT_TO_VOTE_NEXT, state.now_ms
             return
+        if wait == "jitter" and self._goes_second(tally):
+            wait = "behind"
         if wait != "none":
             extra = {
                 "jitter": 0,
@@ -156,6 +170,11 @@ class Elector:
                 state.become_leader()
             else:
                 state.alarm(f"late votes ignored vote_term={tally.term} role={state.role.value} term={state.term}")
+
+    def _goes_second(self, tally: Tally) -> bool:
+        """Whether a rival with a lower id waits less before the next round: equal waits would often split the votes again."""
+        lower = (result for member, result in tally.answers.items() if member < self.state.self_id)
+        return self._has_rival(tally) and VoteResult.REJECT_ALREADY_VOTED in lower
 
     def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
         """Answer a vote request; a granted vote is persisted before the response is sent (DL-E16..DL-E19)."""

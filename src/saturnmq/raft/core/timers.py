@@ -76,14 +76,19 @@ class Timers:
     # the follower's side
 
     def patience_ms(self, announced_ms: int | None) -> int:
-        """How long to wait for the next heartbeat after one that announced this interval."""
+        """How long to wait for the next heartbeat after one that announced this interval.
+
+        A leader that announces none has DLedger's timers, also if this member's own ones are fast.
+        """
         base = self.base
-        if announced_ms is None or not base.announces_interval:
-            self._use(False)
+        if not base.announces_interval:
             return base.election_timeout_ms
+        longest_ms = max(ANNOUNCED_MS_MAX, base.heartbeat_interval_ms)
+        if announced_ms is None:
+            self._use(False)
+            return longest_ms * base.heartbeat_leak_max
         shortest = base.fast or base
         self._use(base.fast is not None and announced_ms <= base.fast.heartbeat_interval_ms)
-        longest_ms = max(ANNOUNCED_MS_MAX, base.heartbeat_interval_ms)
         return min(max(announced_ms, shortest.heartbeat_interval_ms), longest_ms) * base.heartbeat_leak_max
 
     def _use(self, fast: bool) -> bool:

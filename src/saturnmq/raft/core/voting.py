@@ -140,8 +140,13 @@ class Tally:
         This is so in the first round after the loss of a leader: it runs in the term in which every member voted for that
         leader. DLedger then waits for the lost leader's answer, which takes two seconds if it is frozen or partitioned.
         """
-        enough, silent = quorum(self.members), self.members - len(self.answers)
-        return self.valid - self.bigger_ledger >= enough and self.accepted + self.not_ready + silent < enough
+        return self.split and self.accepted + self.not_ready + self.members - len(self.answers) < quorum(self.members)
+
+    @property
+    def split(self) -> bool:
+        """Whether a quorum without a better log answered, too few of all in favour."""
+        enough = quorum(self.members)
+        return self.valid - self.bigger_ledger >= enough > self.accepted + self.not_ready
 
     @property
     def decided(self) -> bool:
