@@ -11,7 +11,15 @@ import pytest
 from raftbench import Bench
 
 from saturnmq.raft.core.actions import Role, TimersChanged
-from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, VoteRequest
+from saturnmq.raft.core.messages import (
+    Code,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    TransferRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.settings import RaftProfile, RaftSettings
 from saturnmq.raft.wire.codec import DLedgerCode, decode_request, decode_response, encode
@@ -243,6 +251,73 @@ def test_leader_with_failed_disk_reports_that_it_steps_down() -> None:
     bench = fast_leader()
     bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
     assert [announced(bench, peer)[-1] for peer in ("n1", "n2")] == [0, 0]
+
+
+@pytest.mark.spec("DL-X08", "CHA-07")
+def test_leader_that_sees_a_higher_term_reports_that_it_steps_down() -> None:
+    bench = fast_leader()
+    bench.vote("n2", bench.state.term + 1)
+    assert bench.state.role is Role.CANDIDATE
+    assert announced(bench)[-1] == 0
+
+
+def asked(bench: Bench, candidate: str = "n2", **changes: Any) -> VoteResult | None:
+    """The answer to a candidate of the next term that is not a transferee, or as given in the changes."""
+    known: dict[str, Any] = {
+        "leader_id": candidate,
+        "local_id": candidate,
+        "term": bench.state.term + 1,
+        "transfer": False,
+    }
+    answer = bench.ask(VoteRequest(**{**known, **changes}))
+    assert isinstance(answer, VoteResponse)
+    return answer.vote_result
+
+
+@pytest.mark.spec("DL-X08", "SIM-08")
+def test_follower_refuses_a_higher_term_until_its_leader_is_overdue() -> None:
+    bench = bench_of()
+    hear(bench, FAST_MS)
+    bench.tick(3 * FAST_MS)
+    assert asked(bench) is VoteResult.REJECT_ALREADY_HAS_LEADER
+    assert (bench.state.role, bench.state.leader_id) == (Role.FOLLOWER, "n1")
+    bench.now_ms += 1
+    assert asked(bench) is VoteResult.REJECT_TERM_NOT_READY
+
+
+@pytest.mark.spec("DL-X08", "DL-L03", "DL-E18")
+@pytest.mark.parametrize(
+    ("interval_ms", "changes"),
+    [
+        (FAST_MS, {"transfer": True}),  # the leader agreed
+        (FAST_MS, {"transfer": None}),  # a Java candidate
+        (FAST_MS, {"candidate": "n1"}),  # the leader itself, which leads no longer
+        (None, {}),  # the leader is Java
+    ],
+)
+def test_follower_adopts_a_higher_term_where_dledgers_rules_hold(
+    interval_ms: int | None, changes: dict[str, Any]
+) -> None:
+    bench = bench_of().follow("n1")
+    hear(bench, interval_ms)
+    assert asked(bench, **changes) is VoteResult.REJECT_TERM_NOT_READY
+    assert bench.state.role is Role.CANDIDATE
+
+
+@pytest.mark.spec("DL-X08", "DL-L03")
+def test_candidate_says_whether_it_was_asked_to_lead() -> None:
+    bench = bench_of(term=3).follow("n1")
+    hear(bench, FAST_MS)
+    bench.ask(TransferRequest(transfer_id="n1", transferee_id="n0", term=3, take_leadership_ledger_index=-1))
+    bench.tick()
+    assert [send.request.transfer for send in bench.sends("n2", VoteRequest)] == [True]  # type: ignore[union-attr]
+    bench = bench_of()
+    bench.tick()
+    assert [send.request.transfer for send in bench.sends("n2", VoteRequest)] == [False]  # type: ignore[union-attr]
+    bench = bench_of(RaftProfile.STANDARD)
+    bench.tick()
+    vote = bench.sends("n2", VoteRequest)[-1].request
+    assert b"saturnmq" not in encode(vote)  # as DLedger's
 
 
 @pytest.mark.spec("CHA-07")

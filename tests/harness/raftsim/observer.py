@@ -80,6 +80,7 @@ class Observer:
         self.leaders: dict[int, tuple[str, int]] = {}
         self.votes: dict[tuple[str, int], str] = {}
         self.truth: dict[int, Entry] = {}  # every entry that any member committed
+        self.terms: dict[int, int] = {}  # index -> term in which the entry was first known as committed
         self.top = -1  # highest index in truth
         self.acked: dict[int, bytes] = {}
 
@@ -103,7 +104,10 @@ class Observer:
         self.check(earlier == response.leader_id, f"{member.name} voted twice in term {response.term}")
 
     def role(self, member: Member, action: RoleChanged) -> None:
-        """One leader per term, and it holds every entry that was ever committed."""
+        """One leader per term, and it holds every entry that was committed in its term or before.
+
+        Late votes elect a leader of an old term, when another may have committed more; it commits nothing and has no lease.
+        """
         self.cluster.seen[action.role.value] += 1
         if action.role is not Role.LEADER:
             return
@@ -119,6 +123,8 @@ class Observer:
             f"{member.name} leads without entries that it acknowledged before (DUR-10)",
         )
         for index in range(max(log.begin, 0), self.top + 1):
+            if self.terms[index] > action.term:
+                break
             self.check(
                 log.entry(index) == self.truth.get(index), f"committed entry {index} is missing on leader {member.name}"
             )
@@ -143,6 +149,7 @@ class Observer:
             entry = log.entry(index)
             assert entry is not None
             known = self.truth.setdefault(index, entry)
+            self.terms.setdefault(index, member.node.term if member.node is not None else entry.term)
             self.check(known == entry, f"{member.name} commits another entry at {index}")
         self.top = max(self.top, action.index)
 

@@ -31,7 +31,7 @@ from saturnmq.raft.core.actions import (
 )
 from saturnmq.raft.core.configuration import Generation
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
-from saturnmq.raft.core.messages import HeartBeatRequest, Request, Response, VoteResponse
+from saturnmq.raft.core.messages import HeartBeatRequest, Request, Response, VoteRequest, VoteResponse
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
@@ -76,9 +76,7 @@ class Member:
         self.node: Node | None = None
         self.frozen = False
         self.settings: CoreSettings | None = None  # of its next start; None: the cluster's
-        self.plain = (
-            False  # its heartbeats and those that it receives lose the announced interval, as with a Java member
-        )
+        self.plain = False  # its heartbeats and vote requests, and those that it receives, lose our fields, as with a Java member
         self.keeps_writes = False  # a crash ends the process, not the power
         self.clock_offset_ms = cluster.rng.randrange(10**6)
         self.clock_rate = 1.0
@@ -209,6 +207,8 @@ class Member:
         """The request without the fields that a Java member neither sends nor reads, if this one is `plain`."""
         if self.plain and isinstance(request, HeartBeatRequest):
             return dataclasses.replace(request, interval_ms=None)
+        if self.plain and isinstance(request, VoteRequest):
+            return dataclasses.replace(request, transfer=None)
         return request
 
     def answered(self, incarnation: int, call: int, response: Response | None) -> None:

@@ -21,8 +21,9 @@ class Elector:
 
     raise_now: a higher term was seen and is adopted at the next tick (DL-E18).
     next_vote_ms: start of the next round of votes, not earlier (DL-E03).
-    spent_term: term that this member may have led before its last start. It may have lost entries that it had pushed but not
-    synced, so it may request votes in this term, to see whether a quorum is reachable, but leads only in a higher one.
+    spent_term: term that this member may have led before its last start, or has led until it reported that it steps down. It may
+    have lost entries that it had pushed but not synced, so it may request votes in this term, to see whether a quorum is reachable,
+    but leads only in a higher one.
     led_term: the last term that this process led. In a group that has changed, a member with entries of a term that another has led
     leads only in a higher one, too: new members have not voted in that term, and could give it a second leader.
     """
@@ -119,6 +120,7 @@ class Elector:
             ledger_end_index=state.log.end,
             ledger_end_term=state.log.end_term,
             changes=state.configuration.index if state.configuration.index >= 0 else None,
+            transfer=state.term_to_take == state.term if state.settings.announces_interval else None,
         )
 
     def _answered(self, tally: Tally, peer: str, response: Response | None) -> None:
@@ -190,6 +192,7 @@ class Elector:
             state.log.end_term,
             state.taking_leadership,
             local,
+            state.role is Role.FOLLOWER and state.now_ms <= state.leader_promised_ms,
         )
         result, term, code = judge(voter, request), state.term, Code.SUCCESS
         if state.failed is not None:

@@ -4,7 +4,8 @@ The lease starts with the first round that a quorum answered and is extended by 
 round was sent. It is shorter than the followers' election timeout, so an isolated leader steps down before another can be elected.
 Votes alone give none: a voter that has had no heartbeat yet goes on as candidate and may elect another leader at once. A new leader
 that no quorum answers steps down as if its lease had begun with the election.
-A leader that steps down reports it to the SaturnMQ members, which do not wait for their election timeout then.
+A leader that steps down reports it to the SaturnMQ members, which do not wait for their election timeout then. Until such a
+report, or until the heartbeat that their leader announced is overdue, they refuse candidates of a higher term (voting.py).
 
 Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
 """
@@ -56,10 +57,14 @@ class Heartbeats:
     lease_until_ms: dict[str, int] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     stepped_down_ms: int = -(10**9)
+    led: bool = False
 
     def role_changed(self) -> None:
         """A new leader sends heartbeats at once, and has as long as a lease for the first answers (DL-E21, DL-X07)."""
         now_ms = self.state.now_ms
+        if self.led:
+            self._resign()
+        self.led = self.state.role is Role.LEADER
         self.confirmed = frozenset()
         self.sent_ms = -1
         self.round = None
@@ -67,7 +72,7 @@ class Heartbeats:
             self.live, self.able = {}, {}
             self.lease_until_ms = dict.fromkeys(self.state.others, now_ms + self.state.settings.lease_timeout_ms)
         elif self.state.role is Role.FOLLOWER:
-            self.patient_until_ms = now_ms
+            self.patient_until_ms, self.state.leader_promised_ms = now_ms, -1
 
     def members_changed(self) -> None:
         """A new member has not extended the lease yet; a former one does not count any more."""
@@ -118,7 +123,6 @@ class Heartbeats:
             return True
         elapsed_ms = state.now_ms - self.lease_ends_ms + state.settings.lease_timeout_ms
         state.alarm(f"leader stepped down reason=lease_expired term={state.term} elapsed_ms={elapsed_ms}")
-        self.resign()
         state.become_candidate(state.term)
         return False
 
@@ -132,12 +136,15 @@ class Heartbeats:
         for peer in (*state.others, *state.departing):
             state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
 
-    def resign(self) -> None:
-        """Before a leader steps down: report it to the peers that echo the interval; others would take it for a heartbeat."""
-        if self.state.role is Role.LEADER:
-            for peer in self.state.others:
-                if self.timers.ours.get(peer):
-                    self.state.send(peer, self._request(peer, 0), lambda response: None)
+    def _resign(self) -> None:
+        """Report to the peers that echo the interval that this member leads no longer; others would take it for a heartbeat.
+
+        It leads only in a higher term from then on: a late report must not end what it leads later.
+        """
+        for peer in self.state.others:
+            if self.timers.ours.get(peer):
+                self.elector.spent_term = self.state.term
+                self.state.send(peer, self._request(peer, 0), lambda response: None)
 
     def _request(self, peer: str, interval_ms: int | None) -> HeartBeatRequest:
         state = self.state
@@ -222,6 +229,8 @@ class Heartbeats:
                 state.become_follower(request.leader_id)
             patience_ms = self.timers.patience_ms(request.interval_ms)
             self.patient_until_ms = max(self.patient_until_ms, state.now_ms + patience_ms)
+            if echo is not None:
+                state.leader_promised_ms = self.patient_until_ms
         changes = self._changes if echo is not None and request.changes is not None else None
         return HeartBeatResponse(code=code, term=term, interval_ms=echo, changes=changes)
 

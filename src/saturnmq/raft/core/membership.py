@@ -67,7 +67,6 @@ class Membership:
             self._answer(Code.SUCCESS, None)
         if state.role is Role.LEADER and not state.votes and state.configuration.index <= state.committed:
             state.alarm(f"leader stepped down reason=removed term={state.term}")
-            self.heartbeats.resign()
             state.become_candidate(state.term)
 
     def request(self, token: int, request: ChangeRequest) -> None:

@@ -93,11 +93,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """Request for a vote; leader_id is the candidate. changes: index of its configuration, None if it is the initial one."""
+    """Request for a vote; leader_id is the candidate. changes: index of its configuration, None if it is the initial one.
+
+    transfer: whether the leader asked the candidate to take the leadership; None: not said, as by Java members.
+    """
 
     ledger_end_index: LedgerIndex = NO_INDEX
     ledger_end_term: Term = NO_TERM
     changes: int | None = None
+    transfer: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

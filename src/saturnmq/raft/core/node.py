@@ -383,7 +383,6 @@ class Node:
             state.failed = why
             state.alarm(f"storage failed term={state.term} error={why}")
             self._elector.round = None
-            self._heartbeats.resign()
             state.become_candidate(state.term)
         return self._leave()
 

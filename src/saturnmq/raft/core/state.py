@@ -82,6 +82,7 @@ class State:
     transferee: str | None = None
     known_max_term: Term = NO_TERM
     term_to_take: Term = NO_TERM
+    leader_promised_ms: int = -1  # until then a follower's leader has announced a heartbeat; -1: it announces none
     failed: str | None = None  # why the log or the term file can no longer be written (DL-X15)
     disk_full: bool = False
     # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).

@@ -165,7 +165,6 @@ class Transfers:
                 state.alarm(
                     f"leader stepped down reason=transfer_unanswered term={state.term} to={outgoing.transferee}"
                 )
-                self.heartbeats.resign()
                 state.become_candidate(state.term)
         elif response.code != Code.SUCCESS:
             self._given_up = NO_TERM

@@ -28,7 +28,10 @@ def quorum_index(watermarks: Sequence[LedgerIndex]) -> LedgerIndex:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """State of the member that receives a vote request. local: the request is its own."""
+    """State of the member that receives a vote request.
+
+    local: the request is its own. hears_leader: it follows a SaturnMQ leader whose next heartbeat is not overdue.
+    """
 
     self_id: str
     peers: tuple[str, ...]
@@ -39,6 +42,7 @@ class Voter:
     ledger_end_term: Term
     taking_leadership: bool
     local: bool
+    hears_leader: bool = False
 
     @property
     def log(self) -> tuple[Term, LedgerIndex]:
@@ -53,6 +57,16 @@ def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
     return request.term == voter.term and voter.voted_for not in (None, request.leader_id)
 
 
+def _disturbs(voter: Voter, request: VoteRequest) -> bool:
+    """Whether the candidate asks for a new term although the voter has extended its leader's lease, which may not have ended.
+
+    Such a candidate did not hear of that leader. A transferee has the leader's consent, and the leader itself leads no longer.
+    A Java member does not say whether it is a transferee, and is judged by DLedger's rules.
+    """
+    new_term = request.term > voter.term and request.leader_id != voter.leader_id
+    return new_term and request.transfer is False and voter.hears_leader
+
+
 _Condition = Callable[[Voter, VoteRequest], bool]
 
 # The first match decides. DLedger's order: log checks before term checks (DL-E16, DL-E19).
@@ -64,6 +78,7 @@ VOTE_RULES: Final[tuple[tuple[_Condition, VoteResult], ...]] = (
     (lambda v, r: r.term < v.term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
     (lambda v, r: _voted_for_another(v, r) and v.leader_id is not None, VoteResult.REJECT_ALREADY_HAS_LEADER),
     (_voted_for_another, VoteResult.REJECT_ALREADY_VOTED),
+    (_disturbs, VoteResult.REJECT_ALREADY_HAS_LEADER),
     (lambda v, r: r.term > v.term, VoteResult.REJECT_TERM_NOT_READY),
     (lambda v, r: r.term < v.ledger_end_term, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER),
     (lambda v, r: not v.local and v.taking_leadership and v.log >= _log(r), VoteResult.REJECT_TAKING_LEADERSHIP),

@@ -89,6 +89,7 @@ _FIELDS: Final[dict[type[Message], dict[str, str]]] = {
         "ledger_end_index": "ledgerEndIndex",
         "ledger_end_term": "ledgerEndTerm",
         "changes": "saturnmqChanges",
+        "transfer": "saturnmqTransfer",
     },
     VoteResponse: {"vote_result": "voteResult"},
     HeartBeatRequest: {"interval_ms": "saturnmqHeartBeatMs", "changes": "saturnmqChanges"},
@@ -343,6 +344,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "member_id": _text,
     "address": _text,
     "dry_run": _flag,
+    "transfer": _flag,
     "reason": _text,
     "members": _members,
 }
