@@ -120,6 +120,22 @@ def test_unanswered_transfer_ends_the_leadership_because_the_transferee_may_lead
     assert not bench.node.holds_lease(bench.now_ms)
 
 
+def test_transfer_repeated_on_its_way_ends_the_leadership_because_the_transferee_may_lead() -> None:
+    bench = leader()
+    give(bench)
+    repeated = TransferResponse(code=Code.REPEATED_REQUEST, term=bench.state.term)
+    bench.answer(bench.sends("n1", TransferRequest)[0], repeated)
+    assert bench.state.role is Role.CANDIDATE
+    assert not bench.node.holds_lease(bench.now_ms)
+
+
+def test_transferee_answers_a_repeated_request_as_such_while_it_asks_for_votes() -> None:
+    bench = Bench(log=LOG, term=2).follow("n1")
+    assert take(bench) is None
+    assert bench.state.role is Role.CANDIDATE
+    assert take(bench).code == Code.REPEATED_REQUEST
+
+
 @pytest.mark.spec("DL-L06")
 def test_transfer_ends_when_leadership_is_lost() -> None:
     bench = leader()

@@ -158,9 +158,12 @@ class Transfers:
         state.send(outgoing.transferee, request, partial(self._transfer_answered, outgoing))
 
     def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
-        """Step down if the transferee leads, also if its requests for votes have not arrived here, or if it may lead."""
+        """Step down if the transferee leads, also if its requests for votes have not arrived here, or if it may lead.
+
+        It may also lead if it was asked already: the request was repeated on its way.
+        """
         state = self.state
-        if response is None:
+        if response is None or response.code == Code.REPEATED_REQUEST:
             if state.role is Role.LEADER and state.term == outgoing.term:
                 state.alarm(
                     f"leader stepped down reason=transfer_unanswered term={state.term} to={outgoing.transferee}"
@@ -203,10 +206,10 @@ class Transfers:
 
     def _accept_transfer(self, token: int, request: TransferRequest) -> None:
         state = self.state
-        if request.transfer_id != state.leader_id:
-            self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
-        elif self.incoming is not None:
+        if self.incoming is not None:
             self._reply(token, Code.REPEATED_REQUEST)
+        elif request.transfer_id != state.leader_id:
+            self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
         elif state.failed is not None or state.recovering or state.barred:
             self._reply(token, Code.DISK_ERROR)
         elif not state.votes or self._comes_too_early(request):
