@@ -30,7 +30,7 @@ def quorum_index(watermarks: Sequence[LedgerIndex]) -> LedgerIndex:
 class Voter:
     """State of the member that receives a vote request.
 
-    local: the request is its own. hears_leader: it follows a SaturnMQ leader whose next heartbeat is not overdue.
+    local: the request is its own. leader_in_time: it follows a SaturnMQ leader whose next heartbeat is not overdue.
     """
 
     self_id: str
@@ -42,7 +42,7 @@ class Voter:
     ledger_end_term: Term
     taking_leadership: bool
     local: bool
-    hears_leader: bool = False
+    leader_in_time: bool = False
 
     @property
     def log(self) -> tuple[Term, LedgerIndex]:
@@ -60,11 +60,11 @@ def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
 def _disturbs(voter: Voter, request: VoteRequest) -> bool:
     """Whether the candidate asks for a new term although the voter has extended its leader's lease, which may not have ended.
 
-    Such a candidate did not hear of that leader. A transferee has the leader's consent, and the leader itself leads no longer.
-    A Java member does not say whether it is a transferee, and is judged by DLedger's rules.
+    Such a candidate has had no heartbeat of that leader. A transferee has the leader's consent, and the leader itself leads no
+    longer. A Java member does not say whether it is a transferee, and is judged by DLedger's rules.
     """
     new_term = request.term > voter.term and request.leader_id != voter.leader_id
-    return new_term and request.transfer is False and voter.hears_leader
+    return new_term and request.transfer is False and voter.leader_in_time
 
 
 _Condition = Callable[[Voter, VoteRequest], bool]
