@@ -171,6 +171,52 @@ def test_foreign_empty_and_outdated_tables_are_refused(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("SEC-18", "DL-X18")
+def test_tables_beyond_the_own_log_hide_no_later_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From the leader, and from the member that answers an incomplete new leader. Tables up to the end of the log are taken."""
+
+    async def work() -> None:
+        caplog.set_level("INFO")
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"x")
+            master, follower = await group.master(), group.followers()[0]
+            copy, name = part(follower).copy, group.name_of(master)
+            await group.until(lambda: copy.count, "nothing copied")
+            await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
+            await copy.stop()
+            good = GroupState.decode(await part(master).copy.report(""))
+            await group.until(
+                lambda: follower.store.log.end >= good.covered, "the follower has not what the leader has"
+            )
+            before, changes = copy.changes.covered, copy.changes
+            member = group.member(name)
+            for covered in (2**62, 2**70, follower.store.log.end + 1):
+                forged = dataclasses.replace(good, covered=covered)
+
+                async def report(_: str, state: GroupState = forged) -> bytes:
+                    return state.encode()
+
+                member.peers.serve_state = report
+                for last in (False, True):
+                    changes._complete = not last
+                    assert await copy.copy(name, 3000, last=last)
+                    assert changes.complete is not last
+                assert changes.covered == before
+            assert caplog.text.count("tables not taken until the own log reaches them") == 1
+            changes._complete = False
+            member.peers.serve_state = part(master).copy.report
+            assert await copy.copy(name, 3000)
+            assert changes.complete
+            created = await group.call(
+                master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="later", readQueueNums=3, writeQueueNums=3, perm=6,
+                topicFilterType="SINGLE_TAG", defaultTopic="TBW102",
+            )  # fmt: skip
+            assert created.code == 0
+            await group.until(lambda: "later" in follower.topics.table, "the change is not made")
+
+    run(work)
+
+
 @pytest.mark.spec("DL-C07")
 def test_java_leader_is_asked_only_at_its_own_host(tmp_path: Path) -> None:
     async def work() -> None:

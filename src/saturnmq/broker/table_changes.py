@@ -79,6 +79,7 @@ class TableChanges:
         self._loaded = False
         self._saving: asyncio.Task[None] | None = None
         self._complete = False
+        self._beyond_logged = False  # that a member reported a position beyond the own log
         self.covered = 0
         self.deleted: Callable[[str], None] = lambda topic: None  # called for each topic that a leader has deleted
         topics.journal = groups.journal = self
@@ -225,7 +226,17 @@ class TableChanges:
 
     def takes(self, covered: int) -> bool:
         """Whether the tables of a member that cover the log up to a position are not older than the own ones."""
-        return covered >= self.covered
+        return covered >= self.covered and self._within_log(covered)
+
+    def _within_log(self, covered: int) -> bool:
+        """Whether the own log reaches a position that a member reports: beyond it, the position would hide later changes."""
+        end = self._group.store.log.end
+        if covered <= end:
+            return True
+        if not self._beyond_logged:
+            self._beyond_logged = True
+            log.info("tables not taken until the own log reaches them covered=%s log_end=%s", covered, end)
+        return False
 
     def took(self, covered: int) -> None:
         """The tables of the leader, which cover the log up to a position, were taken over."""
@@ -235,7 +246,7 @@ class TableChanges:
     def adopts(self, covered: int) -> bool:
         """Whether the tables of another complete member, with the changes in the own log, make this member complete."""
         ledger = self._group.log.ledger
-        return not self.complete and ledger is not None and covered >= ledger.begin_pos
+        return not self.complete and ledger is not None and covered >= ledger.begin_pos and self._within_log(covered)
 
     def adopt(self, topics: TopicConfigTable, groups: SubscriptionGroupTable, covered: int) -> None:
         """Take over the tables of another member, then make the later changes of the own log again."""
