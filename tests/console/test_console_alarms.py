@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 from browsing import Times, run
 
+from certificates import write_certificate
 from mailserver import mail_server
+from saturnmq.admin.mail import PASSWORD_VARIABLE, Mailer
 from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.cli.commands import build_parser
+from saturnmq.cli.console import mailer_of
 from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
 from saturnmq.console.notices import mail, webhook
 from saturnmq.protocol.errors import ConfigError
@@ -224,10 +228,56 @@ def test_webhook_posts_json_and_follows_no_redirect(receiver: Any) -> None:
 @pytest.mark.realtime
 def test_mail_has_no_lines_of_a_hostile_name() -> None:
     with mail_server() as server:
-        send = mail(server.address, "a@b", "c@d,e@f")
+        send = mail(Mailer(server.address, "a@b", "c@d,e@f"))
         asyncio.run(send({"began": True, "rule": "lag", "what": "x\r\nBcc: evil@b", "value": "1"}))
     letter = server.raw[0].decode()
     assert "Subject: [SaturnMQ] lag began: x" in letter and "\nBcc" not in letter
     for server_text, to in (("nowhere", "a@b"), ("h:99999", "a@b"), ("h:25", "a"), ("h:25", "a@b\nBcc: c@d")):
         with pytest.raises(ConfigError, match="--mail"):
-            mail(server_text, "a@b", to)
+            Mailer(server_text, "a@b", to)
+
+
+def mailer(*words: str) -> Mailer | None:
+    return mailer_of(build_parser().parse_args(["console", *words]))
+
+
+@pytest.mark.realtime
+def test_options_of_the_console_give_tls_and_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = write_certificate(tmp_path, "mail")
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    with mail_server(certificate, accounts={"mq": "s3cret"}) as server:
+        words = (
+            "--mail-server",
+            server.address,
+            "--mail-to",
+            "a@b",
+            "--mail-ca",
+            str(certificate[0]),
+            "--mail-user",
+            "mq",
+        )
+        for more in (("--mail-password-file", str(password)), ()):
+            made = mailer(*words, *more)
+            assert made is not None
+            asyncio.run(mail(made)({"began": True, "rule": "lag", "what": "billing"}))
+            password.unlink(missing_ok=True)
+            monkeypatch.setenv(PASSWORD_VARIABLE, "s3cret")
+            words = (*words[:6], "--mail-tls", "starttls", "--mail-user", "mq")
+    assert server.senders == [("mq", True)] * 2
+
+
+def test_options_of_mail_that_have_no_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mailer() is None
+    for words, message in (
+        (("--mail-tls", "none", "--mail-user", "mq"), "--mail-tls, --mail-user without effect: no --mail-server"),
+        (("--mail-server", "h:25"), "belong together"),
+        (("--mail-server", "h:25", "--mail-to", "a@b", "--mail-password-file", "f"), "f needs --mail-user NAME"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            mailer(*words)
+    mailer("--mail-server", "h:25", "--mail-to", "a@b", "--mail-tls", "none")
+    mailer("--mail-server", "h:25", "--mail-to", "a@b", "--mail-skip-verify")
+    mailer("--mail-server", "127.0.0.1:25", "--mail-to", "a@b")
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2 and "clear text" in warnings[0] and "--mail-skip-verify" in warnings[1]

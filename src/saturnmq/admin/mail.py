@@ -1,4 +1,6 @@
-"""E-mails of reports and alarms over an SMTP server.
+"""E-mails of reports and alarms over an SMTP server, by TLS unless it is a relay on this machine.
+
+The password is read from a file or the environment only, because arguments of a process are visible to every user of its machine.
 
 Requirements: RT-14, CON-07.
 """
@@ -6,20 +8,67 @@ Requirements: RT-14, CON-07.
 from __future__ import annotations
 
 import asyncio
+import os
 import smtplib
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Final
 
 from saturnmq.escaping import escaped
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.addresses import is_local
+from saturnmq.protocol.errors import ConfigError, SaturnError
 
 MAIL_SECONDS: Final = 10.0
+STARTTLS: Final = "starttls"
+IMPLICIT: Final = "implicit"
+PLAIN: Final = "none"
+TLS_CHOICES: Final = (STARTTLS, IMPLICIT, PLAIN)
+PASSWORD_VARIABLE: Final = "SATURNMQ_MAIL_PASSWORD"  # noqa: S105 - the name of a variable
+_IMPLICIT_PORT: Final = 465
 _SUBJECT_MAX: Final = 200
+_PASSWORD_BYTES_MAX: Final = 4096
+
+
+class MailError(SaturnError):
+    """The mail server cannot be used as it is configured: its TLS, its certificate or its login."""
+
+
+@dataclass(frozen=True)
+class MailAccess:
+    """How an SMTP server is reached.
+
+    tls: `starttls` (required, no fallback), `implicit` (from the first byte) or `none`; empty: implicit on port 465, none on
+    loopback without a login, otherwise starttls. ca: PEM file of trusted certificates instead of the system's. verify: whether
+    the certificate must be trusted and name the host.
+    """
+
+    tls: str = ""
+    ca: Path | None = None
+    verify: bool = True
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+def read_password(path: Path | None, *, option: str = "--mail") -> str:
+    """The password in a file, without white space around it; without a file that in SATURNMQ_MAIL_PASSWORD. Raises ConfigError."""
+    if path is None:
+        return os.environ.get(PASSWORD_VARIABLE, "")
+    try:
+        with path.open("rb") as file:
+            password = file.read(_PASSWORD_BYTES_MAX).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"{option}-password-file {path} cannot be read: {reason}") from None
+    if not password:
+        raise ConfigError(f"{option}-password-file {path} is empty; it must hold the password and nothing else")
+    return password
 
 
 class Mailer:
-    """Sends letters over an SMTP server, host:port, without TLS or a login: a relay on this machine or network.
+    """Sends letters over an SMTP server, host:port.
 
     receivers: separated by commas. option: how errors name the server, as in `--mail-server`. Raises ConfigError.
 
@@ -27,17 +76,82 @@ class Mailer:
         await Mailer("127.0.0.1:25", "saturnmq@example.org", "ops@example.org").send("lag", {"group": "billing"})
     """
 
-    def __init__(self, server: str, sender: str, receivers: str, *, option: str = "--mail") -> None:
+    def __init__(
+        self, server: str, sender: str, receivers: str, *, access: MailAccess | None = None, option: str = "--mail"
+    ) -> None:
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ConfigError(f"{option}-server {server!r:.100} must be host:port")
         if "@" not in sender or "@" not in receivers or any(ord(sign) < 32 for sign in sender + receivers):
             raise ConfigError(f"{option}-from and {option}-to must be e-mail addresses")
+        self.server: Final = server
         self._host, self._port = host.strip("[]"), int(port)
         self._sender, self._receivers = sender, receivers
+        self._access, self._option = access or MailAccess(), option
+        self._check_login()
+        self.tls: Final = self._access.tls or self._default_tls()
+        self._context = self._checked_context()
+
+    @property
+    def local(self) -> bool:
+        """Whether the server is on this machine."""
+        return self._host == "localhost" or is_local(self._host)
+
+    def _default_tls(self) -> str:
+        if self._port == _IMPLICIT_PORT:
+            return IMPLICIT
+        return PLAIN if self.local and not self._access.user else STARTTLS
+
+    def _check_login(self) -> None:
+        user, password, option = self._access.user, self._access.password, self._option
+        if user and not password:
+            raise ConfigError(
+                f"{option}-user {user!r:.100} needs a password: {option}-password-file FILE, or the environment variable "
+                f"{PASSWORD_VARIABLE}"
+            )
+        if password and not user:
+            raise ConfigError(f"a password for {self.server} needs {option}-user NAME")
+        if not (user + password).isascii() or not (user + password).isprintable():
+            raise ConfigError(f"{option}-user and its password for {self.server} must be printable ASCII characters")
+
+    def _checked_context(self) -> ssl.SSLContext | None:
+        """The TLS context, None without TLS. Raises ConfigError."""
+        access, option = self._access, self._option
+        if self.tls not in TLS_CHOICES:
+            raise ConfigError(f"{option}-tls {self.tls!r:.100} must be {STARTTLS}, {IMPLICIT} or {PLAIN}")
+        if self.tls == PLAIN:
+            if access.user and not self.local:
+                raise ConfigError(
+                    f"{option}-tls none sends the password of {access.user!r:.100} in clear text to {self.server}; "
+                    f"use {option}-tls starttls or implicit"
+                )
+            if access.ca is not None:
+                raise ConfigError(
+                    f"{option}-ca {access.ca} has no effect without TLS; use {option}-tls starttls or implicit"
+                )
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the server's own certificate may be the trusted one
+        try:
+            if access.ca is not None:
+                context.load_verify_locations(access.ca)
+            else:
+                context.load_default_certs()
+        except OSError as error:
+            raise ConfigError(
+                f"{option}-ca {access.ca}: {error}; it must be a PEM file of trusted certificates"
+            ) from error
+        if not access.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
     async def send(self, subject: str, fields: Mapping[str, object]) -> None:
-        """Send one letter within 10 s: a line per field, control characters escaped. Raises OSError, smtplib.SMTPException."""
+        """Send one letter: a line per field, control characters escaped. Each step may take 10 s.
+
+        Raises OSError, smtplib.SMTPException, and MailError for TLS and login.
+        """
         await asyncio.to_thread(self._deliver, subject, fields)
 
     def _deliver(self, subject: str, fields: Mapping[str, object]) -> None:
@@ -45,5 +159,52 @@ class Mailer:
         letter["Subject"] = escaped(f"[SaturnMQ] {subject}")[:_SUBJECT_MAX]
         letter["From"], letter["To"] = self._sender, self._receivers
         letter.set_content("\n".join(f"{name}: {escaped(str(value))}" for name, value in fields.items()))
-        with smtplib.SMTP(self._host, self._port, timeout=MAIL_SECONDS) as smtp:
-            smtp.send_message(letter)
+        try:
+            with self._connected() as smtp:
+                self._secure(smtp)
+                self._log_in(smtp)
+                smtp.send_message(letter)
+        except ssl.SSLCertVerificationError as error:
+            raise MailError(
+                f"certificate of mail server {self.server} refused: {error.verify_message}; {self._option}-ca must be a PEM file "
+                f"of the certificate or its CA, and {self._option}-server a name in the certificate"
+            ) from error
+        except ssl.SSLError as error:
+            raise MailError(
+                f"no TLS with mail server {self.server}: {error}; {self._option}-tls implicit is for ports with TLS from the "
+                f"first byte, as 465, {self._option}-tls starttls for 587 and 25"
+            ) from error
+
+    def _connected(self) -> smtplib.SMTP:
+        if self.tls == IMPLICIT:
+            return smtplib.SMTP_SSL(self._host, self._port, timeout=MAIL_SECONDS, context=self._context)
+        return smtplib.SMTP(self._host, self._port, timeout=MAIL_SECONDS)
+
+    def _secure(self, smtp: smtplib.SMTP) -> None:
+        if self.tls != STARTTLS:
+            return
+        smtp.ehlo_or_helo_if_needed()
+        if not smtp.has_extn("starttls"):
+            raise MailError(
+                f"mail server {self.server} offers no STARTTLS; use {self._option}-tls implicit for a port with TLS from the first "
+                f"byte, as 465, or {self._option}-tls none for a relay in a trusted network"
+            )
+        smtp.starttls(context=self._context)
+
+    def _log_in(self, smtp: smtplib.SMTP) -> None:
+        access, option = self._access, self._option
+        if not access.user:
+            return
+        smtp.ehlo_or_helo_if_needed()
+        if not smtp.has_extn("auth"):
+            raise MailError(f"mail server {self.server} offers no login; use it without {option}-user")
+        try:
+            smtp.login(access.user, access.password)
+        except smtplib.SMTPAuthenticationError as error:
+            text = (
+                error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+            )
+            raise MailError(
+                f"mail server {self.server} refused the login of {access.user!r:.100}: {error.smtp_code} {escaped(text):.200}; "
+                f"check {option}-user and the password in {option}-password-file or {PASSWORD_VARIABLE}"
+            ) from None

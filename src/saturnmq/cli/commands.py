@@ -140,6 +140,18 @@ HISTORY: Final = (
                 "--mail-from", metavar="ADDRESS", default="saturnmq@localhost",
                 help="sender of e-mails (default saturnmq@localhost)",
             ),
+            option(
+                "--mail-tls", choices=("starttls", "implicit", "none"), default="",
+                help="TLS to the SMTP server (default: implicit on port 465, none on loopback without a login, otherwise "
+                "starttls, which the server must offer)",
+            ),
+            option("--mail-ca", type=Path, metavar="FILE", help="certificates trusted for it, PEM (default: the system's)"),
+            flag("--mail-skip-verify", help="accept any certificate of the SMTP server"),
+            option("--mail-user", metavar="NAME", default="", help="login at the SMTP server"),
+            option(
+                "--mail-password-file", type=Path, metavar="FILE",
+                help="file with the password of the login (default: that in SATURNMQ_MAIL_PASSWORD)",
+            ),
             NODE_FILE, TOOLS_YML, SIGNATURE,
         ),
     ),

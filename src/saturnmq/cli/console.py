@@ -20,6 +20,7 @@ from saturnmq.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from saturnmq.admin import AdminAccess
+    from saturnmq.admin.mail import Mailer
     from saturnmq.console.notices import Send
     from saturnmq.history import History
 
@@ -27,6 +28,7 @@ NEEDED: Final = ("starlette", "jinja2", "multipart", "uvicorn")
 USERS_FILE: Final = "users.json"
 ALARMS_FILE: Final = "alarms.json"
 SCHEMAS_FOLDER: Final = "schemas"
+_MAIL_OPTIONS: Final = ("--mail-tls", "--mail-ca", "--mail-skip-verify", "--mail-user", "--mail-password-file")
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,33 @@ def senders_of(args: argparse.Namespace) -> list[Send]:
     from saturnmq.console.notices import mail, webhook
 
     senders = [webhook(args.webhook)] if args.webhook else []
-    if args.mail_server or args.mail_to:
-        if not (args.mail_server and args.mail_to):
-            raise ConfigError("--mail-server and --mail-to belong together")
-        senders.append(mail(args.mail_server, args.mail_from, args.mail_to))
+    mailer = mailer_of(args)
+    if mailer is not None:
+        senders.append(mail(mailer))
     return senders
+
+
+def mailer_of(args: argparse.Namespace) -> Mailer | None:
+    """What mails alarms, by the `--mail` options; None without them. Raises ConfigError."""
+    from saturnmq.admin.mail import PLAIN, MailAccess, Mailer, read_password
+
+    if not (args.mail_server or args.mail_to):
+        alone = [name for name in _MAIL_OPTIONS if getattr(args, name.removeprefix("--").replace("-", "_"))]
+        if alone:
+            raise ConfigError(f"{', '.join(alone)} without effect: no --mail-server and --mail-to")
+        return None
+    if not (args.mail_server and args.mail_to):
+        raise ConfigError("--mail-server and --mail-to belong together")
+    if args.mail_password_file is not None and not args.mail_user:
+        raise ConfigError(f"--mail-password-file {args.mail_password_file} needs --mail-user NAME")
+    password = read_password(args.mail_password_file) if args.mail_user else ""
+    access = MailAccess(args.mail_tls, args.mail_ca, not args.mail_skip_verify, args.mail_user, password)
+    mailer = Mailer(args.mail_server, args.mail_from, args.mail_to, access=access)
+    if mailer.tls == PLAIN and not mailer.local:
+        warn(f"warning: --mail-tls none: e-mails to {mailer.server} cross the network in clear text")
+    if mailer.tls != PLAIN and args.mail_skip_verify:
+        warn(f"warning: --mail-skip-verify: any server may pose as {mailer.server} and gets e-mails and password")
+    return mailer
 
 
 async def serve(options: Options, stop: asyncio.Event, started: Callable[[str], None]) -> None:

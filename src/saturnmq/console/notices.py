@@ -29,9 +29,8 @@ def webhook(url: str) -> Send:
     return send
 
 
-def mail(server: str, sender: str, receivers: str) -> Send:
-    """Mails each alarm over an SMTP server, host:port, within 10 s. receivers: separated by commas. Raises ConfigError."""
-    mailer = Mailer(server, sender, receivers)
+def mail(mailer: Mailer) -> Send:
+    """Mails each alarm."""
 
     async def send(document: dict[str, Any]) -> None:
         state = "began" if document["began"] else "ended"
