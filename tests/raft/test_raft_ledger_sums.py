@@ -182,3 +182,26 @@ def test_member_that_repairs_an_entry_refuses_transfers(tmp_path: Path) -> None:
                 await made.stop(name)
 
     asyncio.run(run())
+
+
+@pytest.mark.spec("DUR-09")
+def test_ledger_opens_whatever_its_checksums_are(tmp_path: Path) -> None:
+    """Truncated anywhere, or with random bytes changed; the entries are whole."""
+    source, folder = tmp_path / "source", tmp_path / "copy"
+    killed_ledger(source, 3)
+    (name,) = (path.name for path in source.glob(PREFIX + "*"))
+    data = (source / name).read_bytes()
+    rng = random.Random(5)
+    harmed = [data[:length] for length in range(len(data))]
+    for _ in range(40):
+        changed = bytearray(data)
+        for at in rng.sample(range(len(data)), rng.randint(1, 9)):
+            changed[at] ^= rng.randint(1, 255)
+        harmed.append(bytes(changed))
+    for bad in (*harmed, rng.randbytes(5000)):
+        shutil.copytree(source, folder)
+        (folder / name).write_bytes(bad)
+        files, checkpoint = opened(folder)
+        assert (files.end_index, checkpoint.end_index, files.first_differing) == (2, 2, -1)
+        files.close()
+        shutil.rmtree(folder)

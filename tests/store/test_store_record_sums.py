@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import Host, Message, encode_properties
@@ -215,3 +217,92 @@ def test_store_copied_while_it_ran_opens(tmp_path: Path) -> None:
     places = asyncio.run(killed_store(tmp_path / "store", 3))
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     assert start(tmp_path / "copy") == sum(places[-1])
+
+
+def written(folder: Path, count: int) -> tuple[Path, bytes, list[int]]:
+    """The file with a block of each of several records of 100 bytes, its bytes, and where its blocks end."""
+    sums, ends = RecordSums(folder, Disk()), []
+    for number in range(count):
+        at = 100 * number
+        for part in range(1 + number % 3):  # blocks of several records
+            sums.add((at + 10 * part, 10, at + part))
+        sums.write(at + 100, at + 100)
+        ends.append(sums._size)
+    sums.close()
+    (path,) = folder.iterdir()
+    return path, path.read_bytes(), ends
+
+
+def read(folder: Path, caplog: pytest.LogCaptureFixture) -> tuple[int, set[int], int]:
+    """Reach and positions of the blocks that are read, and the log lines about others."""
+    caplog.clear()
+    evidence = RecordSums(folder, Disk()).load()
+    positions = set(evidence.damaged(lambda at, size: None, -(2**63)))
+    return evidence.reach, positions, caplog.text.count("checksums unreadable, taken as absent")
+
+
+@pytest.mark.spec("DUR-09")
+def test_every_prefix_has_its_whole_blocks_and_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, data, ends = written(tmp_path, 7)
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        whole = sum(end <= length for end in ends)
+        reach, positions, lines = read(tmp_path, caplog)
+        assert reach == (100 * whole if whole else -1)
+        assert positions == {100 * n + 10 * part for n in range(whole) for part in range(1 + n % 3)}
+        assert lines == (length not in (0, *ends))
+
+
+@pytest.mark.spec("DUR-09")
+def test_changed_bytes_cost_their_own_blocks_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, data, ends = written(tmp_path, 7)
+    places = st.dictionaries(st.integers(0, len(data) - 1), st.integers(1, 255), min_size=1, max_size=20)
+
+    @given(places, st.binary(max_size=60), st.binary(max_size=60))
+    def check(changes: dict[int, int], before: bytes, after: bytes) -> None:
+        changed = bytearray(data)
+        for at, mask in changes.items():
+            changed[at] ^= mask
+        path.write_bytes(before + changed + after)
+        begins = [0, *ends[:-1]]
+        good = [n for n in range(7) if not any(begins[n] <= at < ends[n] for at in changes)]
+        reach, positions, lines = read(tmp_path, caplog)
+        assert reach == (100 * (good[-1] + 1) if good else -1)
+        assert positions == {100 * n + 10 * part for n in good for part in range(1 + n % 3)}
+        assert lines == 1
+
+    check()
+
+
+@given(st.lists(st.sampled_from([b"SUM1", b"\0\0\0\1", b"\xff" * 4, b"\0" * 8]) | st.binary(max_size=20), max_size=40))
+def test_garbage_has_no_blocks(pieces: list[bytes]) -> None:
+    assert list(record_sums._blocks(b"".join(pieces))) == []
+
+
+@pytest.mark.spec("DUR-09")
+def test_store_starts_whatever_its_checksums_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Truncated anywhere, with random bytes changed, replaced by garbage or by a folder; the log is whole."""
+    source, root = tmp_path / "source", tmp_path / "copy"
+    end = sum(asyncio.run(killed_store(source, 3))[-1])
+    (name,) = (path.name for path in source.glob(PREFIX + "*"))
+    data = (source / name).read_bytes()
+    rng = random.Random(11)
+    harmed = [data[:length] for length in range(len(data))]
+    for _ in range(40):
+        changed = bytearray(data)
+        for at in rng.sample(range(len(data)), rng.randint(1, 9)):
+            changed[at] ^= rng.randint(1, 255)
+        harmed.append(bytes(changed))
+    harmed += [rng.randbytes(5000), b"SUM1" * 999, b"SUM1" + b"\xff" * 99, b"\0" * 4096]
+    for bad in (*harmed, None):
+        shutil.copytree(source, root)
+        if bad is None:
+            (root / name).unlink()
+            (root / name / "within").mkdir(parents=True)
+        else:
+            (root / name).write_bytes(bad)
+        caplog.clear()
+        assert start(root) == end
+        lines = caplog.text.count("checksums unreadable, taken as absent")
+        assert lines == (bad is not None and len(bad) not in (0, len(data) // 3, len(data) // 3 * 2))
+        shutil.rmtree(root)

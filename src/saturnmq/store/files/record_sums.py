@@ -94,8 +94,9 @@ class RecordSums:
         return self._lock.locked()
 
     def load(self) -> Evidence:
-        """Read the blocks of all files. What cannot be read proves nothing."""
+        """Read the blocks of all files. What cannot be read proves nothing, and is logged."""
         evidence = Evidence()
+        bad: dict[str, int] = {}  # name of a file, its bytes that belong to no valid block
         for path in self._paths():
             self._number = max(self._number, int(path.name.removeprefix(PREFIX)))
             try:
@@ -103,19 +104,27 @@ class RecordSums:
             except OSError as error:
                 log.warning("checksums not read path=%s reason=%s", path, error)
                 continue
-            reach = -1
+            reach, rest = -1, len(data)
             for block_reach, sums in _blocks(data):
                 reach = max(reach, block_reach)
+                rest -= _HEAD.size + len(sums) + _CRC.size
                 evidence._blocks.append(sums)
+            if rest:
+                bad[path.name] = rest
             evidence.reach = max(evidence.reach, reach)
             self._full.append((path, reach))
+        if bad:
+            log.warning(
+                "checksums unreadable, taken as absent folder=%s files=%s first=%s bytes=%s",
+                self._folder, len(bad), next(iter(bad)), sum(bad.values()),
+            )  # fmt: skip
         return evidence
 
     def _paths(self) -> list[Path]:
         if not self._folder.is_dir():
             return []
         found = self._folder.glob(PREFIX + "[0-9]" * _DIGITS)
-        return sorted(found)
+        return sorted(path for path in found if not path.is_dir())
 
     def write(self, end: int, reach: int) -> None:
         """Append a block for the added records that end at a position or before it, which have just been synced.
