@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator
 from time import monotonic, thread_time
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from saturnmq.protocol.bodies import Body
 from saturnmq.protocol.codes import ResponseCode
@@ -32,6 +32,16 @@ _HEAD_BYTES: Final = 1024  # of the frame of an answer, without its body
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 LongAnswer = Command | Coroutine[Any, Any, Command]
+
+
+class Places(Protocol):
+    """The places of patient work, shared out among the clients' hosts."""
+
+    def exceeded(self, host: str, change: int, limit: int) -> str | None:
+        """Why a host may not take more, or None."""
+
+    def add(self, host: str, change: int) -> None:
+        """Count what a host takes, or gives back."""
 
 
 class _Ended(Exception):
@@ -72,7 +82,7 @@ class Slices:
     """Runs work in slices.
 
     waiting_max: limit on work that waits or runs; more is rejected. frame_bytes_max: limit on the frame of an answer, at least
-    the default one. body_bytes_max: what that leaves for a body.
+    the default one. body_bytes_max: what that leaves for a body. places: of patient work; without them there is none.
     """
 
     def __init__(
@@ -81,6 +91,7 @@ class Slices:
         first_seconds: float = SLICE_SECONDS,
         waiting_max: int = WAITING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        places: Places | None = None,
     ) -> None:
         self.body_bytes_max: Final = max(frame_bytes_max, FRAME_BYTES_MAX) - _HEAD_BYTES
         self._first_seconds = first_seconds
@@ -88,28 +99,42 @@ class Slices:
         self._waiting: dict[object, float] = {}  # arrival of each, in order; event-loop seconds
         self._turn = asyncio.Lock()
         self._patient_turn = asyncio.Lock()
-        self._patient = 0  # work that waits or runs
+        self._places = places
 
-    def run(self, work: Steps[T], *, patient: bool = False) -> T | Coroutine[Any, Any, T]:
+    def run(self, work: Steps[T], *, patient: str | None = None) -> T | Coroutine[Any, Any, T]:
         """The result, or, if one slice is too short for it, what awaits it.
 
-        patient: other work that waits goes first after each slice; of patient work one runs at a time.
+        patient: the host of the client whose work this is: other work that waits goes first after each slice, of patient work one
+        runs at a time, and no host can take the places of all others.
 
-        Raises what the work raises, and ResponseError 2 if too much is waiting.
+        Raises what the work raises, and ResponseError 2 if too much is waiting, or too much of this host.
         """
         try:
             _advance(work, self._first_seconds)
         except _Ended as end:
             value: T = end.value
             return value
-        if self.waiting >= self._waiting_max or (patient and self._patient >= PATIENT_MAX):
+        if (problem := self._problem(patient)) is not None:
             work.close()
-            text = f"[OVERLOAD]system busy, {self.waiting} long requests are waiting; try again later"
-            raise response_error(ResponseCode.SYSTEM_BUSY, text)
+            raise response_error(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]system busy, {problem}; try again later")
         token = object()
         self._waiting[token] = asyncio.get_running_loop().time()
-        self._patient += patient
+        self._take(patient, 1)
         return self._rest(work, token, patient)
+
+    def _problem(self, patient: str | None) -> str | None:
+        """Why no more work may wait, or none of this host; else None."""
+        if self.waiting >= self._waiting_max:
+            return f"{self.waiting} long requests are waiting"
+        if patient is None:
+            return None
+        assert self._places is not None, "patient work has places"
+        problem = self._places.exceeded(patient, 1, PATIENT_MAX)
+        return problem and f"no more long searches can wait: {problem}"
+
+    def _take(self, patient: str | None, change: int) -> None:
+        if patient is not None and self._places is not None:
+            self._places.add(patient, change)
 
     @property
     def waiting(self) -> int:
@@ -130,21 +155,21 @@ class Slices:
         """Join the pieces of a body in steps. Raises ResponseError 1 as soon as they exceed a frame."""
         return joined(pieces, self.body_bytes_max)
 
-    async def result(self, work: Steps[T], *, patient: bool = False) -> T:
+    async def result(self, work: Steps[T], *, patient: str | None = None) -> T:
         """The result of the work. Raises as `run`."""
         value = self.run(work, patient=patient)
         return await value if isinstance(value, Coroutine) else value
 
-    async def _rest(self, work: Steps[T], token: object, patient: bool) -> T:
+    async def _rest(self, work: Steps[T], token: object, patient: str | None) -> T:
         try:
-            if patient:
+            if patient is not None:
                 async with self._patient_turn:
                     return await self._in_turns(work)
             async with self._turn:
                 return await finish(work)
         finally:
             del self._waiting[token]
-            self._patient -= patient
+            self._take(patient, -1)
 
     async def _in_turns(self, work: Steps[T]) -> T:
         while True:

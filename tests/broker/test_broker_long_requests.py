@@ -8,14 +8,19 @@ Requirements: LIM-09, LIM-10, BP-10.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import thread_time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from wire import Wire, run, wire
 
 from loopsteps import STEP_MAX, loop_steps
+from saturnmq.broker.requests.context import MessageContext
+from saturnmq.broker.requests.message_queries import query
+from saturnmq.broker.state.relays import Relays
+from saturnmq.net import Connection
+from saturnmq.net.shares import Shares
 from saturnmq.protocol.bodies import (
     ConsumeStats,
     ConsumeStatsList,
@@ -28,6 +33,7 @@ from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import QueryMessage
 from saturnmq.protocol.message import Host, Message, decode_records, encode_properties
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.slices import PATIENT_MAX, SLICE_SECONDS, Slices, Steps
@@ -224,18 +230,62 @@ def test_patient_work_lets_other_work_go_first_and_leaves_it_space() -> None:
         return "listed"
 
     async def work() -> None:
-        slices = Slices()
-        searches = [asyncio.ensure_future(slices.result(search(), patient=True)) for _ in range(PATIENT_MAX)]
+        slices = Slices(places=Shares())
+        searches = [asyncio.ensure_future(slices.result(search(), patient="")) for _ in range(PATIENT_MAX)]
         while slices.waiting < PATIENT_MAX:
             await asyncio.sleep(0)
         with pytest.raises(ResponseError, match="OVERLOAD"):
-            slices.run(search(), patient=True)
+            slices.run(search(), patient="")
         assert await asyncio.gather(*(slices.result(listing()) for _ in range(3))) == ["listed"] * 3
         assert not any(each.done() for each in searches)
         ended.append(1)
         assert await asyncio.gather(*searches) == ["searched"] * PATIENT_MAX
         assert slices.waiting == 0
-        assert await slices.result(search(), patient=True) == "searched"
+        assert await slices.result(search(), patient="") == "searched"
+
+    run(work)
+
+
+class Asker:
+    """The connection of a client at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.remote_address = address
+
+
+@pytest.mark.spec("IX-03", "LIM-13")
+def test_queries_of_one_host_leave_places_to_other_hosts() -> None:
+    """64 queries by key of one client, which it can make long, were all that could wait: the query of any other was refused."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(properties={"KEYS": "k"})
+            w.broker.store.put_in_index()
+            slices = w.broker._slices
+            slices._first_seconds = 0  # every query is long
+            context = MessageContext(w.broker.settings, w.broker.store, w.broker.clients, slices, Relays(1))
+            until = wall_clock_ms() + 60_000
+            header = QueryMessage(topic="T", key="k", max_num=32, begin_timestamp=0, end_timestamp=until)
+
+            def ask(address: str) -> Coroutine[Any, Any, Command]:
+                asked = query(context, cast(Connection, Asker(address)), Command(Code.QUERY_MESSAGE), header)
+                assert isinstance(asked, Coroutine)
+                return asked
+
+            taken = []
+            for port in range(PATIENT_MAX // 2):  # each from a connection of its own
+                taken.append(ask(f"192.0.2.7:{port}"))
+            with pytest.raises(
+                ResponseError, match=r"32 are in use by 192.0.2.7, the other 32 are for other addresses"
+            ):
+                ask("192.0.2.7:99")
+            for address in ("192.0.2.8:1", "[2001:db8::1]:1", "127.0.0.1:1"):
+                taken.append(ask(address))
+            answers = await asyncio.gather(*taken)
+            assert len(answers) == PATIENT_MAX // 2 + 3
+            for answer in answers:
+                assert [message.properties["KEYS"] for message in decode_records(answer.body or b"")] == ["k"]
+            assert (await ask("192.0.2.7:99")).code == 0
 
     run(work)
 

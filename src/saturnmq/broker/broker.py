@@ -73,6 +73,7 @@ from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
+from saturnmq.net.shares import Shares
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
@@ -207,7 +208,7 @@ class Broker:
             properties=self.store.properties,
             queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.role.slave else 0,
         )
-        self._slices = Slices(frame_bytes_max=self._net.frame_bytes_max)
+        self._slices = Slices(frame_bytes_max=self._net.frame_bytes_max, places=Shares())
         self.watermark = Watermark(self.in_flight, self.long_polling, self._slices, lambda: self.admission.late_ms)
         self.reporting = Reporting(self.stats, self.watermark, self._clock_ms, lambda: settings.stats_lines_max)
         self.registrar = Registrar(

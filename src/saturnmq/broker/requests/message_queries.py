@@ -9,6 +9,7 @@ from typing import Final
 
 from saturnmq.broker.requests.context import MessageContext
 from saturnmq.net import Connection
+from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
@@ -34,7 +35,8 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
 
     The index has only hashes of topic and key, so clients must compare the keys (IX-03). Messages of other topics whose hash is
     equal are left out here: the caller may have no right on them. Other keys may share a slot of the index with this one, millions
-    of entries, so the search runs in slices (LIM-09), and other long requests do not wait for its end.
+    of entries, so the search runs in slices (LIM-09), other long requests do not wait for its end, and each host has a share of the
+    places of those that wait (LIM-13).
     """
     count = ctx.store.settings.unique_query_count_max if header.unique_key_query else header.max_num
 
@@ -43,7 +45,7 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
         found = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
         return (yield from _answer(request, header.topic, found))
 
-    return ctx.slices.run(answered(), patient=True)
+    return ctx.slices.run(answered(), patient=host_of(connection.remote_address))
 
 
 def _answer(request: Command, topic: str, found: QueryResult) -> Steps[Command]:
