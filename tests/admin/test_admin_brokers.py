@@ -27,7 +27,13 @@ def test_states_have_a_row_for_every_broker() -> None:
     run(work)
 
 
-@pytest.mark.parametrize(("text", "number"), [("1.5 2 3", 1.5), ("", None), ("x", None), ("7", 7.0), ("nan", None)])
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1.5 2 3", 1.5), ("", None), ("x", None), ("7", 7.0), ("nan", None), ("inf", None), ("1e400", None),
+        ("1e308", None), ("-1 1 1", -1.0), ("-1e400", None), ("9" * 400, None), ("0", 0.0),
+    ],
+)  # fmt: skip
 def test_first_rate_of_a_value(text: str, number: float | None) -> None:
     assert BrokerState("c", "b", 0, "a", {"putTps": text}).first_number("putTps") == number
 

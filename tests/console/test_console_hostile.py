@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from xml.etree import ElementTree
 
 import pytest
 from browsing import run
@@ -13,12 +16,16 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from saturnmq.admin.survey import Surveyor
+from saturnmq.admin.brokers import BrokerState
+from saturnmq.admin.survey import Survey, Surveyor
+from saturnmq.console.alarms import Alarms
 from saturnmq.console.bodies import TEXT_MAX, body_of
+from saturnmq.console.charts import line_chart, many, short, size
 from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
 from saturnmq.console.serving import Server
-from saturnmq.console.state import ClusterState
+from saturnmq.console.state import ClusterState, View
 from saturnmq.console.users import ATTEMPTS_MAX
+from saturnmq.history.collector import samples_of
 
 Open = Callable[..., Any]
 NOWHERE = "127.0.0.1:1"
@@ -132,3 +139,53 @@ def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest
         await serving
 
     run(work)
+
+
+ABSURD = ("inf", "-inf", "nan", "1e400", "1e308", "-5", "9" * 400, "x", "")
+
+
+@pytest.mark.spec("CON-02", "CON-04")
+def test_absurd_statistics_of_brokers_are_shown_as_dashes(console: Open) -> None:
+    keys = ("commitLogDiskRatio", "putTps", "getTransferedTps", "msgPutTotalTodayNow", "commitLogMaxOffset")
+    states = [
+        BrokerState("C", f"b{number}", role, f"127.0.0.1:{9000 + 2 * number + role}", dict.fromkeys(keys, text))
+        for number, text in enumerate(ABSURD)
+        for role in (0, 1)
+    ]
+    survey = Survey(states, {}, {}, {})
+
+    async def work() -> None:
+        async with console(NOWHERE) as one:
+            await one.log_in()
+            one.services.state._view = View(survey, 1000.0)
+            now = int(time.time())
+            for minute in range(3):
+                one.services.history.record(now - 600 + minute * 60, samples_of(survey))
+            rows = re.findall(r"<tr[^>]*>(.*?)</tr>", (await one.browser.get("/brokers")).text, re.S)[1:]
+            cells = [re.findall(r'<td class="n">(.*?)</td>', row)[:3] for row in rows]
+            assert cells == [["\u2013"] * 3] * len(states)
+            for path in ("/", "/graph", "/alarms", "/ledger", *(f"/brokers/{state.address}" for state in states[:2])):
+                page = await one.browser.get(path)
+                assert page.status_code == 200, path
+                drawn = "".join(re.findall(r"<svg.*?</svg>", page.text, re.S))
+                assert not re.search(r"\b(inf|nan)\b|\d{30}", drawn), path
+            alarms = Alarms()
+            alarms.look(survey, {})
+            assert not alarms.active
+
+    run(work)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e308, -5.0, 10**400])
+def test_chart_has_a_gap_and_a_dash_for_an_absurd_number(value: float) -> None:
+    """Its line had "nan" for every point if one was infinite; a whole number beyond a float was an error of the page."""
+    for unit, last in (("B", "10 B"), ("/s", "10 /s")):
+        drawn = line_chart("rate", [(0, 5.0), (60, 10.0), (120, value), (180, 5.0), (240, 10.0)], unit)
+        ElementTree.fromstring(drawn)
+        path = re.search(r' d="([^"]*)"', drawn)
+        assert path is not None
+        assert re.sub(r"[\d. ]+", " ", path[1]) == "M L M L " and f">{last}<" in drawn
+        drawn = line_chart("rate", [(0, value), (60, value)], unit)
+        ElementTree.fromstring(drawn)
+        assert 'd=""' in drawn and drawn.count(">\u2013<") == 2
+    assert {short(value), size(value), many(value, 2)} == {"\u2013"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from typing import Final
 
 from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed, read_address
@@ -36,12 +35,12 @@ class BrokerState:
         return "" if self.problem else self.runtime.get(key, "null")
 
     def first_number(self, key: str) -> float | None:
-        """The first word of a value as a number: the rate of the last 10 s, a ratio. None if there is none."""
+        """The first word of a value as a number: the rate of the last 10 s, a ratio. None without one that 64 bits can hold."""
         try:
             found = float(self.runtime.get(key, "").split()[0])
         except (ValueError, IndexError):
             return None
-        return found if isfinite(found) else None
+        return found if is_statistic(abs(found)) else None  # a ratio of -1: not known
 
     def integer(self, key: str) -> int:
         """A value as a whole number of 64 bits; 0 if there is none."""
@@ -61,6 +60,12 @@ class ConsumeQueueUnits:
 
 
 _FOLLOWER: Final = "does not lead its group"
+_BELOW: Final = 2**63  # counts of brokers have 64 bits with sign
+
+
+def is_statistic(value: float) -> bool:
+    """Whether a count, rate or ratio can be true: not negative, infinite, no number, or beyond 64 bits."""
+    return 0 <= value < _BELOW
 
 
 class Brokers:
