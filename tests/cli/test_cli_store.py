@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import Host, Message
-from saturnmq.store import MessageStore, StoreProfile, StoreSettings
+from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 LOG_BYTES = 4096
@@ -28,6 +28,7 @@ def opened(path: Path) -> MessageStore:
         profile=StoreProfile.SMALL,
         commit_log_file_bytes=LOG_BYTES,
         consume_queue_file_bytes=200,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
     )
     store = MessageStore(settings)
     store.open()
@@ -54,6 +55,30 @@ def harmed(path: Path, offset: int) -> Path:
     raw[offset % LOG_BYTES + 100] ^= 1
     file.write_bytes(raw)
     return file
+
+
+@pytest.mark.spec("CLI-02", "DUR-09")
+def test_store_verify_of_killed_store_compares_checksums(cli: Cli, tmp_path: Path) -> None:
+    """A bit of the properties, which the CRC in the record does not cover."""
+
+    async def killed() -> int:
+        store = opened(tmp_path / "data")
+        result = store.put(Message("T", b"body", b"city\x01Ulm", 0, born_host=HOST, store_host=HOST))
+        assert await store.wait_confirmed(result) is PutStatus.PUT_OK
+        await store.abort()
+        return result.end_offset
+
+    end = asyncio.run(killed())
+    words = ("store", "verify", "--data", str(tmp_path / "data"), "--quiet")
+    assert cli(*words).returncode == 0
+    file = tmp_path / "data" / "commitlog" / ("0" * 20)
+    raw = bytearray(file.read_bytes())
+    raw[end - 1] ^= 1
+    file.write_bytes(raw)
+    damaged = cli(*words)
+    assert damaged.returncode == 3
+    assert f"damage: {file} byte 0 (offset 0): the record is not what was synced here" in damaged.stdout
+    assert "header, topic or properties" in damaged.stdout and "DAMAGED, 1 problems" in damaged.stdout
 
 
 @pytest.mark.spec("CLI-02", "CLI-03", "CLI-04", "DUR-08")

@@ -13,6 +13,7 @@ from raftgroup import Group, group
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.messages import Code, TransferResponse
+from saturnmq.raft.ledger.check import verify
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.opened import open_ledger
@@ -67,6 +68,29 @@ def test_each_flipped_bit_of_a_synced_entry_is_damage(tmp_path: Path) -> None:
     assert (files.end_index, checkpoint.end_index) == (5, 5)
     assert not list((tmp_path / "source").glob(PREFIX + "*"))
     files.close()
+
+
+@pytest.mark.spec("DUR-08", "DUR-09")
+def test_offline_check_reports_a_synced_entry_that_differs(tmp_path: Path) -> None:
+    made = killed_ledger(tmp_path, 6)
+    file = tmp_path / "data" / ("0" * 20)
+    others = ["currterm is missing", "checkpoint is missing"]
+    assert verify(tmp_path).problems == others
+    for bad in (made[3], made[5]):
+        for byte in (35, 48 + 19):  # the channel, which nothing reads, and the last byte of the body
+            flip(file, bad.pos + byte, 0)
+            report = verify(tmp_path)
+            (problem,) = [text for text in report.problems if text not in others]
+            assert problem.startswith(f"entry {bad.index} ({file} at byte {bad.pos}) differs from what was synced")
+            assert report.end_index == 5
+            flip(file, bad.pos + byte, 0)
+    flip(file, made[4].pos + 3, 0)  # the magic number
+    (problem,) = [text for text in verify(tmp_path).problems if "synced" in text]
+    assert problem.startswith("the log ends at entry 3, but those up to 5 were synced")
+    assert problem.endswith(f"{file} at byte {made[4].pos}")
+    for path in tmp_path.glob(PREFIX + "*"):
+        path.unlink()
+    assert not any("synced" in text for text in verify(tmp_path).problems)
 
 
 @pytest.mark.spec("DUR-09")

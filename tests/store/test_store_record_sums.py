@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.record_sums import PREFIX, RecordSums
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.tools.repair import cut, find_loss
+from saturnmq.store.tools.scan import Problem, Weight
+from saturnmq.store.tools.verify import verify
 
 HOST = Host("127.0.0.1", 10911)
 PLACE = list[tuple[int, int]]
@@ -306,3 +309,111 @@ def test_store_starts_whatever_its_checksums_are(tmp_path: Path, caplog: pytest.
         lines = caplog.text.count("checksums unreadable, taken as absent")
         assert lines == (bad is not None and len(bad) not in (0, len(data) // 3, len(data) // 3 * 2))
         shutil.rmtree(root)
+
+
+def found_by_verify(root: Path) -> list[Problem]:
+    """Damage, and what the next start would cut. Verification changes nothing."""
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    report = verify(settings_of(root))
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    found = [problem for problem in report.problems if problem.path.parent.name == "commitlog"]
+    assert report.sound == all(problem.weight is not Weight.DAMAGE for problem in report.problems)
+    assert [problem for problem in report.problems if problem.weight is Weight.DAMAGE and problem not in found] == []
+    return found
+
+
+@pytest.mark.spec("DUR-08", "DUR-09")
+@pytest.mark.parametrize("last", [True, False], ids=["last", "middle"])
+@pytest.mark.parametrize(
+    ("byte", "what"),
+    [
+        (12, "header, topic or properties"),  # queue id
+        (16, "header, topic or properties"),  # flag
+        (40, "header, topic or properties"),  # time of birth
+        (64, "header, topic or properties"),  # port of the host that stored it
+        (88, "CRC"),  # body
+        (98, "header, topic or properties"),  # topic
+        (-2, "header, topic or properties"),
+        (4, "magic"),
+    ],
+)
+def test_verify_reports_a_synced_record_that_differs(byte: int, what: str, last: bool, tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 4))
+    assert found_by_verify(tmp_path) == []
+    at, size = places[3 if last else 1]
+    flip(log_file(tmp_path), at + byte % size, 0)
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.weight, problem.path, problem.offset) == (Weight.DAMAGE, log_file(tmp_path), at)
+    assert what in problem.what and "saturnmq store repair" in problem.next
+    flip(log_file(tmp_path), at + byte % size, 0)
+    assert found_by_verify(tmp_path) == []
+
+
+@pytest.mark.spec("DUR-09")
+def test_verify_reports_synced_records_that_are_missing(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 4))
+    with log_file(tmp_path).open("r+b") as file:
+        file.seek(places[2][0])
+        file.write(bytes(sum(places[3]) - places[2][0]))
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.weight, problem.offset) == (Weight.DAMAGE, places[2][0])
+    assert "2 records that were synced" in problem.what
+
+
+@pytest.mark.spec("DUR-09")
+def test_verify_reports_a_log_that_ends_before_what_was_synced(tmp_path: Path) -> None:
+    """The record before the last is without its block and everything from it on is zero; the last block proves both."""
+    places = asyncio.run(killed_store(tmp_path, 3))
+    (sums,) = tmp_path.glob(PREFIX + "*")
+    block = bytearray(sums.read_bytes()[-36:])
+    block[16:32] = sums.read_bytes()[16:32]  # a checksum of the first record, and the reach of the last one
+    block[32:] = zlib.crc32(block[:32]).to_bytes(4, "big")
+    sums.write_bytes(block)
+    with log_file(tmp_path).open("r+b") as file:
+        file.seek(places[1][0])
+        file.write(bytes(sum(places[2]) - places[1][0]))
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.weight, problem.offset) == (Weight.DAMAGE, places[1][0])
+    assert f"ends at offset {places[1][0]}, but it was on disk up to {sum(places[2])}" in problem.what
+
+
+@pytest.mark.spec("DUR-09")
+def test_verify_takes_what_no_checksum_proves_as_torn(tmp_path: Path) -> None:
+    """The block of the last record is torn, so nothing says that the record was synced."""
+    places = asyncio.run(killed_store(tmp_path, 3))
+    (sums,) = tmp_path.glob(PREFIX + "*")
+    sums.write_bytes(sums.read_bytes()[:-3])
+    flip(log_file(tmp_path), places[2][0] + 88, 0)
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.weight, problem.offset) == (Weight.PENDING, places[2][0])
+    assert start(tmp_path) == places[2][0]
+
+
+@pytest.mark.spec("DUR-09")
+def test_verify_takes_a_later_block_as_proof(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 3))
+    (sums,) = tmp_path.glob(PREFIX + "*")
+    data = bytearray(sums.read_bytes())
+    data[20] ^= 1
+    sums.write_bytes(data)
+    flip(log_file(tmp_path), places[0][0] + 88, 0)
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.weight, problem.offset) == (Weight.DAMAGE, 0)
+
+
+@pytest.mark.spec("DUR-09")
+def test_verify_ignores_checksums_after_another_broker_wrote(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 2))
+    checkpoint = tmp_path / "checkpoint"
+    data = checkpoint.read_bytes()
+    checkpoint.write_bytes((int.from_bytes(data[:8], "big") + 1).to_bytes(8, "big") + data[8:])
+    flip(log_file(tmp_path), sum(places[1]) - 2, 1)
+    assert found_by_verify(tmp_path) == []
+
+
+def test_verify_reports_no_number_behind_a_damaged_record_as_wrong(tmp_path: Path) -> None:
+    """No queue was written before the kill, so records must be numbered consecutively, except behind a damaged one."""
+    places = asyncio.run(killed_store(tmp_path, 5))
+    flip(log_file(tmp_path), places[2][0] + 40, 0)  # number 1 of queue 0, between two others
+    (problem,) = found_by_verify(tmp_path)
+    assert problem.offset == places[2][0]

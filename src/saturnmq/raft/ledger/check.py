@@ -30,7 +30,9 @@ from saturnmq.raft.ledger.layout import (
 )
 from saturnmq.raft.ledger.recover import matches
 from saturnmq.raft.ledger.walk import END_OF_FILES, NO_ENTRY, Walk
+from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import numbered_files
+from saturnmq.store.files.record_sums import RecordSums
 
 
 @dataclass(slots=True)
@@ -75,6 +77,13 @@ class _Files:
         for _, mapped in self.maps:
             mapped.close()
 
+    def place(self, offset: int) -> str:
+        """File and byte of an offset, for messages to the operator."""
+        number = (offset - self.maps[0][0]) // self.bytes if self.maps else -1
+        if not 0 <= number < len(self.maps):
+            return f"position {offset}"
+        return f"{self.paths[number]} at byte {offset - self.maps[number][0]}"
+
     def at(self, offset: int, size: int) -> bytes | None:
         if not self.maps:
             return None
@@ -108,12 +117,17 @@ def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]
 
 
 def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
-    """Verify a member's folder from its first file to its last entry. Raises CorruptRecord if file sizes differ."""
+    """Verify a member's folder from its first file to its last entry. Raises CorruptRecord if file sizes differ.
+
+    Entries for which there is a checksum beside the log must be what was synced.
+    """
     report = LedgerReport(folder)
     data, index = _Files(folder / "data"), _Files(folder / "index")
     try:
         report.files = len(data.maps)
         report.end_pos = data.maps[0][0] if data.maps else 0
+        evidence = RecordSums(folder, Disk()).load()
+        differing = set(evidence.damaged(data.at, report.end_pos))
         for header, body in _entries(data, report.problems):
             if report.begin_index < 0:
                 report.begin_index, report.first_term = header.index, header.term
@@ -123,6 +137,20 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
                 report.problems.append(f"the index has no unit for entry {header.index}")
             if not body_is_good(memoryview(body)):
                 report.problems.append(f"the body of entry {header.index} is damaged")
+            if header.pos in differing:
+                differing.remove(header.pos)
+                report.problems.append(
+                    f"entry {header.index} ({data.place(header.pos)}) differs from what was synced, by its checksum in a file "
+                    "checksums-N: its header or its body changed"
+                )
+        where = f"; the first damaged one was at {data.place(min(differing))}" if differing else ""
+        if evidence.reach > report.end_index:
+            report.problems.append(
+                f"the log ends at entry {report.end_index}, but those up to {evidence.reach} were synced, "
+                f"by a file checksums-N{where}"
+            )
+        elif differing:
+            report.problems.append(f"{len(differing)} entries that were synced are missing{where}")
     finally:
         data.close()
         index.close()

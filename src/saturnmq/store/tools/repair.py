@@ -29,7 +29,7 @@ from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME, failed_flush
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.store import MessageStore
-from saturnmq.store.tools.scan import Bad, LogFile, Progress, file_of, log_files, no_progress
+from saturnmq.store.tools.scan import Bad, LogFile, Progress, differing, evidence_of, file_of, log_files, no_progress
 
 _COPY_BYTES: Final = 8 << 20
 _PROGRESS_BYTES: Final = 1 << 20
@@ -102,11 +102,11 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
     files, synced = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
     end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
-    differs = _differing(settings, files)
-    if differs is not None and differs < end:
-        file = file_of(files, differs)
+    differs = differing(files, evidence_of(settings, _note(settings)))
+    if differs and differs[0] < end:
+        file = file_of(files, differs[0])
         assert file is not None
-        return _loss(files, file, Bad(differs - file.start, "not the bytes that were synced there"), synced)
+        return _loss(files, file, Bad(differs[0] - file.start, "not the bytes that were synced there"), synced)
     if isinstance(fault, int):
         if synced <= fault:
             return None
@@ -140,32 +140,18 @@ def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progre
     return _loss(files, file, Bad(at, "asked for"), synced)
 
 
-def _differing(settings: StoreSettings, files: list[LogFile]) -> int | None:
-    """Offset of the first record that differs from its checksum behind the checkpoint; None if there is none."""
+def _note(settings: StoreSettings) -> Note | None:
     checkpoint = Checkpoint(settings.checkpoint_path, Disk())
     checkpoint.load()
-    evidence = RecordSums(settings.root, Disk()).load()
-    if checkpoint.note is None or evidence.reach <= checkpoint.note.log_synced or not files:
-        return None
-
-    def view(offset: int, size: int) -> memoryview | None:
-        file = file_of(files, offset)
-        return file.read(offset - file.start, size) if file is not None else None
-
-    found = evidence.damaged(view, files[0].start)
-    return found[0] if found else None
+    return checkpoint.note
 
 
 def _files_as_at_start(settings: StoreSettings) -> tuple[list[LogFile], int]:
     """The log's files, which reject torn records where the next start would cut them off, and the end of the durable log."""
-    files = log_files(settings)
-    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
-    checkpoint.load()
-    synced = 0
-    if checkpoint.note is not None:
-        synced = max(checkpoint.note.log_synced, RecordSums(settings.root, Disk()).load().reach)
+    files, note = log_files(settings), _note(settings)
+    synced = max(note.log_synced, evidence_of(settings, note).reach) if note is not None else 0
     begun = [file.start for file in files if isinstance(file.record(0), Message)]
-    durable = synced if checkpoint.note is not None else max(begun, default=0)
+    durable = synced if note is not None else max(begun, default=0)
     failed_at = failed_flush(settings.root)
     for file in files:
         file.torn_from = durable if failed_at is None else failed_at

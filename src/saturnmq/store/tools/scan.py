@@ -22,7 +22,9 @@ from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, numbered_files
+from saturnmq.store.files.record_sums import Evidence, RecordSums
 from saturnmq.store.index.index_file import IndexShape
+from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import is_torn
 from saturnmq.store.settings import StoreProfile, StoreSettings
 
@@ -296,6 +298,25 @@ def log_files(settings: StoreSettings) -> list[LogFile]:
 def file_of(files: list[LogFile], offset: int) -> LogFile | None:
     """The file that contains an offset, else None."""
     return next((file for file in files if file.start <= offset < file.end), None)
+
+
+def evidence_of(settings: StoreSettings, note: Note | None) -> Evidence:
+    """What the checksums beside the log prove that the checkpoint does not, as the next start takes it.
+
+    Nothing if another broker wrote the store since then, which has replaced the checkpoint's note.
+    """
+    evidence = RecordSums(settings.root, ReadOnlyDisk()).load()
+    return evidence if note is not None and evidence.reach > note.log_synced else Evidence()
+
+
+def differing(files: list[LogFile], evidence: Evidence) -> list[int]:
+    """Offsets, ascending, of the records that are not what was synced there."""
+
+    def view(offset: int, size: int) -> memoryview | None:
+        file = file_of(files, offset)
+        return file.read(offset - file.start, size) if file is not None else None
+
+    return evidence.damaged(view, files[0].start) if files else []
 
 
 def message_at(files: list[LogFile], offset: int) -> Message:

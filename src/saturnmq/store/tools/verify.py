@@ -33,6 +33,9 @@ from saturnmq.store.tools.scan import (
     Progress,
     ReadOnlyDisk,
     Weight,
+    differing,
+    evidence_of,
+    file_of,
     index_shape,
     log_files,
     no_progress,
@@ -44,6 +47,10 @@ PROBLEMS_MAX: Final = 1000
 _STATE_BYTES_MAX: Final = 1 << 30
 _PROGRESS_BYTES: Final = 1 << 20
 _NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
+_DIFFERS: Final = (
+    "the record is not what was synced here: it differs from its checksum in a file checksums-N. Its body is intact, so its "
+    "header, topic or properties changed"
+)
 _REPAIR: Final = "restore the file from a copy, or cut the log there: saturnmq store repair"
 
 
@@ -120,6 +127,7 @@ class _Verifier:
         self._bounds: set[int] = set()
         self._bad: list[tuple[int, int]] = []  # ascending ranges of the log without a valid record
         self._empty_from: tuple[LogFile, int] | None = None
+        self._differing: list[int] = []  # offsets of records that are not what was synced there
 
     def run(self) -> Report:
         self.queues.load()
@@ -129,9 +137,13 @@ class _Verifier:
         self.progress(0, total)
         starts = [self._first_store_ms(file) for file in self.files]
         durable, pending_from = self._lines(checkpoint, starts)
+        evidence = evidence_of(self.settings, self.note)
+        self._differing = differing(self.files, evidence)
+        durable = max(durable, evidence.reach)
         if self.files:
             self.report.log_start = self.files[0].start
         self._read_log(durable, total)
+        self._lost(evidence.reach)
         self.queues.finish(self._bad, pending_from, self.report.log_end)
         self.report.queue_units = self.queues.units
         self.report.files += [FileReport("consume queue", *row) for row in self.queues.rows]
@@ -300,11 +312,30 @@ class _Verifier:
             file.forget()
         self._close_bad(self.report.log_end)
 
+    def _lost(self, reach: int) -> None:
+        """Report records that were synced and of which the log has nothing, not even damaged bytes. reach: -1 without checksums."""
+        lost = [at for at in self._differing if not any(low <= at < high for low, high in self._bad)]
+        end = self.report.log_end
+        if lost:
+            file, begin = file_of(self.files, lost[0]), lost[0]
+            what = f"no record begins here, but {len(lost)} records that were synced here and behind are missing"
+        elif reach > end and not self._bad:
+            file, begin = file_of(self.files, end), end
+            what = f"the log ends at offset {end}, but it was on disk up to {reach}"
+        else:
+            return
+        path, at = (file.path, begin - file.start) if file is not None else (self.settings.commit_log_dirs[0], -1)
+        self._problem(path, what, _REPAIR, at=at, offset=begin)
+        self._bad = sorted([*self._bad, (begin, max(reach, begin + 1))])
+
     def _read_file(self, file: LogFile, row: FileReport, durable: int, done: int, total: int) -> int:
         """Check one file; returns the end of its last valid record, bytes in the file."""
         at = reported = 0
         bad_at = -1
+        differs = {offset for offset in self._differing if file.start <= offset < file.end}
         for found in file.records():
+            if isinstance(found, Message) and found.physical_offset in differs:
+                found = Bad(found.physical_offset - file.start, _DIFFERS)
             if self._empty_from is not None:
                 before, empty_at = self._empty_from
                 what = f"nothing was written here, but {file.path.name} after it has records"
@@ -333,6 +364,7 @@ class _Verifier:
         offset = file.start + bad.at
         self._close_bad(offset)
         self._bad.append((offset, -1))
+        self.queues.gap = True
         if offset < durable:
             self._problem(file.path, bad.what, _REPAIR, at=bad.byte, offset=offset)
         else:

@@ -75,13 +75,17 @@ class _Queue:
 
 
 class QueueCheck:
-    """The check of all queues. units: units that point to a record. reach: end of the last record pointed to, -1 without any."""
+    """The check of all queues. units: units that point to a record. reach: end of the last record pointed to, -1 without any.
+
+    gap: damage was found in the log before the next record, so numbers of records may be missing.
+    """
 
     def __init__(self, settings: StoreSettings, files: list[LogFile], add: Callable[[Problem], None]) -> None:
         self.settings = settings
         self._files = files
         self.units = 0
         self.reach = -1
+        self.gap = False
         self._add = add
         self._cache = FileCache(ReadOnlyDisk())
         self._queues: dict[Key, _Queue] = {}
@@ -213,6 +217,8 @@ class QueueCheck:
         lack.following = must + 1
         if message.queue_offset == 0:
             lack.following = 1  # the topic was deleted and re-created
+        elif self.gap and message.queue_offset > must:
+            lack.following = message.queue_offset + 1
         elif message.queue_offset != must:
             offset = message.physical_offset
             file = file_of(self._files, offset)
