@@ -248,6 +248,7 @@ class Transfers:
             self._finish_incoming(incoming, Code.TAKE_LEADERSHIP_FAILED)
 
     def _campaign(self, incoming: Incoming) -> None:
+        """Ask for votes at once: a heartbeat before the next tick would make this member a follower in the old term again."""
         state = self.state
         if state.term != incoming.request.term or state.role is not Role.FOLLOWER:
             self._finish_incoming(incoming, Code.INCONSISTENT_TERM)
@@ -256,6 +257,7 @@ class Transfers:
         incoming.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
         state.term_to_take = incoming.target
         self.elector.see_higher_term(incoming.target)
+        self.elector.tick()
 
     def _finish_incoming(self, incoming: Incoming, code: Code) -> None:
         self.incoming = None
