@@ -237,6 +237,7 @@ class Broker:
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
+        self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)
         self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:
             set_log_level(self.settings.log_level)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -60,7 +60,8 @@ class _Kind:
 class Admission:
     """Decides which codes a broker rejects; `changed` is called with them whenever they change.
 
-    stage: where a send waits after it was appended. late_ms, stalled_ms: the two estimates of the last sample.
+    stage: where a send waits after it was appended. queues: connections that wait for their turn. late_ms, stalled_ms: the two
+    estimates of the last sample.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Admission:
         self._in_flight = in_flight
         self._rejections = rejections
         self._stage = stage
+        self.queues: Sequence[Sized] = ()
         self._changed = changed
         self._settings = settings  # its wait times can change at run time
         self.enabled = settings.fast_failure
@@ -87,6 +89,7 @@ class Admission:
         self.late_ms = self.stalled_ms = 0
         self.rejected: frozenset[int] = frozenset()
         self._append_ms = 0  # the append that makes sends wait now
+        self._append_until = 0.0
         self._completed = 0
         self._progress = 0.0  # when a waiting send completed last, or nothing waited
         self._timer: asyncio.TimerHandle | None = None
@@ -152,18 +155,26 @@ class Admission:
     # ---- a slow append
 
     def append_was_slow(self, took_ms: int) -> None:
-        """Reject the sends that arrived during an append: those of this event-loop iteration and of the next one (ST-04)."""
+        """Reject the sends that arrived during an append (ST-04).
+
+        They are those of this event-loop iteration and of the next one, and of connections that wait for their turn then, for as
+        long as the append took at most.
+        """
         if not self.enabled:
             return
         loop = asyncio.get_running_loop()
         if not self._append_ms:
             loop.call_soon(loop.call_soon, self._append_is_over)
-        self._append_ms = took_ms
+        self._append_ms, self._append_until = took_ms, loop.time() + took_ms / 1000
         self._apply(loop.time())
 
     def _append_is_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        if any(map(len, self.queues)) and loop.time() < self._append_until:
+            loop.call_soon(self._append_is_over)
+            return
         self._append_ms = 0
-        self._apply(asyncio.get_running_loop().time())
+        self._apply(loop.time())
 
     # ---- rejected requests
 
