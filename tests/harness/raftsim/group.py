@@ -386,8 +386,8 @@ class Cluster:
                     self.observer.uses_configuration_of_its_log(member)
         self.calm()
         self.events.run_until(faulty_ms + calm_ms)
-        while self.damage_read_ms > self.events.now_ms - calm_ms:  # damage from before may be read only now
-            self.events.run_until(self.damage_read_ms + calm_ms)
+        while (end_ms := self.damage_read_ms + calm_ms) > self.events.now_ms:  # damage from before may be read only now
+            self.events.run_until(end_ms)
         self.check_calm()
 
     def check_calm(self) -> None:
