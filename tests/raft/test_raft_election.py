@@ -291,6 +291,27 @@ def test_of_two_candidates_with_split_votes_the_higher_id_goes_second() -> None:
     )
 
 
+@pytest.mark.spec("DL-E12")
+@pytest.mark.parametrize(("term", "extra_ms"), [(2, 6000), (1, 1000)])
+def test_candidate_asks_soon_again_where_members_follow_a_leader_of_an_old_term(term: int, extra_ms: int) -> None:
+    bench = Bench(term=2)
+    bench.tick()
+    bench.vote_answer(bench.sends()[0], V.REJECT_ALREADY_HAS_LEADER, term=term)
+    assert bench.node._elector.next_vote_ms == bench.now_ms + 300 + extra_ms
+
+
+@pytest.mark.spec("DL-X02")
+def test_member_that_voted_for_another_leads_only_a_higher_term_after_a_restart() -> None:
+    """It may have led the term by the votes of the others."""
+    bench = Bench(term=2, voted_for="n1", self_id="n0")
+    bench.tick()
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, V.ACCEPT)
+    assert bench.state.role is Role.CANDIDATE
+    bench.tick()
+    assert bench.state.term == 3
+
+
 @pytest.mark.spec("DL-E12", "DL-E14")
 @pytest.mark.parametrize(
     ("answer", "extra_ms"), [(V.REJECT_ALREADY_HAS_LEADER, 6000), (V.REJECT_SMALL_LEDGER_END_INDEX, 1000)]

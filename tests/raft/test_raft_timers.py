@@ -37,7 +37,7 @@ def settings_of(profile: RaftProfile, **keys: Any) -> CoreSettings:
 
 def bench_of(profile: RaftProfile = RaftProfile.AUTO, **more: Any) -> Bench:
     core = settings_of(profile)
-    return Bench(**{name: getattr(core, name) for name in core.__dataclass_fields__}, **more)
+    return Bench(**{name: getattr(core, name) for name in core.__dataclass_fields__} | more)
 
 
 def echo(bench: Bench, peer: str, interval_ms: int | None, code: Code = Code.SUCCESS) -> None:
@@ -302,6 +302,30 @@ def test_follower_adopts_a_higher_term_where_dledgers_rules_hold(
     hear(bench, interval_ms)
     assert asked(bench, **changes) is VoteResult.REJECT_TERM_NOT_READY
     assert bench.state.role is Role.CANDIDATE
+
+
+@pytest.mark.spec("DL-X08")
+def test_promise_to_a_leader_has_the_length_that_it_announced() -> None:
+    """Also where this member's own timers are longer: a lease that was extended is shorter than three announced intervals."""
+    bench = bench_of(fast=None)
+    hear(bench, FAST_MS)
+    bench.tick(3 * FAST_MS)
+    assert asked(bench) is VoteResult.REJECT_ALREADY_HAS_LEADER
+    bench.tick(1)
+    assert bench.state.role is Role.FOLLOWER
+    assert asked(bench) is VoteResult.REJECT_TERM_NOT_READY
+
+
+@pytest.mark.spec("DL-X08", "CHA-07")
+def test_heartbeat_that_a_report_has_overtaken_makes_no_follower() -> None:
+    bench = bench_of()
+    hear(bench, FAST_MS)
+    hear(bench, 0)
+    assert bench.state.role is Role.CANDIDATE
+    assert hear(bench, FAST_MS).code == Code.SUCCESS
+    assert (bench.state.role, bench.state.leader_id) == (Role.CANDIDATE, None)
+    hear(bench, FAST_MS, "n2")
+    assert (bench.state.role, bench.state.leader_id) == (Role.FOLLOWER, "n2")
 
 
 @pytest.mark.spec("DL-X08", "DL-L03")

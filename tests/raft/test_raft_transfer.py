@@ -129,6 +129,28 @@ def test_transfer_repeated_on_its_way_ends_the_leadership_because_the_transferee
     assert not bench.node.holds_lease(bench.now_ms)
 
 
+@pytest.mark.parametrize("code", [Code.INCONSISTENT_LEADER, Code.EXPIRED_TERM, Code.TAKE_LEADERSHIP_FAILED])
+def test_transfer_refused_in_a_higher_term_ends_the_leadership(code: Code) -> None:
+    """The transferee led the next term already, or another member may lead the higher one."""
+    bench = leader()
+    give(bench)
+    bench.answer(bench.sends("n1", TransferRequest)[0], TransferResponse(code=code, term=bench.state.term + 1))
+    assert bench.state.role is Role.CANDIDATE
+    assert not bench.node.holds_lease(bench.now_ms)
+
+
+def test_transferee_that_gave_up_asks_for_votes_as_any_other() -> None:
+    bench = Bench(log=LOG, term=2, announces_interval=True).follow("n1")
+    take(bench)
+    token = bench.last_token
+    assert bench.sends("n2", VoteRequest)[-1].request.transfer is True  # type: ignore[union-attr]
+    bench.tick(3000)
+    assert bench.reply(token).code == Code.TAKE_LEADERSHIP_FAILED
+    bench.forget()
+    bench.tick(3000)
+    assert bench.sends("n2", VoteRequest)[-1].request.transfer is False  # type: ignore[union-attr]
+
+
 def test_transferee_answers_a_repeated_request_as_such_while_it_asks_for_votes() -> None:
     bench = Bench(log=LOG, term=2).follow("n1")
     assert take(bench) is None

@@ -21,9 +21,9 @@ class Elector:
 
     raise_now: a higher term was seen and is adopted at the next tick (DL-E18).
     next_vote_ms: start of the next round of votes, not earlier (DL-E03).
-    spent_term: term that this member may have led before its last start, or has led until it reported that it steps down. It may
-    have lost entries that it had pushed but not synced, so it may request votes in this term, to see whether a quorum is reachable,
-    but leads only in a higher one.
+    spent_term: term that this member may have led before its last start, if only by the votes of others, or has led until it
+    reported that it steps down. It may have lost entries that it had pushed but not synced, so it may request votes in this term,
+    to see whether a quorum is reachable, but leads only in a higher one.
     led_term: the last term that this process led. In a group that has changed, a member with entries of a term that another has led
     leads only in a higher one, too: new members have not voted in that term, and could give it a second leader.
     """
@@ -34,7 +34,7 @@ class Elector:
         self.raise_now = False
         self.last_result = Parsed.WAIT_TO_REVOTE
         self.round: Tally | None = None
-        self.spent_term = state.term if state.voted_for == state.self_id else NO_TERM
+        self.spent_term = state.term if state.voted_for is not None else NO_TERM
         self.led_term = NO_TERM
 
     def role_changed(self) -> None:

@@ -44,6 +44,7 @@ class Heartbeats:
     confirmed: peers that answered a heartbeat of this term. able: whether each peer's last answer said that it supports changes of
     members.
     patient_until_ms: when a follower that receives no further heartbeat becomes candidate (DL-H07, DL-H08).
+    resigned: leader and term of the last report; a heartbeat that it has overtaken makes no follower.
     """
 
     state: State
@@ -58,6 +59,7 @@ class Heartbeats:
     confirmed: frozenset[str] = frozenset()
     stepped_down_ms: int = -(10**9)
     led: bool = False
+    resigned: tuple[str | None, Term] = (None, NO_TERM)
 
     def role_changed(self) -> None:
         """A new leader sends heartbeats at once, and has as long as a lease for the first answers (DL-E21, DL-X07)."""
@@ -221,16 +223,18 @@ class Heartbeats:
         elif code == Code.INCONSISTENT_LEADER:
             state.alarm(f"second leader rejected term={state.term} leader={state.leader_id} sender={request.leader_id}")
         elif code == Code.SUCCESS and echo is not None and echo <= 0:
+            self.resigned = request.leader_id, request.term
             if state.role is Role.FOLLOWER:
                 state.become_candidate(state.term)
-        elif code == Code.SUCCESS:
+        elif code == Code.SUCCESS and self.resigned != (request.leader_id, request.term):
             if state.leader_id is None:
                 assert request.leader_id is not None
                 state.become_follower(request.leader_id)
             patience_ms = self.timers.patience_ms(request.interval_ms)
             self.patient_until_ms = max(self.patient_until_ms, state.now_ms + patience_ms)
             if echo is not None:
-                state.leader_promised_ms = self.patient_until_ms
+                promised_ms = state.now_ms + self.timers.promised_ms(echo)
+                state.leader_promised_ms = max(state.leader_promised_ms, promised_ms)
         changes = self._changes if echo is not None and request.changes is not None else None
         return HeartBeatResponse(code=code, term=term, interval_ms=echo, changes=changes)
 

@@ -95,7 +95,8 @@ class Message:
 class VoteRequest(Message):
     """Request for a vote; leader_id is the candidate. changes: index of its configuration, None if it is the initial one.
 
-    transfer: whether the leader asked the candidate to take the leadership; None: not said, as by Java members.
+    transfer: whether the leader asked the candidate to take the leadership; None: not said, as by Java members
+    and those with standard timers set.
     """
 
     ledger_end_index: LedgerIndex = NO_INDEX

@@ -91,6 +91,10 @@ class Timers:
         self._use(base.fast is not None and announced_ms <= base.fast.heartbeat_interval_ms)
         return min(max(announced_ms, shortest.heartbeat_interval_ms), longest_ms) * base.heartbeat_leak_max
 
+    def promised_ms(self, announced_ms: int) -> int:
+        """How long the lease may be that the answer to a heartbeat with this interval extends, at most."""
+        return min(announced_ms, max(ANNOUNCED_MS_MAX, self.base.heartbeat_interval_ms)) * self.base.heartbeat_leak_max
+
     def _use(self, fast: bool) -> bool:
         state, base = self.state, self.base
         if fast == self.fast or base.fast is None or (fast and state.now_ms < self._fast_from_ms):

@@ -4,8 +4,9 @@ The leader refuses appends, waits until the transferee holds its whole log and a
 the leadership. The transferee runs for election in the next term at once and reports the outcome.
 
 From that request on the leader's lease counts no more: the transferee may be elected and serve before this member notices. A
-refused transfer restores the lease. After one without a response the leader steps down: the transferee may lead already, or take
-the leadership whenever the request reaches it, which only a new term prevents.
+refused transfer restores the lease. After one without a response, one that was repeated on its way, and one that was refused in a
+higher term the leader steps down: the transferee may lead already, or take the leadership whenever the request reaches it, which
+only a new term prevents.
 
 Requirements: DL-L01..DL-L09, DL-X18, DL-X22.
 """
@@ -47,6 +48,9 @@ class Incoming:
     request: TransferRequest
     deadline_ms: int
     target: Term = NO_TERM
+
+    def repeated_by(self, request: TransferRequest) -> bool:
+        return (request.transfer_id, request.term) == (self.request.transfer_id, self.request.term)
 
 
 class Transfers:
@@ -160,7 +164,7 @@ class Transfers:
     def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
         """Step down if the transferee leads, also if its requests for votes have not arrived here, or if it may lead.
 
-        It may also lead if it was asked already: the request was repeated on its way.
+        It may also lead if it was asked already, because the request was repeated on its way, and if it refuses in a higher term.
         """
         state = self.state
         if response is None or response.code == Code.REPEATED_REQUEST:
@@ -169,10 +173,11 @@ class Transfers:
                     f"leader stepped down reason=transfer_unanswered term={state.term} to={outgoing.transferee}"
                 )
                 state.become_candidate(state.term)
+        elif response.term > outgoing.term:
+            if state.role is Role.LEADER and response.term > state.term:
+                self.elector.see_higher_term(response.term)
         elif response.code != Code.SUCCESS:
             self._given_up = NO_TERM
-        elif state.role is Role.LEADER and response.term > state.term:
-            self.elector.see_higher_term(response.term)
         self._end(outgoing, Code.NETWORK_ERROR if response is None else response.code)
 
     def _end(self, outgoing: Outgoing, code: int) -> None:
@@ -206,13 +211,13 @@ class Transfers:
 
     def _accept_transfer(self, token: int, request: TransferRequest) -> None:
         state = self.state
-        if self.incoming is not None:
+        if self.incoming is not None and self.incoming.repeated_by(request):
             self._reply(token, Code.REPEATED_REQUEST)
         elif request.transfer_id != state.leader_id:
             self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
         elif state.failed is not None or state.recovering or state.barred:
             self._reply(token, Code.DISK_ERROR)
-        elif not state.votes or self._comes_too_early(request):
+        elif self.incoming is not None or not state.votes or self._comes_too_early(request):
             self._reply(token, Code.TAKE_LEADERSHIP_FAILED)
         else:
             self.incoming = Incoming(token, request, state.now_ms + state.settings.transfer_wait_ms)
@@ -261,6 +266,8 @@ class Transfers:
 
     def _finish_incoming(self, incoming: Incoming, code: Code) -> None:
         self.incoming = None
+        if code != Code.SUCCESS:
+            self.state.term_to_take = NO_TERM  # its votes are asked for without the leader's consent from now on
         self._reply(incoming.token, code)
 
     def _reply(self, token: int, code: int) -> None:

@@ -60,8 +60,8 @@ def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
 def _disturbs(voter: Voter, request: VoteRequest) -> bool:
     """Whether the candidate asks for a new term although the voter has extended its leader's lease, which may not have ended.
 
-    Such a candidate has had no heartbeat of that leader. A transferee has the leader's consent, and the leader itself leads no
-    longer. A Java member does not say whether it is a transferee, and is judged by DLedger's rules.
+    Such a candidate does not follow that leader. A transferee has the leader's consent, and the leader itself leads no longer.
+    Java members, and those with standard timers set, do not say whether they are transferees, and are judged by DLedger's rules.
     """
     new_term = request.term > voter.term and request.leader_id != voter.leader_id
     return new_term and request.transfer is False and voter.leader_in_time
@@ -109,6 +109,7 @@ class Tally:
     deadline_ms: int
     known_max_term: Term = NO_TERM
     answers: dict[str, VoteResult | None] = field(default_factory=dict)
+    leader_of_term: bool = False  # whether one of the members that have a leader is in the term of this round
 
     def __post_init__(self) -> None:
         self.known_max_term = self.term
@@ -119,6 +120,8 @@ class Tally:
             return
         result = response.vote_result if response is not None else None
         self.answers[member] = result
+        if response is not None and result is VoteResult.REJECT_ALREADY_HAS_LEADER and response.term >= self.term:
+            self.leader_of_term = True
         if response is not None and result in (
             VoteResult.REJECT_EXPIRED_VOTE_TERM,
             VoteResult.REJECT_TERM_SMALL_THAN_LEDGER,
@@ -182,8 +185,8 @@ class Tally:
         enough = quorum(self.members)
         if self.known_max_term > self.term:
             return Parsed.WAIT_TO_VOTE_NEXT, "jitter"
-        if self.has_leader:
-            return Parsed.WAIT_TO_REVOTE, "leader"
+        if self.has_leader:  # one of an old term may be gone: ask again as soon as members may have noticed
+            return Parsed.WAIT_TO_REVOTE, "leader" if self.leader_of_term else "behind"
         if self.valid < enough:
             return Parsed.WAIT_TO_REVOTE, "jitter"
         if self.valid - self.bigger_ledger < enough:
