@@ -29,7 +29,8 @@ func (d decisions) CheckLocalTransaction(one *primitive.MessageExt) primitive.Lo
 	return primitive.RollbackMessageState
 }
 
-// transaction sends `count` messages and waits until the broker has checked each undecided one.
+// transaction sends `count` messages and waits until the broker has checked each undecided one and delivers what was committed. The
+// client answers a check after its callback, one-way: a producer that stopped at once would often not have sent the answer.
 func transaction(o Options) error {
 	count := o.number("count", 6)
 	asked := newTally(count / 3)
@@ -48,5 +49,20 @@ func transaction(o Options) error {
 		}
 		report(Fact{"transaction": number, "status": statuses[result.Status], "state": int(result.State)})
 	}
-	return asked.wait(o.wait())
+	if err := asked.wait(o.wait()); err != nil {
+		return err
+	}
+	readers := Options{"group": o["group"] + "-readers"}
+	for key, value := range o {
+		if key != "group" {
+			readers[key] = value
+		}
+	}
+	committed := newTally(count/3 + 1)
+	member, err := startMember(readers, "committed", committed)
+	if err != nil {
+		return err
+	}
+	defer member.Shutdown()
+	return committed.wait(o.wait())
 }
