@@ -45,7 +45,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["strict", "compat"])
+@pytest.fixture(scope="module", params=["strict", pytest.param("compat", marks=pytest.mark.interop_full)])
 def protected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     folder = tmp_path_factory.mktemp("saturn-acl")
     write_accounts(folder)

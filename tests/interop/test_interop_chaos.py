@@ -38,7 +38,9 @@ def test_plain_broker_killed_and_frozen_loses_nothing(
 
 @pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("CHA-10")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.interop_full if kind == "Apache" else ()) for kind in KINDS]
+)
 def test_group_with_apache_members_survives_a_leader_kill(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
