@@ -40,6 +40,17 @@ async def change_leader(group: LedgerGroup) -> Broker:
     return group.brokers[to]
 
 
+async def stopped_copy(group: LedgerGroup) -> tuple[Broker, Broker, GroupState]:
+    """Send a message and stop the copies of a follower that has it. Returns the leader, the follower, the leader's state."""
+    await group.send(b"x")
+    master, follower = await group.master(), group.followers()[0]
+    copy = part(follower).copy
+    await group.until(lambda: copy.count, "nothing copied")
+    await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
+    await copy.stop()
+    return master, follower, GroupState.decode(await part(master).copy.report(""))
+
+
 @pytest.mark.spec("SEC-18", "DL-C07")
 def test_followers_ignore_a_forged_broker_0_of_their_name(tmp_path: Path) -> None:
     async def work() -> None:
@@ -125,13 +136,8 @@ def test_offsets_beyond_the_queues_are_lowered_before_a_member_leads(tmp_path: P
 def test_foreign_empty_and_outdated_tables_are_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
-            await group.send(b"x")
-            master, follower = await group.master(), group.followers()[0]
+            master, follower, good = await stopped_copy(group)
             copy, name = part(follower).copy, group.name_of(master)
-            await group.until(lambda: copy.count, "nothing copied")
-            await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
-            await copy.stop()
-            good = GroupState.decode(await part(master).copy.report(""))
             offsets, groups = follower.offsets.encode(), b"".join(follower.groups.pieces())
             table = TopicConfigTable.decode(good.topics)
             del table.topic_config_table["g"]
@@ -178,13 +184,8 @@ def test_tables_beyond_the_own_log_hide_no_later_change(tmp_path: Path, caplog: 
     async def work() -> None:
         caplog.set_level("INFO")
         async with ledger_group(tmp_path) as group:
-            await group.send(b"x")
-            master, follower = await group.master(), group.followers()[0]
+            master, follower, good = await stopped_copy(group)
             copy, name = part(follower).copy, group.name_of(master)
-            await group.until(lambda: copy.count, "nothing copied")
-            await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
-            await copy.stop()
-            good = GroupState.decode(await part(master).copy.report(""))
             await group.until(
                 lambda: follower.store.log.end >= good.covered, "the follower has not what the leader has"
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from raftgroup import Group, group
 
+from harness.harm import harmed
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.messages import Code, TransferResponse
@@ -216,13 +217,7 @@ def test_ledger_opens_whatever_its_checksums_are(tmp_path: Path) -> None:
     (name,) = (path.name for path in source.glob(PREFIX + "*"))
     data = (source / name).read_bytes()
     rng = random.Random(5)
-    harmed = [data[:length] for length in range(len(data))]
-    for _ in range(40):
-        changed = bytearray(data)
-        for at in rng.sample(range(len(data)), rng.randint(1, 9)):
-            changed[at] ^= rng.randint(1, 255)
-        harmed.append(bytes(changed))
-    for bad in (*harmed, rng.randbytes(5000)):
+    for bad in (*harmed(data, rng), rng.randbytes(5000)):
         shutil.copytree(source, folder)
         (folder / name).write_bytes(bad)
         files, checkpoint = opened(folder)

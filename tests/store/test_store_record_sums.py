@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.harm import harmed
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import Host, Message, encode_properties
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
@@ -63,6 +64,12 @@ async def killed_store(root: Path, count: int, batch: bool = False) -> PLACE:
 
 def log_file(root: Path) -> Path:
     return root / "commitlog" / ("0" * 20)
+
+
+def damage_first_block(root: Path) -> None:
+    """Change a byte in the block of the first record; the other blocks are whole."""
+    (sums,) = root.glob(PREFIX + "*")
+    flip(sums, 20, 0)
 
 
 def flip(path: Path, at: int, bit: int) -> None:
@@ -123,10 +130,7 @@ def test_without_its_checksum_a_bad_record_is_torn(harm: str, tmp_path: Path) ->
 def test_later_block_proves_an_earlier_record_durable(tmp_path: Path) -> None:
     """The block of the first record is damaged; that of the third one says that everything before it was on disk."""
     places = asyncio.run(killed_store(tmp_path, 3))
-    (sums,) = tmp_path.glob(PREFIX + "*")
-    data = bytearray(sums.read_bytes())
-    data[20] ^= 1
-    sums.write_bytes(data)
+    damage_first_block(tmp_path)
     flip(log_file(tmp_path), places[0][0] + 90, 0)
     with pytest.raises(CorruptRecord, match=rf"everything before offset {sum(places[2])} was on disk"):
         start(tmp_path)
@@ -290,14 +294,8 @@ def test_store_starts_whatever_its_checksums_are(tmp_path: Path, caplog: pytest.
     (name,) = (path.name for path in source.glob(PREFIX + "*"))
     data = (source / name).read_bytes()
     rng = random.Random(11)
-    harmed = [data[:length] for length in range(len(data))]
-    for _ in range(40):
-        changed = bytearray(data)
-        for at in rng.sample(range(len(data)), rng.randint(1, 9)):
-            changed[at] ^= rng.randint(1, 255)
-        harmed.append(bytes(changed))
-    harmed += [rng.randbytes(5000), b"SUM1" * 999, b"SUM1" + b"\xff" * 99, b"\0" * 4096]
-    for bad in (*harmed, None):
+    copies = [*harmed(data, rng), rng.randbytes(5000), b"SUM1" * 999, b"SUM1" + b"\xff" * 99, b"\0" * 4096]
+    for bad in (*copies, None):
         shutil.copytree(source, root)
         if bad is None:
             (root / name).unlink()
@@ -392,10 +390,7 @@ def test_verify_takes_what_no_checksum_proves_as_torn(tmp_path: Path) -> None:
 @pytest.mark.spec("DUR-09")
 def test_verify_takes_a_later_block_as_proof(tmp_path: Path) -> None:
     places = asyncio.run(killed_store(tmp_path, 3))
-    (sums,) = tmp_path.glob(PREFIX + "*")
-    data = bytearray(sums.read_bytes())
-    data[20] ^= 1
-    sums.write_bytes(data)
+    damage_first_block(tmp_path)
     flip(log_file(tmp_path), places[0][0] + 88, 0)
     (problem,) = found_by_verify(tmp_path)
     assert (problem.weight, problem.offset) == (Weight.DAMAGE, 0)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.escaping import escaped
+from saturnmq.net.tls import bare_client_context
 from saturnmq.protocol.addresses import is_local
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -130,9 +131,7 @@ class Mailer:
                     f"{option}-ca {access.ca} has no effect without TLS; use {option}-tls starttls or implicit"
                 )
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the server's own certificate may be the trusted one
+        context = bare_client_context(verify=access.verify)
         try:
             if access.ca is not None:
                 context.load_verify_locations(access.ca)
@@ -142,9 +141,6 @@ class Mailer:
             raise ConfigError(
                 f"{option}-ca {access.ca}: {error}; it must be a PEM file of trusted certificates"
             ) from error
-        if not access.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         return context
 
     async def send(self, subject: str, fields: Mapping[str, object]) -> None:

@@ -133,19 +133,28 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     return context
 
 
+def bare_client_context(*, verify: bool, check_host: bool = True) -> ssl.SSLContext:
+    """The TLS context of a client that trusts no certificate yet; without verify every server is accepted.
+
+    A certificate that is trusted later may also be the server's own.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = verify and check_host
+    if not verify:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """The TLS context of a client: the server's certificate must be trusted and name the host that was connected to.
 
     A trusted certificate may also be the server's own. Without `tls.client.authServer` every server is accepted.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = settings.client_auth_server and settings.client_check_host
+    context = bare_client_context(verify=settings.client_auth_server, check_host=settings.client_check_host)
     if settings.client_auth_server:
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _trust(context, settings.client_trust_path, "tls.client.trustCertPath")
-    else:
-        context.verify_mode = ssl.CERT_NONE
     if settings.client_cert_path:
         _load(context, settings.client_cert_path, settings.client_key_path, settings.client_key_password, "tls.client")
     return context

@@ -92,7 +92,7 @@ class StateWriter:
         finally:
             # Not in a done callback: a change made right after this must start a new task, not get the finished one.
             self._writing = None
-        if self.dirty:  # in a task of its own: who waits for this write need not wait for later changes
+        if self.dirty:  # in a task of its own: callers that wait for this write do not wait for later changes
             self._begin()
 
 

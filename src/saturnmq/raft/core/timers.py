@@ -83,7 +83,7 @@ class Timers:
         base = self.base
         if not base.announces_interval:
             return base.election_timeout_ms
-        longest_ms = max(ANNOUNCED_MS_MAX, base.heartbeat_interval_ms)
+        longest_ms = self._longest_ms
         if announced_ms is None:
             self._use(False)
             return longest_ms * base.heartbeat_leak_max
@@ -93,7 +93,12 @@ class Timers:
 
     def promised_ms(self, announced_ms: int) -> int:
         """How long the lease may be that the answer to a heartbeat with this interval extends, at most."""
-        return min(announced_ms, max(ANNOUNCED_MS_MAX, self.base.heartbeat_interval_ms)) * self.base.heartbeat_leak_max
+        return min(announced_ms, self._longest_ms) * self.base.heartbeat_leak_max
+
+    @property
+    def _longest_ms(self) -> int:
+        """The longest interval that counts as announced."""
+        return max(ANNOUNCED_MS_MAX, self.base.heartbeat_interval_ms)
 
     def _use(self, fast: bool) -> bool:
         state, base = self.state, self.base
