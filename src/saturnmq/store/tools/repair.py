@@ -24,7 +24,7 @@ from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.mapped_file import file_name
-from saturnmq.store.files.record_sums import RecordSums
+from saturnmq.store.files.record_sums import Evidence, RecordSums
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME, failed_flush
 from saturnmq.store.settings import StoreSettings
@@ -99,10 +99,10 @@ class Loss:
 
 def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss | None:
     """Read the log up to its first fault and count what follows it; None if the log is intact. Raises StoreError."""
-    files, synced = _files_as_at_start(settings)
+    files, synced, evidence = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
     end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
-    differs = differing(files, evidence_of(settings, _note(settings)))
+    differs = differing(files, evidence)
     if differs and differs[0] < end:
         file = file_of(files, differs[0])
         assert file is not None
@@ -118,7 +118,7 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
 
 def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
     """What a cut at an offset would lose; a valid record must begin there. Raises StoreError naming what was found instead."""
-    files, synced = _files_as_at_start(settings)
+    files, synced, _ = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
     end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
     start = PhysicalOffset(files[0].start if files else 0)
@@ -140,22 +140,19 @@ def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progre
     return _loss(files, file, Bad(at, "asked for"), synced)
 
 
-def _note(settings: StoreSettings) -> Note | None:
-    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+def _files_as_at_start(settings: StoreSettings) -> tuple[list[LogFile], int, Evidence]:
+    """The log's files, the end of what was durable, and its checksums. The files reject torn records where the next start cuts."""
+    files, checkpoint = log_files(settings), Checkpoint(settings.checkpoint_path, Disk())
     checkpoint.load()
-    return checkpoint.note
-
-
-def _files_as_at_start(settings: StoreSettings) -> tuple[list[LogFile], int]:
-    """The log's files, which reject torn records where the next start would cut them off, and the end of the durable log."""
-    files, note = log_files(settings), _note(settings)
-    synced = max(note.log_synced, evidence_of(settings, note).reach) if note is not None else 0
+    note = checkpoint.note
+    evidence = evidence_of(settings, note)
+    synced = max(note.log_synced, evidence.reach) if note is not None else 0
     begun = [file.start for file in files if isinstance(file.record(0), Message)]
     durable = synced if note is not None else max(begun, default=0)
     failed_at = failed_flush(settings.root)
     for file in files:
         file.torn_from = durable if failed_at is None else failed_at
-    return files, synced
+    return files, synced, evidence
 
 
 def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:
