@@ -256,7 +256,7 @@ def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, byt
 
 @pytest.mark.spec("DL-B12", "DUR-13")
 def test_index_is_rebuilt_from_the_ledger_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_queue, "_SLICE_BYTES", 500)
+    monkeypatch.setattr(index_queue, "SLICE_BYTES", 500)
     monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)
 
     async def work() -> None:
@@ -304,6 +304,48 @@ def test_index_that_cannot_keep_up_is_read_from_the_ledger(
 
     run(work)
     assert "index lags" in caplog.text
+
+
+@pytest.mark.spec("DL-B12", "DUR-13")
+def test_start_reads_the_ledger_for_the_queues_and_not_for_an_index_that_lags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path / "made") as store:
+            with monkeypatch.context() as slow:
+                slow.setattr(index_queue, "BACKLOG_BYTES_MAX", 20_000)
+                slow.setattr(index_queue, "STEP_SECONDS", 0.0)
+                slow.setattr(index_queue, "FINISH_SECONDS", 0.0)
+                keys = " ".join(f"k{number}" for number in range(64))
+                for number in range(100):
+                    properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": keys})
+                    store.put_soon(message(b"%d" % number, properties_raw=properties), lambda status, reason: None)
+                await put(store, b"last")
+                assert store.index_queue is not None and store.index_queue.lagging
+                await store.stop()
+        note = store.checkpoint.note
+        assert note is not None and note.indexed < note.dispatched
+        monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+        dispatched: list[int] = []
+        dispatch = MessageStore.dispatch
+        monkeypatch.setattr(
+            MessageStore,
+            "dispatch",
+            lambda store, queue, message, code: [
+                dispatched.append(message.physical_offset),
+                dispatch(store, queue, message, code),
+            ][1],
+        )
+        async with Alone(tmp_path / "made") as again:
+            assert all(at >= note.dispatched for at in dispatched)
+            await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
+            for number in range(100):
+                records = again.query("T", f"u{number}", 9, 0, 1 << 60).records
+                assert [decode_record(record).body for record in records] == [b"%d" % number]
+            assert len(again.query("T", "k63", 64, 0, 1 << 60).records) == 64
+
+    run(work)
+    assert "index continued while the store serves" in caplog.text
 
 
 @pytest.mark.spec("DL-B12", "RP-01", "RP-02", "CQ-02", "IX-02")

@@ -21,6 +21,7 @@ from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index import index_queue
 from saturnmq.store.index.message_index import WORDS_MAX
+from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.tools.verify import verify
 from waiting import until
 
@@ -57,8 +58,7 @@ def test_first_words_and_unique_key_are_indexed(tmp_path: Path) -> None:
 
 @pytest.mark.spec("IX-02")
 def test_index_of_all_words_by_another_broker_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("saturnmq.store.index.message_index", "saturnmq.store.recovery.opening"):
-        monkeypatch.setattr(f"{module}.WORDS_MAX", 10**9)
+    monkeypatch.setattr("saturnmq.store.index.message_index.WORDS_MAX", 10**9)
     store = opened(tmp_path, **BIG)
     store.put(message(b"many", properties=b"KEYS\x01" + b" ".join(b"w%d" % n for n in range(200))))
     asyncio.run(store.stop())
@@ -281,6 +281,38 @@ def test_start_does_not_wait_for_an_index_that_lags_far(
 
     asyncio.run(work())
     assert caplog.text.count("index continued while the store serves") == 3
+    assert not verify(opened_settings(tmp_path)).problems
+
+
+@pytest.mark.spec("DUR-13")
+def test_start_does_not_write_queues_again_for_an_index_that_lags(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:
+    """The start after a kill truncated the queues to where the index was, and read 1 GiB instead of 120 MiB."""
+
+    async def work() -> None:
+        slow.setattr("saturnmq.store.maintenance.maintenance.VERIFY_BYTES", 1)
+        slow.setattr("saturnmq.store.recovery.opening.BOUNDARY_BYTES", 1)
+        store = opened(tmp_path, **BIG)
+        flood(store, 3)
+        await store.abort()
+        slow.setattr("saturnmq.store.recovery.opening.INDEX_SECONDS", 0.0)
+        store = opened(tmp_path, **BIG)
+        await store.abort()
+        note = store.checkpoint.note
+        assert note is not None and note.indexed < note.verify_from < note.dispatched == store.log.end
+        slow.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+        cut: list[int] = []
+        truncate = QueueTable.truncate
+        slow.setattr(QueueTable, "truncate", lambda table, end: [cut.append(end), truncate(table, end)][1])
+        store = opened(tmp_path, **BIG)
+        assert cut == [note.dispatched, store.log.end]  # the queues, and then what is behind the last record
+        assert store.index_queue is not None and store.index_queue.covered(store.dispatched) == note.indexed
+        slow.undo()
+        await store.start()
+        await until(lambda: complete(store), 100)
+        assert len(found(store, "order")) == 3 and len(found(store, "63", "H")) == 64
+        await store.stop()
+
+    asyncio.run(work())
     assert not verify(opened_settings(tmp_path)).problems
 
 

@@ -424,9 +424,9 @@ def test_recovery_plan() -> None:
     assert planned(files, clean=False, ms=5) == Plan(0, 400, 0)
     assert planned([FileFacts(0, -1)], clean=False, ms=10**6) == Plan(0, 0, 0)
     note = Note(450, 440, 420, 0, 0, 410)
-    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 420)  # offsets take precedence over times
+    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 440)  # offsets take precedence over times
     assert planned(files, clean=False, note=note, failed_at=300) == Plan(300, 300, 300)
-    assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == Plan(300, 450, 420)
+    assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == Plan(300, 450, 440)
     with pytest.raises(CorruptRecord, match="ends at offset 400, but it was on disk up to 450"):
         planned(files[:4], clean=False, note=note)
     with pytest.raises(CorruptRecord, match="has no files, but it was on disk up to offset 450"):

@@ -303,4 +303,4 @@ def test_plan_starts_at_end_of_most_lagging_queue() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
     assert plan(Facts(files, 100, False, 1003, None, 450, queues_low=120)) == Plan(120, 400, 120)
     note = Note(450, 440, 420, 0, 0, 410)
-    assert plan(Facts(files, 100, False, 1003, note, 450, queues_low=120)) == Plan(410, 450, 420)
+    assert plan(Facts(files, 100, False, 1003, note, 450, queues_low=120)) == Plan(410, 450, 440)

@@ -127,23 +127,27 @@ def _recover(
     dispatch_from = start
     dispatch.gap = note is not None and note.dispatched < start
     if note is not None:
-        dispatch_from = min(note.dispatched, note.indexed)
+        dispatch_from = note.dispatched
     elif clean:  # written by another implementation and shut down cleanly: trust the extent of its queues
         dispatch_from = store.queues.max_physical
     for problem in problems:
         log.warning("consume queues rebuilt reason=%s", problem)
     rebuilt = bool(problems) or rebuild is not None
     dispatch_from = start if rebuilt else max(min(dispatch_from, end), start)
+    lags_from = None
     if index_from is not None:
-        dispatch_from = max(min(dispatch_from, raft_log.entry_pos(index_from)), start)
+        index_from = max(raft_log.entry_pos(index_from), start)
+        if not rebuilt and dispatch_from - index_from > opening.INDEX_BYTES:
+            lags_from = index_from
+        dispatch_from = min(dispatch_from, index_from) if lags_from is None else dispatch_from
     if not clean and note is not None and not rebuilt:
         store.queues.drop_unlisted()
     try:
-        _dispatch(store, raft_log, dispatch, dispatch_from, rebuilt=rebuilt, progress=rebuild)
+        _dispatch(store, raft_log, dispatch, dispatch_from, lags_from, rebuilt=rebuilt, progress=rebuild)
     except _Gap as gap:
         log.warning("consume queues rebuilt reason=%s", gap)
         try:
-            _dispatch(store, raft_log, dispatch, start, rebuilt=True, progress=rebuild)
+            _dispatch(store, raft_log, dispatch, start, None, rebuilt=True, progress=rebuild)
         except _Gap as again:
             raise CorruptRecord(f"{again}, although the queues were rebuilt from the log alone") from again
     if not clean:
@@ -158,13 +162,14 @@ def _dispatch(
     raft_log: RaftLog,
     dispatch: GroupDispatch,
     begin: PhysicalOffset,
+    lags_from: PhysicalOffset | None,
     *,
     rebuilt: bool,
     progress: Progress | None,
 ) -> None:
     """Truncate queues and index at begin and refill them from there. Raises _Gap, CorruptRecord, StoreError, OSError.
 
-    With `rebuilt` they are rebuilt from scratch.
+    With `rebuilt` they are rebuilt from scratch. lags_from: the index follows from there while the store serves.
     """
     index = store.index
     if store.index_queue is not None:
@@ -179,7 +184,11 @@ def _dispatch(
             known.trim_extension()
         if index is not None:
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
-            begin = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
+            indexed = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
+            if lags_from is None:
+                begin = indexed
+            elif store.index_queue is not None:
+                opening.let_index_lag(store.index_queue, min(indexed, lags_from))
     dispatch.early.clear()
     dispatch.unsaved.clear()
     reported = 0

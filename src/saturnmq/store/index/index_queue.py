@@ -41,7 +41,7 @@ _PAUSED_STEP_S: Final = (
 )
 _IDLE_SHARE: Final = 0.02  # an event loop whose other work takes a smaller part of the time is idle
 _RETRY_S: Final = 1.0  # pause after the disk has rejected entries
-_SLICE_BYTES: Final = 16_384  # weight of the records that are indexed between two looks at the clock
+SLICE_BYTES: Final = 16_384  # weight of the records that are indexed between two looks at the clock
 _KEY_BYTES: Final = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
 _RECORD_BYTES: Final = 100  # memory that a waiting record takes beside its properties
 _LOG_LINE_S: Final = 60.0  # clients decide how often the index lags, so that is logged at most once in this time
@@ -94,7 +94,7 @@ class IndexQueue:
         if self._reading is not None:
             return not self.refusal
         self._waiting.append(record)
-        self._weight += _weight(record[1])
+        self._weight += weight_of(record[1])
         return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def add_all(self, records: list[Record]) -> bool:
@@ -102,7 +102,7 @@ class IndexQueue:
         if self._reading is not None:
             return not self.refusal
         self._waiting += records
-        self._weight += sum([_weight(record[1]) for record in records])
+        self._weight += sum([weight_of(record[1]) for record in records])
         return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def put_in(self) -> bool:
@@ -204,8 +204,8 @@ class IndexQueue:
     def _put_slice(self) -> None:
         waiting = self._waiting
         count = weight = 0
-        while count < min(len(waiting), WAITING_MAX) and weight < _SLICE_BYTES:
-            weight += _weight(waiting[count][1])
+        while count < min(len(waiting), WAITING_MAX) and weight < SLICE_BYTES:
+            weight += weight_of(waiting[count][1])
             count += 1
         self._index.put_many(waiting[:count])
         del waiting[:count]
@@ -226,8 +226,8 @@ class IndexQueue:
                     continue
                 if is_indexed(message.sys_flag):
                     records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
-                    weight += _weight(message.properties_raw)
-                if weight >= _SLICE_BYTES or thread_time() >= until:
+                    weight += weight_of(message.properties_raw)
+                if weight >= SLICE_BYTES or thread_time() >= until:
                     self._index.put_many(records)
                     records, weight, reading.at, reading.done = [], 0, at, True
                     if thread_time() >= until:
@@ -277,7 +277,7 @@ class IndexQueue:
             self._step(STEP_SECONDS)
 
 
-def _weight(properties: bytes) -> int:
+def weight_of(properties: bytes) -> int:
     """Memory of a waiting record, bytes; more for a record whose keys take long to index."""
     return len(properties) + _RECORD_BYTES + _KEY_BYTES * min(properties.count(b" "), WORDS_MAX)
 

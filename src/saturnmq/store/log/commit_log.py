@@ -142,7 +142,7 @@ class CommitLog:
             file = self._current
             for at in range(end - file.start, file.size_bytes, _ZERO_STEP):
                 step = min(_ZERO_STEP, file.size_bytes - at)
-                if file.view[at : at + step] != _ZEROS[:step]:
+                if file.map[at : at + step] != _ZEROS[:step]:  # a copy: comparing a view goes byte by byte
                     file.map[at : at + step] = _ZEROS[:step]
                     zeroed += step
             file.forget_pages(file.end)

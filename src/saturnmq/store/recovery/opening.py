@@ -22,15 +22,15 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
-from saturnmq.protocol.properties import keys_of, tags_code
+from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import write_marker
 from saturnmq.store.index.index_file import NAME_DIGITS
-from saturnmq.store.index.index_queue import IndexQueue
-from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Synced
+from saturnmq.store.index.index_queue import SLICE_BYTES, IndexQueue, weight_of
+from saturnmq.store.index.message_index import MessageIndex, Record, Synced, is_indexed
 from saturnmq.store.log.log import Log
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
@@ -46,6 +46,9 @@ FAILURE_NAME: Final = "flush-failed.json"
 INDEX_SECONDS: Final = (
     10.0  # CPU time that a start spends on the index; the rest of the index follows while the store serves
 )
+INDEX_BYTES: Final = (
+    64 << 20
+)  # log read by a start for the index alone; one that lags further is completed while the store serves
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."
@@ -140,6 +143,12 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     store.reserve.allocate()
 
 
+def let_index_lag(queue: IndexQueue, begin: PhysicalOffset) -> None:
+    """Complete the index from an offset on while the store serves."""
+    log.warning("index continued while the store serves offset=%s", begin)
+    queue.rebuild(begin)
+
+
 def _with_checksums(store: RecoveredStore, todo: Plan) -> Plan:
     """The plan with the end of the durable log as the checksums behind the checkpoint prove it.
 
@@ -194,11 +203,17 @@ def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
 
 
 def load_index(store: RecoveredStore, *, clean: bool) -> PhysicalOffset | None:
-    """Load the index; returns the offset from which the log must be indexed again, None if it is complete."""
-    if store.index is None:
-        return None
-    damaged = store.index.load(unclean=not clean)
+    """Load the index; returns the offset from which the log must be indexed again, None if it is as long as the queues."""
     note = store.checkpoint.note
+    begin = _load_index(store, note, clean=clean) if store.index is not None else None
+    if store.index is None or note is None:
+        return begin
+    return note.indexed if begin is None else min(begin, note.indexed)
+
+
+def _load_index(store: RecoveredStore, note: Note | None, *, clean: bool) -> PhysicalOffset | None:
+    assert store.index is not None
+    damaged = store.index.load(unclean=not clean)
     synced = Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
     if not clean:
         return store.index.repair(synced, store.checkpoint.index_ms)
@@ -263,6 +278,8 @@ class _Recovery:
         # Topics without a queue: first record's offset, number of records.
         self._absent: dict[str, tuple[PhysicalOffset, int]] = {}
         self._index_seconds = 0.0  # CPU time spent on the index
+        self._keyed: list[Record] = []  # records to index, and what they weigh
+        self._keyed_bytes = 0
         self._lag_from: PhysicalOffset | None = None  # the index continues there while the store serves
         self.boundaries: list[PhysicalOffset] = []  # start offsets of some of the records
         self._blocks: dict[tuple[str, int], tuple[QueueOffset, bytes]] = {}
@@ -270,6 +287,9 @@ class _Recovery:
     def run(self, *, clean: bool) -> bool:
         """Recover the store; returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
         store, todo = self.store, self.todo
+        others = min(todo.verify_from, self.queues_from)
+        if store.index is not None and self.progress is None and others - self.index_from > INDEX_BYTES:
+            self._lag_from, self.read_from = self.index_from, others
         if self.rebuild:
             store.queues.clear()
         elif not clean:
@@ -311,7 +331,7 @@ class _Recovery:
             if self._lag_from is None:
                 self._index_again(begin, scan.end)
             elif store.index_queue is not None:
-                store.index_queue.rebuild(min(begin, self._lag_from))
+                let_index_lag(store.index_queue, min(begin, self._lag_from))
         store.log.set_confirmed(scan.end)
         store.dispatched = scan.end
         return not clean or cut > 0 or dropped > 0 or self.written > 0
@@ -321,6 +341,7 @@ class _Recovery:
         store = self.store
         self.boundaries.clear()
         self._absent.clear()
+        self._keyed, self._keyed_bytes = [], 0
         self._restarted.clear()
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
@@ -342,22 +363,32 @@ class _Recovery:
                 return False
             if message.physical_offset >= self.index_from:
                 self._index(message)
+        self._index_keyed()
         return True
 
     def _index(self, message: Message) -> None:
         """Index a record's keys, unless it is a rollback record, or the index has already delayed the start for too long."""
-        index = self.store.index
-        if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK or self._lag_from is not None:
+        raw = message.properties_raw
+        if self.store.index is None or self._lag_from is not None or not is_indexed(message.sys_flag):
             return
-        if self._index_seconds > INDEX_SECONDS and self.progress is None:
-            log.warning("index continued while the store serves offset=%s", message.physical_offset)
+        if UNIQUE_KEY not in raw and KEYS not in raw:
+            return
+        if not self._keyed and self._index_seconds > INDEX_SECONDS and self.progress is None:
             self._lag_from = message.physical_offset
             return
+        self._keyed.append((message.topic, raw, message.physical_offset, message.store_timestamp_ms))
+        self._keyed_bytes += weight_of(raw)
+        if self._keyed_bytes >= SLICE_BYTES:
+            self._index_keyed()
+
+    def _index_keyed(self) -> None:
+        """Index the records that were read since the last call."""
+        if self.store.index is None or not self._keyed:
+            return
         began = thread_time()
-        keys = keys_of(message.properties_raw, WORDS_MAX)
-        if keys:
-            index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
-            self.written += 1
+        self.store.index.put_many(self._keyed)
+        self.written += len(self._keyed)
+        self._keyed, self._keyed_bytes = [], 0
         self._index_seconds += thread_time() - began
 
     def _index_again(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
@@ -368,6 +399,7 @@ class _Recovery:
         begin = max(begin, store.log.first_position)
         for message in good_records(store.log, begin, Scan(begin), check_crc=False, durable=end):
             self._index(message)
+        self._index_keyed()
 
     def _queue_unit(self, message: Message) -> bool:
         store = self.store

@@ -1,7 +1,7 @@
 """The recovery plan: a pure function from facts found on disk to offsets, and the scan of the log that carries it out.
 
 Two offsets matter. `durable`: everything before it has been on disk, so a bad record there is corruption and the store does not
-open (DUR-09). `dispatch_from`: from there on consume queues and index are written again (DUR-13).
+open (DUR-09). `dispatch_from`: from there on consume queues, and the index unless it lags behind them, are written again (DUR-13).
 
 Requirements: RC-07..RC-11, DUR-07..DUR-09, DUR-13.
 """
@@ -81,7 +81,7 @@ def plan(facts: Facts) -> Plan | None:
                 f"{end:020d} on are missing; restore them, or remove the file `checkpoint` if their messages may go"
             )
         verify, durable = note.verify_from, note.log_synced
-        dispatch = min(note.dispatched, note.indexed)
+        dispatch = note.dispatched
     elif facts.note_lost:
         verify, durable, dispatch = start, _last_begun(files), start
     elif facts.clean:
