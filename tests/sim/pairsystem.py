@@ -336,6 +336,9 @@ class PairSystem(System):
             self.loop.net.partition([old.name], [new.name])
             await pause(1 + self.rng.random() * 2)
         if fault == "master's disk and power":
+            assert new.process is not None
+            new.process.disk_s = 1.0  # so that more was received than is durable
+            await pause(self.rng.random() * 2)
             self.power(old)
             self.crash(new)
             new.lose_power(self.rng)
