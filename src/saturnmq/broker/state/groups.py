@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
-from saturnmq.broker.state.journal import Journal
+from saturnmq.broker.state.journal import JournaledTable
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from saturnmq.protocol.errors import ResponseError
@@ -34,8 +34,10 @@ _SYSTEM_GROUPS: Final = (
 )
 
 
-class Groups:
+class Groups(JournaledTable):
     """Subscription groups, their version and their file."""
+
+    kind = Kind.GROUP
 
     def __init__(
         self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, quota: CreationQuota | None = None
@@ -50,7 +52,6 @@ class Groups:
             name: SubscriptionGroupConfig(name) for name in _SYSTEM_GROUPS
         }
         self.version = DataVersion(clock_ms(), 0)
-        self.journal: Journal | None = None
 
     def load(self) -> None:
         """Load the file over the defaults. Raises CorruptRecord, StoreError."""
@@ -80,31 +81,6 @@ class Groups:
     def _present(self) -> int:
         """Number of groups that count towards subscriptionGroupsMax: all but those that every broker has."""
         return len(self.table) - sum(name in self.table for name in _SYSTEM_GROUPS)
-
-    def undecided(self, group: str) -> bool:
-        """Whether the DLedger group has not confirmed the last change of a subscription group."""
-        return self.journal is not None and self.journal.undecided(Kind.GROUP, group)
-
-    async def decided(self, group: str) -> None:
-        """Wait until the DLedger group has committed the last change of a group. Raises ResponseError if it does not confirm it."""
-        if self.journal is not None:
-            await self.journal.decided(Kind.GROUP, group)
-
-    async def confirmed(self, group: str) -> None:
-        """Wait until the last change of a group is committed and durable here. Raises StoreError, ResponseError."""
-        await self.decided(group)
-        await self.writer.saved()
-
-    def persisted(self, group: str) -> bool:
-        """Whether a group that a client created survives a crash: in the file, or in a DLedger group committed."""
-        return self.writer.durable(group) if self.journal is None else not self.undecided(group)
-
-    async def wait_persisted(self, group: str) -> None:
-        """Wait until a group that a client created is `persisted`. Raises StoreError, ResponseError."""
-        if self.journal is not None:
-            await self.journal.decided(Kind.GROUP, group)
-        elif not self.writer.durable(group):
-            await self.writer.saved()
 
     def _record(self, group: str, config: SubscriptionGroupConfig | None) -> DataVersion:
         """Record a change in the journal; returns the version after it."""

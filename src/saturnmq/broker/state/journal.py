@@ -1,10 +1,11 @@
-"""The journal of a table of topics or groups: in a DLedger group its changes are entries of the replicated log."""
+"""Tables whose changes a DLedger group replicates: there, each change is an entry of the replicated log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.replication.dledger.change_entries import Change, Kind
 
 
@@ -26,3 +27,39 @@ class Journal(Protocol):
 
     async def decided(self, kind: Kind, name: str) -> None:
         """Wait until the last change of a name is committed. Raises ResponseError if that is not known in time."""
+
+
+class JournaledTable:
+    """What the tables of topics and of subscription groups say about the last change of an entry.
+
+    journal: set in a DLedger group. writer: of the file that keeps the table.
+    """
+
+    kind: ClassVar[Kind]
+    writer: StateWriter
+    journal: Journal | None = None
+
+    def undecided(self, name: str) -> bool:
+        """Whether the DLedger group has not confirmed the last change of an entry."""
+        return self.journal is not None and self.journal.undecided(self.kind, name)
+
+    async def decided(self, name: str) -> None:
+        """Wait until the DLedger group has committed the last change of an entry. Raises ResponseError if it does not."""
+        if self.journal is not None:
+            await self.journal.decided(self.kind, name)
+
+    async def confirmed(self, name: str) -> None:
+        """Wait until the last change of an entry is committed and durable here. Raises StoreError, ResponseError."""
+        await self.decided(name)
+        await self.writer.saved()
+
+    def persisted(self, name: str) -> bool:
+        """Whether an entry that a client created survives a crash: in the file, or in a DLedger group committed."""
+        return self.writer.durable(name) if self.journal is None else not self.undecided(name)
+
+    async def wait_persisted(self, name: str) -> None:
+        """Wait until an entry that a client created is `persisted`. Raises StoreError, ResponseError."""
+        if self.journal is not None:
+            await self.journal.decided(self.kind, name)
+        elif not self.writer.durable(name):
+            await self.writer.saved()

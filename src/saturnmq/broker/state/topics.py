@@ -15,7 +15,7 @@ from typing import Final
 from saturnmq.broker.events import Event
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.creation_quota import CreationQuota
-from saturnmq.broker.state.journal import Journal
+from saturnmq.broker.state.journal import JournaledTable
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol import codes
@@ -32,8 +32,10 @@ QUEUES_MAX: Final = 65_536
 RECREATED_QUEUES_MIN: Final = 4  # what producers request on a first send
 
 
-class Topics:
+class Topics(JournaledTable):
     """Topic table, its version and its file. changed: topics that were set or deleted (NS-34)."""
+
+    kind = Kind.TOPIC
 
     def __init__(
         self,
@@ -62,7 +64,6 @@ class Topics:
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
         self.changed: Event[list[TopicConfig]] = Event()
-        self.journal: Journal | None = None
         self.had_file = False  # topics.json existed at the start
         self._add_system_topics()
 
@@ -152,31 +153,6 @@ class Topics:
     def names(self) -> list[str]:
         """Names of all topics, including system topics."""
         return list(self.table)
-
-    def undecided(self, topic: str) -> bool:
-        """Whether the group has not confirmed the last change of a topic."""
-        return self.journal is not None and self.journal.undecided(Kind.TOPIC, topic)
-
-    async def decided(self, topic: str) -> None:
-        """Wait until the group has committed the last change of a topic. Raises ResponseError if it does not confirm that."""
-        if self.journal is not None:
-            await self.journal.decided(Kind.TOPIC, topic)
-
-    async def confirmed(self, topic: str) -> None:
-        """Wait until the last change of a topic is committed and durable here. Raises StoreError, ResponseError."""
-        await self.decided(topic)
-        await self.writer.saved()
-
-    def persisted(self, topic: str) -> bool:
-        """Whether a topic that a client created survives a crash: in the file, or in a DLedger group committed."""
-        return self.durable(topic) if self.journal is None else not self.undecided(topic)
-
-    async def wait_persisted(self, topic: str) -> None:
-        """Wait until a topic that a client created is `persisted`. Raises StoreError, ResponseError."""
-        if self.journal is not None:
-            await self.journal.decided(Kind.TOPIC, topic)
-        elif not self.durable(topic):
-            await self.writer.saved()
 
     def set(self, config: TopicConfig) -> None:
         """Create or change a topic; `confirmed` waits until it is durable.
