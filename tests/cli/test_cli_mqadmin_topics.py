@@ -8,6 +8,7 @@ import pytest
 from admincli import AdminCli
 
 import saturnmq.sync
+from saturnmq.admin.sync import Admin
 
 CONFIG = (
     "TopicConfig [topicName={0}, readQueueNums={1}, writeQueueNums={2}, perm={3}, topicFilterType=SINGLE_TAG, "
@@ -111,11 +112,14 @@ def test_delete_topic_removes_it_from_brokers_and_name_servers(admin_cli: AdminC
 
 def test_delete_topic_from_a_broker_only(admin_cli: AdminCli) -> None:
     admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-one")
+    server = admin_cli.server
     words = ("deleteTopic", "-c", "DefaultCluster", "-t", "t-one", "--broker")
     code, out, err = admin_cli.run(*words, "127.0.0.1:1")
-    assert (code, out) == (1, "") and f"must be one of: {admin_cli.server.broker_address}" in err
-    assert admin_cli.text(*words, "{broker}") == "delete topic [t-one] from broker [{broker}] success.\n"
-    assert admin_cli.run("updateTopicPerm", "-b", "{broker}", "-t", "t-one", "-p", "4")[0] == 1
+    assert (code, out) == (1, "") and f"must be one of: {server.broker_address}" in err
+    with Admin(server.name_servers) as admin:
+        assert admin.topics.configuration(server.broker_address, "t-one") is not None
+        assert admin_cli.text(*words, "{broker}") == "delete topic [t-one] from broker [{broker}] success.\n"
+        assert admin.topics.configuration(server.broker_address, "t-one") is None
 
 
 @pytest.mark.spec("C-03")
