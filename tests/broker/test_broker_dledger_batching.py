@@ -32,6 +32,7 @@ from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index import index_queue
 from saturnmq.store.queue.queues import QueueTable
+from saturnmq.store.recovery.checkpoint import Note
 from waiting import until
 
 Results = list[tuple[bytes, PutStatus, str]]
@@ -306,26 +307,40 @@ def test_index_that_cannot_keep_up_is_read_from_the_ledger(
     assert "index lags" in caplog.text
 
 
+def keyed(number: int) -> bytes:
+    """Properties with a unique key and 64 other keys."""
+    return encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": " ".join(f"k{at}" for at in range(64))})
+
+
+async def lagging(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 100) -> Note:
+    """Leave a member with messages of the keys u0, u1, ... whose index lags: its starts do not read the ledger for it."""
+    with monkeypatch.context() as slow:
+        slow.setattr(index_queue, "BACKLOG_BYTES_MAX", 20_000)
+        slow.setattr(index_queue, "STEP_SECONDS", 0.0)
+        slow.setattr(index_queue, "FINISH_SECONDS", 0.0)
+        async with Alone(folder) as store:
+            for number in range(count):
+                store.put_soon(message(b"%d" % number, properties_raw=keyed(number)), lambda status, reason: None)
+            await put(store, b"last")
+            assert store.index_queue is not None and store.index_queue.lagging
+    note = store.checkpoint.note
+    assert note is not None and note.indexed < note.dispatched and store.settings.abort_path.exists()
+    monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+    return note
+
+
+def found_by_key(store: MessageStore, count: int = 100) -> int:
+    """How many of the messages u0, u1, ... are found by their unique key."""
+    found = [store.query("T", f"u{number}", 9, 0, 1 << 60).records for number in range(count)]
+    return sum([decode_record(one).body for one in records] == [b"%d" % n] for n, records in enumerate(found))
+
+
 @pytest.mark.spec("DL-B12", "DUR-13")
 def test_start_reads_the_ledger_for_the_queues_and_not_for_an_index_that_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with Alone(tmp_path / "made") as store:
-            with monkeypatch.context() as slow:
-                slow.setattr(index_queue, "BACKLOG_BYTES_MAX", 20_000)
-                slow.setattr(index_queue, "STEP_SECONDS", 0.0)
-                slow.setattr(index_queue, "FINISH_SECONDS", 0.0)
-                keys = " ".join(f"k{number}" for number in range(64))
-                for number in range(100):
-                    properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": keys})
-                    store.put_soon(message(b"%d" % number, properties_raw=properties), lambda status, reason: None)
-                await put(store, b"last")
-                assert store.index_queue is not None and store.index_queue.lagging
-                await store.stop()
-        note = store.checkpoint.note
-        assert note is not None and note.indexed < note.dispatched
-        monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+        note = await lagging(tmp_path / "made", monkeypatch)
         dispatched: list[int] = []
         dispatch = MessageStore.dispatch
         monkeypatch.setattr(
@@ -339,13 +354,64 @@ def test_start_reads_the_ledger_for_the_queues_and_not_for_an_index_that_lags(
         async with Alone(tmp_path / "made") as again:
             assert all(at >= note.dispatched for at in dispatched)
             await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
-            for number in range(100):
-                records = again.query("T", f"u{number}", 9, 0, 1 << 60).records
-                assert [decode_record(record).body for record in records] == [b"%d" % number]
+            assert found_by_key(again) == 100
             assert len(again.query("T", "k63", 64, 0, 1 << 60).records) == 64
 
     run(work)
     assert "index continued while the store serves" in caplog.text
+
+
+@pytest.mark.spec("DL-B12", "DUR-13", "RC-02")
+@pytest.mark.parametrize("finish_s", [0.0, 60.0])
+def test_stop_does_not_take_a_closed_ledger_for_the_end_of_what_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finish_s: float
+) -> None:
+    """The ledger was closed before the rest of the index was read from it: 91 of 100 messages were never found by key."""
+
+    async def work() -> None:
+        await lagging(tmp_path / "made", monkeypatch)
+        with monkeypatch.context() as slow:
+            slow.setattr(index_queue, "STEP_SECONDS", 0.0)
+            slow.setattr(index_queue, "FINISH_SECONDS", finish_s)
+            async with Alone(tmp_path / "made") as store:
+                pass
+            note, complete = store.checkpoint.note, not store.settings.abort_path.exists()
+            assert note is not None and (note.indexed == note.dispatched) == complete == (finish_s > 0)
+        async with Alone(tmp_path / "made") as again:
+            await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
+            assert found_by_key(again) == 100
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B12", "DUR-13")
+def test_index_that_lags_goes_on_where_an_old_commit_log_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gave up and said that it was complete once retention had deleted a file that it had not read."""
+
+    async def work() -> None:
+        settings, _ = one_settings(tmp_path / "made")
+        old = MessageStore(settings)
+        old.open()
+        count = 0
+        while len(old.log.files) < 3:
+            old.put(message(b"%d" % count + b"." * 9000, properties_raw=keyed(count)))
+            count += 1
+        await old.stop()
+        async with Alone(tmp_path / "made") as store:
+            await put(store, b"last")
+            assert store.index is not None and store.index_queue is not None
+            await store.write_all()
+            store.index.clear()
+            await store.log.truncate_front("retention")
+            assert store.log.first_position > 0
+            store.index_queue.rebuild(PhysicalOffset(0))
+            await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
+            kept = [n for n in range(count) if store.physical_offset("T", 0, n) >= store.log.first_position]
+            assert kept and all(store.query("T", f"u{n}", 9, 0, 1 << 60).records for n in kept)
+
+    run(work)
 
 
 @pytest.mark.spec("DL-B12", "RP-01", "RP-02", "CQ-02", "IX-02")

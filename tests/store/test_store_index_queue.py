@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from time import monotonic, thread_time
 from typing import Any
@@ -15,18 +16,23 @@ from small_store import bodies, message, opened
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.protocol.errors import OutOfDescriptors
-from saturnmq.protocol.message import decode_record
+from saturnmq.protocol.message import AT_STORE_TIMESTAMP_V4, decode_record
 from saturnmq.protocol.properties import keys_of
-from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile
+from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index import index_queue
 from saturnmq.store.index.message_index import WORDS_MAX
 from saturnmq.store.queue.queues import QueueTable
+from saturnmq.store.tools.restore import restore
+from saturnmq.store.tools.scan import Weight
+from saturnmq.store.tools.snapshot import snapshot
 from saturnmq.store.tools.verify import verify
 from waiting import until
 
 FOREVER = 1 << 60
 BIG: dict[str, Any] = {"commit_log_file_bytes": 32 << 20, "index_slots_max": 5000, "index_entries_max": 20_000}
+FILE_BYTES = 1 << 15
+SMALL_FILES = BIG | {"commit_log_file_bytes": FILE_BYTES}
 FAST: dict[str, Any] = {"flush_interval_ms": 2, "flush_queue_interval_ms": 5, "flush_queue_thorough_ms": 10}
 
 
@@ -314,6 +320,112 @@ def test_start_does_not_write_queues_again_for_an_index_that_lags(tmp_path: Path
 
     asyncio.run(work())
     assert not verify(opened_settings(tmp_path)).problems
+
+
+async def lagging(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> StoreSettings:
+    """Leave a store of messages with the keys u0, u1, ...; its starts do not read the log for its index, which lags."""
+    monkeypatch.setattr("saturnmq.store.maintenance.maintenance.VERIFY_BYTES", 1)
+    monkeypatch.setattr("saturnmq.store.maintenance.maintenance.BOUNDARY_BYTES", 1)
+    monkeypatch.setattr("saturnmq.store.recovery.opening.BOUNDARY_BYTES", 1)
+    store = opened(folder, **SMALL_FILES)
+    for n in range(count):
+        store.put(message(b"%d" % n, properties=b"UNIQ_KEY\x01u%d\x02" % n + FLOOD))
+    await store.abort()
+    monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_SECONDS", 0.0)
+    store = opened(folder, **SMALL_FILES)
+    await store.abort()
+    monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+    note = store.checkpoint.note
+    assert note is not None and note.indexed < note.verify_from < note.dispatched
+    return store.settings
+
+
+@pytest.mark.spec("DUR-13")
+def test_index_that_lags_goes_on_behind_a_damaged_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended there, said that it was complete, and every later record stayed missing."""
+
+    async def work() -> None:
+        await lagging(tmp_path, monkeypatch, 500)
+        store = opened(tmp_path, **SMALL_FILES)
+        damaged, later = (store.physical_offset("T", 0, number) for number in (150, 499))
+        await store.abort()
+        first = damaged - damaged % FILE_BYTES
+        assert first and first + FILE_BYTES < later - later % FILE_BYTES
+        with (tmp_path / "commitlog" / f"{first:020d}").open("r+b") as file:
+            file.seek(damaged - first + 4)
+            file.write(b"\1\2\3\4")
+        store = opened(tmp_path, **SMALL_FILES)
+        await store.start()
+        await until(lambda: complete(store), 100)
+        assert found(store, "u149") == [b"149"] and found(store, "u150") == [] and found(store, "u499") == [b"499"]
+        in_later_files = [n for n in range(500) if store.physical_offset("T", 0, n) >= first + FILE_BYTES]
+        assert [n for n in in_later_files if found(store, f"u{n}") != [b"%d" % n]] == []
+        await store.stop()
+        assert f"messages not indexed from={damaged} to={first + FILE_BYTES}" in caplog.text
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DUR-13", "RC-05")
+def test_clean_start_without_its_newest_index_file_notes_that_the_index_lags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint went on to name the missing file as complete: after a kill `store verify` called that damage."""
+
+    async def work() -> None:
+        await lagging(tmp_path, monkeypatch, 200)
+        store = opened(tmp_path, **SMALL_FILES)
+        await store.start()
+        await until(lambda: complete(store), 100)
+        await store.stop()
+        assert not store.settings.abort_path.exists()
+        for path in (tmp_path / "index").iterdir():
+            path.unlink()
+        store = opened(tmp_path, **SMALL_FILES)
+        assert store.index_queue is not None and store.index_queue.covered(store.dispatched) == 0
+        assert store.checkpoint.note is not None and store.checkpoint.note.indexed == 0
+        await store.abort()
+        report = verify(store.settings)
+        assert report.sound and [problem.weight for problem in report.problems] == [Weight.PENDING]
+
+    asyncio.run(work())
+
+
+def test_index_that_lags_gets_no_impossible_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store time of -5 in the first record, which no checksum covers, no message was found by key."""
+
+    async def work() -> None:
+        await lagging(tmp_path, monkeypatch, 200)
+        store = opened(tmp_path, **SMALL_FILES)
+        at = store.physical_offset("T", 0, 0)
+        await store.abort()
+        path = tmp_path / "commitlog" / f"{at - at % FILE_BYTES:020d}"
+        with path.open("r+b") as file:
+            file.seek(at % FILE_BYTES + AT_STORE_TIMESTAMP_V4)
+            file.write((-5).to_bytes(8, "big", signed=True))
+        for path in (tmp_path / "index").iterdir():
+            path.unlink()
+        for _ in range(2):
+            store = opened(tmp_path, **SMALL_FILES)
+            await store.start()
+            await until(partial(complete, store), 100)
+            assert [n for n in range(200) if found(store, f"u{n}") != [b"%d" % n]] == []
+            await store.stop()
+        assert [problem.weight for problem in verify(store.settings).problems] == [Weight.REMARK]
+
+    asyncio.run(work())
+
+
+def test_restored_store_has_a_complete_index_although_it_lagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = asyncio.run(lagging(tmp_path / "made", monkeypatch, 500))
+    monkeypatch.setattr(index_queue, "FINISH_SECONDS", 0.0)
+    snapshot(settings, tmp_path / "snapshot")
+    assert restore(tmp_path / "snapshot", tmp_path / "again").problems == []
+    assert not (tmp_path / "again" / "abort").exists()
 
 
 def test_stop_completes_an_index_that_lags_a_little(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,6 @@ class MessageStore:
         self.append_watch = AppendWatch(settings.page_cache_busy_ms)
         self.bit_map: Callable[[str, bytes], bytes | None] | None = None
         self.replay_from: Callable[[PhysicalOffset], PhysicalOffset] = lambda dispatched: dispatched
-        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset)
         self.failure: SaturnError | None = None
         self.disk = disk or Disk()
         self.clock_ms = clock_ms
@@ -135,6 +134,7 @@ class MessageStore:
         self.refusal = ""
         self.last_store_ms = 0
         self.dispatched = PhysicalOffset(0)  # consume queues and index cover every record before this offset
+        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self.dispatched)
         self._maintenance = Maintenance(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
@@ -195,6 +195,9 @@ class MessageStore:
         if not self._open:
             return
         self._open = False
+        if self.index_queue is not None:
+            await self.index_queue.catch_up()
+            self.index_queue.stop_reading()
         try:
             await self.log.stop_appends()
         finally:

@@ -110,7 +110,9 @@ def _attach(
     assert node is not None
     committed = files.entry(node.committed) if node.committed >= 0 else None
     skipped = Quarantine()  # of the index when it lags or is rebuilt, which reads the log again
-    store.read_log = lambda offset: _dispatched_messages(store, raft_log, raft_log.entry_pos(offset), skipped)
+    store.read_log = lambda offset: _dispatched_messages(
+        store, raft_log, raft_log.entry_pos(max(offset, raft_log.first_position)), skipped
+    )
     raft_log.attach(
         files,
         PhysicalOffset(divided if raft_log.files else 0),

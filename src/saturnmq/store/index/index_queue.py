@@ -42,12 +42,16 @@ _PAUSED_STEP_S: Final = (
 _IDLE_SHARE: Final = 0.02  # an event loop whose other work takes a smaller part of the time is idle
 _RETRY_S: Final = 1.0  # pause after the disk has rejected entries
 SLICE_BYTES: Final = 16_384  # weight of the records that are indexed between two looks at the clock
+_COLD_STEP_S: Final = 0.02  # real time of a step that reads the log: pages that are not in memory take no CPU time
 _KEY_BYTES: Final = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
 _RECORD_BYTES: Final = 100  # memory that a waiting record takes beside its properties
 _LOG_LINE_S: Final = 60.0  # clients decide how often the index lags, so that is logged at most once in this time
 
 ReadLog = Callable[[PhysicalOffset], Iterator[Message]]
-"""Yields the messages of the log from an offset on, or from its begin if that is later; may end early at a damaged record."""
+"""Yields the messages of the log from an offset on, or from its begin if that is later, up to what was dispatched.
+
+Raises CorruptRecord at damage behind which it cannot go on.
+"""
 
 
 class Source(Protocol):
@@ -87,6 +91,7 @@ class IndexQueue:
             0.0  # CPU time due to other work before the next step; real time from which it is not waited for
         )
         self._reading: _Reading | None = None
+        self._reads = True
         self._lag_logged = -_LOG_LINE_S
 
     def add(self, record: Record) -> bool:
@@ -124,19 +129,23 @@ class IndexQueue:
                 return False
         return self._reading is None
 
-    async def finish(self) -> bool:
-        """Add all missing records in steps, but do not read the log for more than FINISH_SECONDS.
-
-        False if the index is incomplete: the next start adds what is missing.
-        """
+    async def catch_up(self) -> None:
+        """Index what the index lags behind, in steps, for about FINISH_SECONDS."""
         until = monotonic() + FINISH_SECONDS
-        while self._waiting or (self._reading is not None and monotonic() < until):
-            if self._reading is None:
-                self._step(STEP_SECONDS)
-            else:
-                self._catch_up(self._reading)
-            if self.refusal:
-                break
+        while self._reading is not None and not self.refusal:
+            self._catch_up(self._reading)
+            await asyncio.sleep(0)
+            if monotonic() >= until:
+                return
+
+    def stop_reading(self) -> None:
+        """Read the log no more: it is about to be closed."""
+        self._reads = False
+
+    async def finish(self) -> bool:
+        """Add all waiting records in steps; False if the index is incomplete then: the next start adds what is missing."""
+        while self._waiting and not self.refusal:
+            self._step(STEP_SECONDS)
             await asyncio.sleep(0)
         self.cancel()
         return not self._waiting and self._reading is None
@@ -153,9 +162,9 @@ class IndexQueue:
         self._waiting, self._weight, self._reading = [], 0, None
 
     def rebuild(self, begin: PhysicalOffset) -> None:
-        """Index the log again from `begin` on, in the background."""
+        """Index the log from `begin` on, in the background."""
         self.clear()
-        self._reading = _Reading(begin, "index rebuilt")
+        self._reading = _Reading(begin, "index caught up")
         self._schedule(0)
 
     @property
@@ -214,29 +223,32 @@ class IndexQueue:
     def _catch_up(self, reading: _Reading) -> None:
         """Index a part of the log."""
         began, dispatched = thread_time(), self._source.dispatched
-        until, begin = began + STEP_SECONDS, reading.at
+        until, begin, latest = began + STEP_SECONDS, reading.at, monotonic() + _COLD_STEP_S
         records: list[Record] = []
         weight = 0
         try:
-            for message in self._source.read_log(begin):
-                at = message.physical_offset
-                if at >= dispatched:
-                    break
-                if reading.done and at <= begin:
-                    continue
-                if is_indexed(message.sys_flag):
-                    records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
-                    weight += weight_of(message.properties_raw)
-                if weight >= SLICE_BYTES or thread_time() >= until:
-                    self._index.put_many(records)
-                    records, weight, reading.at, reading.done = [], 0, at, True
-                    if thread_time() >= until:
+            try:
+                for message in self._source.read_log(begin):
+                    at = message.physical_offset
+                    if at >= dispatched:
+                        break
+                    if reading.done and at <= begin:
+                        continue
+                    if is_indexed(message.sys_flag):
+                        records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
+                        weight += weight_of(message.properties_raw)
+                    over = thread_time() >= until or monotonic() >= latest
+                    if over or weight >= SLICE_BYTES:
+                        self._index.put_many(records)
+                        records, weight, reading.at, reading.done = [], 0, at, True
+                    if over:
                         self.refusal = ""
                         self._pause(began)
                         return
+            except CorruptRecord as error:
+                log.error("index incomplete up to offset=%s reason=%s; run `saturnmq store verify`", dispatched, error)
+                reading.end_line = ""
             self._index.put_many(records)
-        except CorruptRecord as error:
-            log.error("index incomplete reason=%s; run `saturnmq store verify`", error)
         except (StoreError, OSError) as error:
             self._refuse(error)
             self._schedule(_RETRY_S)
@@ -264,7 +276,7 @@ class IndexQueue:
 
     def _schedule(self, pause_s: float) -> None:
         loop = _running_loop()
-        if self._next_step is None and loop is not None:
+        if self._next_step is None and loop is not None and (self._reads or self._reading is None):
             self._next_step = loop.call_later(pause_s, self._next) if pause_s else loop.call_soon(self._next)
 
     def _next(self) -> None:
@@ -272,7 +284,8 @@ class IndexQueue:
         if thread_time() - self._ended < self._owed and monotonic() < self._latest:
             self._schedule(self._owed)  # other threads or processes had the processor
         elif self._reading is not None:
-            self._catch_up(self._reading)
+            if self._reads:
+                self._catch_up(self._reading)
         elif self._waiting:
             self._step(STEP_SECONDS)
 

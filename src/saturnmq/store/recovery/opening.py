@@ -36,8 +36,8 @@ from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, U
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
-from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, TIME_END_MS, Checkpoint, Note
-from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
+from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, mend_time, plan
 from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
 
 
 def load_index(store: RecoveredStore, *, clean: bool) -> PhysicalOffset | None:
-    """Load the index; returns the offset from which the log must be indexed again, None if it is as long as the queues."""
+    """Load the index; returns from where the log must be indexed again, None if another broker wrote it and it is whole."""
     note = store.checkpoint.note
     begin = _load_index(store, note, clean=clean) if store.index is not None else None
     if store.index is None or note is None:
@@ -330,11 +330,11 @@ class _Recovery:
             begin = store.index.truncate(scan.end)
             if self._lag_from is None:
                 self._index_again(begin, scan.end)
-            elif store.index_queue is not None:
+            if self._lag_from is not None and store.index_queue is not None:
                 let_index_lag(store.index_queue, min(begin, self._lag_from))
         store.log.set_confirmed(scan.end)
         store.dispatched = scan.end
-        return not clean or cut > 0 or dropped > 0 or self.written > 0
+        return not clean or cut > 0 or dropped > 0 or self.written > 0 or self._lag_from is not None
 
     def _read(self, start: PhysicalOffset, scan: Scan) -> bool:
         """Check every record and write what is missing; False if a queue has a gap or a unit does not match its record."""
@@ -346,10 +346,7 @@ class _Recovery:
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
-            if not 0 <= message.store_timestamp_ms < TIME_END_MS:
-                # No checksum covers it, and the times of later records must not be lower.
-                message.store_timestamp_ms = store.last_store_ms
-            store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+            store.last_store_ms = mend_time(message, store.last_store_ms)
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)
             if self.progress is not None and message.physical_offset - self._reported >= _PROGRESS_BYTES:
@@ -367,7 +364,7 @@ class _Recovery:
         return True
 
     def _index(self, message: Message) -> None:
-        """Index a record's keys, unless it is a rollback record, or the index has already delayed the start for too long."""
+        """Collect a record to index, unless it is a rollback record, or the index has already delayed the start for too long."""
         raw = message.properties_raw
         if self.store.index is None or self._lag_from is not None or not is_indexed(message.sys_flag):
             return

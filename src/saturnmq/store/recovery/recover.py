@@ -8,6 +8,7 @@ Requirements: RC-07..RC-11, DUR-07..DUR-09, DUR-13.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,9 @@ from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.log.log import ReadableLog
-from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
+from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, TIME_END_MS, Note
+
+log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = PhysicalOffset(1 << 62)
 SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is checked from the third last file on
@@ -167,10 +170,31 @@ def good_records(
         scan.end = offset
 
 
-def messages_from(commit_log: ReadableLog, start: PhysicalOffset) -> Iterator[Message]:
-    """Yield the messages from an offset on, not before the begin of the log, up to the first damaged record."""
-    begin = PhysicalOffset(max(start, commit_log.first_position))
-    return good_records(commit_log, begin, Scan(begin), check_crc=False)
+def messages_from(commit_log: ReadableLog, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[Message]:
+    """Yield the messages between two offsets, not before the begin of the log. What is damaged is logged and left out.
+
+    After a damaged record the next file is read, as no later record of the same file can be found.
+    """
+    at, stored_ms = PhysicalOffset(max(start, commit_log.first_position)), 0
+    while at < end:
+        scan = Scan(at)
+        for message in good_records(commit_log, at, scan, check_crc=False):
+            stored_ms = mend_time(message, stored_ms)
+            yield message
+        if scan.end >= end:
+            return
+        at = commit_log.next_file_start(scan.end)
+        log.error("messages not indexed from=%s to=%s reason=%s", scan.end, min(at, end), damage(commit_log, scan, end))
+
+
+def mend_time(message: Message, latest_ms: int) -> int:
+    """Replace an impossible store time by latest_ms, that of the records before; returns the latest time of all, Unix ms.
+
+    No checksum covers the time of a record, and the times of later records must not be lower.
+    """
+    if not 0 <= message.store_timestamp_ms < TIME_END_MS:
+        message.store_timestamp_ms = latest_ms
+    return max(latest_ms, message.store_timestamp_ms)
 
 
 def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:

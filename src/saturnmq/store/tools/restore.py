@@ -107,6 +107,14 @@ def _regular(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
+async def _complete(store: MessageStore) -> None:
+    """Add what is missing in the index, and close the store."""
+    queue = store.index_queue
+    while queue is not None and queue.lagging and not queue.refusal:
+        await queue.catch_up()
+    await store.stop()
+
+
 def _recover(root: Path, manifest: Manifest) -> Report:
     """Open the copy as after a crash, close it, and verify it."""
     pairs = manifest.keys | {"storePathRootDir": str(root)}
@@ -114,7 +122,7 @@ def _recover(root: Path, manifest: Manifest) -> Report:
     settings.abort_path.write_bytes(b"")
     store = MessageStore(settings)
     store.open()
-    asyncio.run(store.stop())
+    asyncio.run(_complete(store))
     report = verify(settings, frozenset(manifest.keys))
     if not report.sound:
         first = report.problems[0]
