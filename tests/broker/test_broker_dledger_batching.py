@@ -385,6 +385,35 @@ def test_stop_does_not_take_a_closed_ledger_for_the_end_of_what_is_indexed(
 
 
 @pytest.mark.spec("DL-B12", "DUR-13")
+def test_index_that_lags_goes_on_behind_a_damaged_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path / "made") as store:
+            for number in range(400):
+                body = b"%d" % number + b"." * 3000
+                store.put_soon(message(body, properties_raw=keyed(number)), lambda status, reason: None)
+            await put(store, b"last")
+            places = [store.physical_offset("T", 0, number) for number in range(400)]
+            assert isinstance(store.log, RaftLog) and store.log.ledger is not None
+            first, second = store.log.ledger.data.files[:2]
+            path, ends = first.path, second.start
+        for file in (tmp_path / "made" / "index").iterdir():
+            file.unlink()
+        with path.open("r+b") as damaged:
+            damaged.seek(places[5] - 48)
+            damaged.write(b"\1\2\3\4")
+        monkeypatch.setattr("saturnmq.store.recovery.opening.INDEX_BYTES", 0)
+        async with Alone(tmp_path / "made") as again:
+            await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
+            found = [bool(again.query("T", f"u{n}", 9, 0, 1 << 60).records) for n in range(400)]
+        assert found == [n < 5 or place >= ends for n, place in enumerate(places)] and found[-1]
+
+    run(work)
+    assert caplog.text.count("messages not indexed from=") == 1
+
+
+@pytest.mark.spec("DL-B12", "DUR-13")
 def test_index_that_lags_goes_on_where_an_old_commit_log_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from small_store import bodies, message, opened
 
 from loopsteps import STEP_MAX, loop_steps
-from saturnmq.protocol.errors import OutOfDescriptors
+from saturnmq.protocol.errors import DiskFull, OutOfDescriptors
 from saturnmq.protocol.message import AT_STORE_TIMESTAMP_V4, decode_record
 from saturnmq.protocol.properties import keys_of
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
@@ -426,6 +426,72 @@ def test_restored_store_has_a_complete_index_although_it_lagged(
     snapshot(settings, tmp_path / "snapshot")
     assert restore(tmp_path / "snapshot", tmp_path / "again").problems == []
     assert not (tmp_path / "again" / "abort").exists()
+
+
+@pytest.mark.spec("RC-02")
+def test_stop_whose_index_sync_fails_is_not_a_clean_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the index is complete was looked at before it was synced, and `abort` removed without an index."""
+
+    async def work() -> None:
+        store = opened(tmp_path, **SMALL_FILES)
+        await store.start()
+        store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
+        sync = store.disk.sync
+
+        def broken(fd: int) -> None:
+            if "/index/" in os.readlink(f"/proc/self/fd/{fd}"):
+                raise OSError(errno.EIO, "Input/output error")
+            sync(fd)
+
+        monkeypatch.setattr(store.disk, "sync", broken)
+        await store.stop()
+        assert store.settings.abort_path.exists()
+        assert [problem.weight for problem in verify(store.settings).problems] == [Weight.PENDING]
+        store = opened(tmp_path, **SMALL_FILES)
+        assert found(store, "u0") == [b"0"]
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("RC-02")
+def test_stop_tries_an_index_again_that_a_full_disk_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, **SMALL_FILES)
+        await store.start()
+        store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
+        assert store.index is not None and store.index_queue is not None
+        with monkeypatch.context() as full:
+            full.setattr(store.index, "put_many", lambda records: (_ for _ in ()).throw(DiskFull("full")))
+            store.put_in_index()
+            assert store.index_queue.refusal
+        await store.stop()
+        assert not store.settings.abort_path.exists() and not verify(store.settings).problems
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_index_does_not_read_a_log_file_that_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process died of a bus error."""
+
+    async def work() -> None:
+        await lagging(tmp_path, monkeypatch, 500)
+        store = opened(tmp_path, **SMALL_FILES)
+        path = store.log.files[1].path
+        data = path.read_bytes()
+        os.truncate(path, 0)
+        await store.start()
+        if not stopped:
+            await until(lambda: "index incomplete" in caplog.text)
+        await store.stop()
+        assert store.settings.abort_path.exists()
+        path.write_bytes(data)
+
+    asyncio.run(work())
+    assert "was cut to 0 bytes" in caplog.text
 
 
 def test_stop_completes_an_index_that_lags_a_little(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:

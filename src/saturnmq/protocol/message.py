@@ -64,6 +64,7 @@ AT_QUEUE_OFFSET: Final = 20
 AT_PHYSICAL_OFFSET: Final = 28
 AT_SYS_FLAG: Final = 36
 AT_BORN_TIMESTAMP: Final = 40
+TIME_END_MS: Final = 1 << 43  # year 2248: no time in a record or a file is later
 AT_STORE_TIMESTAMP_V4: Final = 56  # 12 more when the born host is IPv6
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")  # total_size .. born_timestamp, 48 bytes
@@ -166,6 +167,16 @@ def pack_host(host: tuple[str, int]) -> bytes:
 def _host(ip: bytes, port: int) -> Host:
     """Decode an IP of 4 or 16 bytes. Cached: the records of a broker contain few distinct hosts."""
     return Host(".".join(map(str, ip)) if len(ip) == 4 else str(ipaddress.IPv6Address(ip)), port)
+
+
+def mend_time(message: Message, latest_ms: int) -> int:
+    """Replace an impossible store time by latest_ms, that of the records before; returns the latest time of all, Unix ms.
+
+    No checksum covers the time of a record, and the times of later records must not be lower.
+    """
+    if not 0 <= message.store_timestamp_ms < TIME_END_MS:
+        message.store_timestamp_ms = max(latest_ms, 1)
+    return max(latest_ms, message.store_timestamp_ms)
 
 
 def encode_record(message: Message) -> bytes:

@@ -46,7 +46,7 @@ from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
 from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.checkpoint import Checkpoint
-from saturnmq.store.recovery.recover import messages_from
+from saturnmq.store.recovery.recover import SkipLog, messages_from
 from saturnmq.store.replicas import Replicas, when_replicated
 from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
 from saturnmq.store.settings import FlushDiskType, StoreSettings
@@ -134,7 +134,8 @@ class MessageStore:
         self.refusal = ""
         self.last_store_ms = 0
         self.dispatched = PhysicalOffset(0)  # consume queues and index cover every record before this offset
-        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self.dispatched)
+        skipped = SkipLog()
+        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self.dispatched, skipped)
         self._maintenance = Maintenance(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
@@ -195,25 +196,27 @@ class MessageStore:
         if not self._open:
             return
         self._open = False
-        if self.index_queue is not None:
-            await self.index_queue.catch_up()
-            self.index_queue.stop_reading()
         try:
-            await self.log.stop_appends()
+            if self.index_queue is not None:
+                await self.index_queue.finish_reading()
         finally:
-            await self._flush_and_close()
+            try:
+                await self.log.stop_appends()
+            finally:
+                await self._flush_and_close()
 
     async def _flush_and_close(self) -> None:
         await self._maintenance.stop()
         try:
             self.commit()
             await self.log.stop_flush()
-            indexed = self.index_queue is None or await self.index_queue.finish()
+            if self.index_queue is not None:
+                await self.index_queue.finish()
             await self._maintenance.write_all()
             self.log.drop_spare()
             if self.failure is None and self.log.sums is not None:
                 self.log.sums.discard()  # the checkpoint covers everything
-            if self.failure is None and indexed:
+            if self.failure is None and (self.index_queue is None or self.index_queue.complete):
                 self.disk.unlink(self.settings.abort_path)
                 self.disk.sync_folder(self.settings.abort_path.parent)
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.bodies import Body, bodies
@@ -28,7 +28,7 @@ from saturnmq.replication.records import check_place, queue_for
 from saturnmq.store import MessageStore
 from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.recovery import opening
-from saturnmq.store.recovery.recover import Scan, damage, good_records
+from saturnmq.store.recovery.recover import Scan, SkipLog, check_files, damage, good_records
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +109,9 @@ def _attach(
         )
     assert node is not None
     committed = files.entry(node.committed) if node.committed >= 0 else None
-    skipped = Quarantine()  # of the index when it lags or is rebuilt, which reads the log again
+    quarantined, skipped = Quarantine(), SkipLog()  # of the index when it lags or is rebuilt, which reads the log again
     store.read_log = lambda offset: _dispatched_messages(
-        store, raft_log, raft_log.entry_pos(max(offset, raft_log.first_position)), skipped
+        store, raft_log, raft_log.entry_pos(max(offset, raft_log.first_position)), quarantined, skipped
     )
     raft_log.attach(
         files,
@@ -211,7 +211,7 @@ def _dispatch(
                 raise CorruptRecord(f"record at {message.physical_offset} of the old commit log: {error}") from error
             dispatch.quarantine.add(found, error)
             continue
-        store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+        store.last_store_ms = mend_time(message, store.last_store_ms)
         store.dispatch(queue, message, code)
         if queue is None and found is not None:
             dispatch.note_change(message)
@@ -251,15 +251,31 @@ def _messages(
 
 
 def _dispatched_messages(
-    store: MessageStore, raft_log: RaftLog, begin: PhysicalOffset, quarantine: Quarantine
+    store: MessageStore, raft_log: RaftLog, begin: PhysicalOffset, quarantine: Quarantine, skipped: SkipLog
 ) -> Iterator[Message]:
-    """As `_messages`; those that dispatch has skipped have no properties here: no queue points to them."""
-    for message, found in _messages(raft_log, begin, quarantine, check_crc=False):
-        if found is not None and message.sys_flag & TRANSACTION_MASK not in (SysFlag.PREPARED, SysFlag.ROLLBACK):
-            at = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
-            if at != message.physical_offset:
-                message.properties_raw = b""
-        yield message
+    """As `_messages`; those that dispatch has skipped have no properties here: no queue points to them.
+
+    After damage, which a peer may repair later, the next file is read.
+    """
+    check_files(raft_log)
+    at = begin
+    while at < raft_log.committed_pos:
+        try:
+            for message, found in _messages(raft_log, at, quarantine, check_crc=False):
+                at = PhysicalOffset(message.physical_offset + message.store_bytes)
+                if found is not None and message.sys_flag & TRANSACTION_MASK not in (
+                    SysFlag.PREPARED,
+                    SysFlag.ROLLBACK,
+                ):
+                    place = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
+                    if place != message.physical_offset:
+                        message.properties_raw = b""
+                yield message
+        except CorruptRecord as error:
+            damaged, at = at, raft_log.next_file_start(at)
+            skipped.skip(damaged, at, error)
+        else:
+            return
 
 
 def _settle(store: MessageStore, start: PhysicalOffset) -> None:

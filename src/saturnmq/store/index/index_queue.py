@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Final, Protocol
 
-from saturnmq.protocol.errors import CorruptRecord, StoreError
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
+from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, is_indexed
 
@@ -50,15 +50,16 @@ _LOG_LINE_S: Final = 60.0  # clients decide how often the index lags, so that is
 ReadLog = Callable[[PhysicalOffset], Iterator[Message]]
 """Yields the messages of the log from an offset on, or from its begin if that is later, up to what was dispatched.
 
-Raises CorruptRecord at damage behind which it cannot go on.
+Raises CorruptRecord if it cannot be read on.
 """
 
 
 class Source(Protocol):
-    """The store of the records. dispatched: physical offset up to which they were queued."""
+    """The store of the records. dispatched: physical offset up to which they were queued. failure: why it is not written to."""
 
     read_log: ReadLog
     dispatched: PhysicalOffset
+    failure: SaturnError | None
 
 
 @dataclass(slots=True)
@@ -130,24 +131,33 @@ class IndexQueue:
         return self._reading is None
 
     async def catch_up(self) -> None:
-        """Index what the index lags behind, in steps, for about FINISH_SECONDS."""
+        """Index what the index lags behind, in steps, for about FINISH_SECONDS. Nothing is read from a store that has failed."""
         until = monotonic() + FINISH_SECONDS
-        while self._reading is not None and not self.refusal:
+        while self._reading is not None and self._source.failure is None:
             self._catch_up(self._reading)
             await asyncio.sleep(0)
-            if monotonic() >= until:
+            if self.refusal or monotonic() >= until:
                 return
 
-    def stop_reading(self) -> None:
-        """Read the log no more: it is about to be closed."""
-        self._reads = False
+    async def finish_reading(self) -> None:
+        """As `catch_up`; then the log is read no more, as it is about to be closed."""
+        try:
+            await self.catch_up()
+        finally:
+            self._reads = False
 
-    async def finish(self) -> bool:
-        """Add all waiting records in steps; False if the index is incomplete then: the next start adds what is missing."""
-        while self._waiting and not self.refusal:
+    async def finish(self) -> None:
+        """Add all waiting records in steps, unless the disk rejects them."""
+        while self._waiting:
             self._step(STEP_SECONDS)
+            if self.refusal:
+                break
             await asyncio.sleep(0)
         self.cancel()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record is in the index; if not, the next start adds what is missing."""
         return not self._waiting and self._reading is None
 
     def cancel(self) -> None:
@@ -224,6 +234,7 @@ class IndexQueue:
         """Index a part of the log."""
         began, dispatched = thread_time(), self._source.dispatched
         until, begin, latest = began + STEP_SECONDS, reading.at, monotonic() + _COLD_STEP_S
+        stored_ms = self._index.last_update.time_ms
         records: list[Record] = []
         weight = 0
         try:
@@ -234,6 +245,7 @@ class IndexQueue:
                         break
                     if reading.done and at <= begin:
                         continue
+                    stored_ms = mend_time(message, stored_ms)
                     if is_indexed(message.sys_flag):
                         records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
                         weight += weight_of(message.properties_raw)
@@ -246,8 +258,9 @@ class IndexQueue:
                         self._pause(began)
                         return
             except CorruptRecord as error:
-                log.error("index incomplete up to offset=%s reason=%s; run `saturnmq store verify`", dispatched, error)
-                reading.end_line = ""
+                self._reads = False
+                log.error("index incomplete from offset=%s until the next start reason=%s", reading.at, error)
+                return
             self._index.put_many(records)
         except (StoreError, OSError) as error:
             self._refuse(error)
@@ -284,7 +297,7 @@ class IndexQueue:
         if thread_time() - self._ended < self._owed and monotonic() < self._latest:
             self._schedule(self._owed)  # other threads or processes had the processor
         elif self._reading is not None:
-            if self._reads:
+            if self._reads and self._source.failure is None:
                 self._catch_up(self._reading)
         elif self._waiting:
             self._step(STEP_SECONDS)

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import TIME_END_MS
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 
@@ -42,7 +43,6 @@ CHECKPOINT_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 SAFETY_MS: Final = 3000
 BOUNDARY_BYTES: Final = 8 << 20  # distance of the offsets that `verify_from` is chosen from
-TIME_END_MS: Final = 1 << 43  # year 2248
 _TIMES: Final = struct.Struct(">qqq")
 _NOTE: Final = struct.Struct(">8sqqqqqqqiqq")
 _CRC: Final = struct.Struct(">I")

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
-from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
+from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, tags_code
 from saturnmq.store.delay import delivery_code
@@ -37,7 +37,7 @@ from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
-from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, mend_time, plan
+from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
 from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)

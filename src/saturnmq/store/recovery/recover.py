@@ -16,8 +16,8 @@ from typing import Final
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.store.log.log import ReadableLog
-from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, TIME_END_MS, Note
+from saturnmq.store.log.log import Log, ReadableLog
+from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
 
 log = logging.getLogger(__name__)
 
@@ -170,31 +170,44 @@ def good_records(
         scan.end = offset
 
 
-def messages_from(commit_log: ReadableLog, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[Message]:
-    """Yield the messages between two offsets, not before the begin of the log. What is damaged is logged and left out.
+class SkipLog:
+    """Logs once what damage in a log keeps out of the index."""
 
-    After a damaged record the next file is read, as no later record of the same file can be found.
+    def __init__(self) -> None:
+        self._end = 0
+
+    def skip(self, begin: PhysicalOffset, end: PhysicalOffset, reason: CorruptRecord) -> None:
+        """The records between these offsets are left out."""
+        if end > self._end:
+            self._end = end
+            log.error(
+                "messages not indexed from=%s to=%s reason=%s; run `saturnmq store rebuild` when the file is restored",
+                begin,
+                end,
+                reason,
+            )
+
+
+def check_files(commit_log: Log) -> None:
+    """Raise CorruptRecord if a file was truncated while it is open: reading its lost pages would end the process."""
+    if commit_log.cut_file:
+        raise CorruptRecord(commit_log.cut_file)
+
+
+def messages_from(commit_log: Log, start: PhysicalOffset, end: PhysicalOffset, skipped: SkipLog) -> Iterator[Message]:
+    """Yield the messages between two offsets, not before the begin of the log. Raises CorruptRecord if a file was truncated.
+
+    After a damaged record the next file is read, as later records of the same file are found only by a search.
     """
-    at, stored_ms = PhysicalOffset(max(start, commit_log.first_position)), 0
+    check_files(commit_log)
+    at = PhysicalOffset(max(start, commit_log.first_position))
     while at < end:
         scan = Scan(at)
-        for message in good_records(commit_log, at, scan, check_crc=False):
-            stored_ms = mend_time(message, stored_ms)
-            yield message
+        yield from good_records(commit_log, at, scan, check_crc=False)
         if scan.end >= end:
             return
         at = commit_log.next_file_start(scan.end)
-        log.error("messages not indexed from=%s to=%s reason=%s", scan.end, min(at, end), damage(commit_log, scan, end))
-
-
-def mend_time(message: Message, latest_ms: int) -> int:
-    """Replace an impossible store time by latest_ms, that of the records before; returns the latest time of all, Unix ms.
-
-    No checksum covers the time of a record, and the times of later records must not be lower.
-    """
-    if not 0 <= message.store_timestamp_ms < TIME_END_MS:
-        message.store_timestamp_ms = latest_ms
-    return max(latest_ms, message.store_timestamp_ms)
+        skipped.skip(scan.end, min(at, end), damage(commit_log, scan, end))
 
 
 def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:

@@ -16,13 +16,13 @@ from typing import Final
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.message import TIME_END_MS, Message
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.queues import LIST_NAME
-from saturnmq.store.recovery.checkpoint import CHECKPOINT_BYTES, TIME_END_MS, Checkpoint, Note
+from saturnmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from saturnmq.store.recovery.recover import Facts, FileFacts, plan
 from saturnmq.store.settings import StoreSettings
