@@ -196,14 +196,11 @@ class MessageStore:
         if not self._open:
             return
         self._open = False
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._flush_and_close)
+            stack.push_async_callback(self.log.stop_appends)
             if self.index_queue is not None:
                 await self.index_queue.finish_reading()
-        finally:
-            try:
-                await self.log.stop_appends()
-            finally:
-                await self._flush_and_close()
 
     async def _flush_and_close(self) -> None:
         await self._maintenance.stop()
