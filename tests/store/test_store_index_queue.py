@@ -500,6 +500,7 @@ def test_stop_completes_an_index_that_lags_a_little(tmp_path: Path, slow: pytest
         flood(store, 3)
         assert store.index_queue is not None and store.index_queue.lagging
         slow.undo()
+        slow.setattr(index_queue, "FINISH_SECONDS", 60.0)
         await store.stop()
         assert not store.settings.abort_path.exists()
 
