@@ -133,7 +133,7 @@ class IndexQueue:
     async def catch_up(self) -> None:
         """Index what the index lags behind, in steps, for about FINISH_SECONDS. Nothing is read from a store that has failed."""
         until = monotonic() + FINISH_SECONDS
-        while self._reading is not None and self._source.failure is None:
+        while self._reading is not None and self._reads and self._source.failure is None:
             self._catch_up(self._reading)
             await asyncio.sleep(0)
             if self.refusal or monotonic() >= until:

@@ -48,7 +48,7 @@ INDEX_SECONDS: Final = (
 )
 INDEX_BYTES: Final = (
     64 << 20
-)  # log read by a start for the index alone; one that lags further is completed while the store serves
+)  # log that a start reads for its index alone; an index that lags further is completed later
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."

@@ -109,8 +109,9 @@ def _regular(path: Path) -> BinaryIO:
 
 async def _complete(store: MessageStore) -> None:
     """Add what is missing in the index, and close the store."""
-    queue = store.index_queue
-    while queue is not None and queue.lagging and not queue.refusal:
+    queue, before = store.index_queue, -1
+    while queue is not None and queue.lagging and queue.covered(store.dispatched) > before:
+        before = queue.covered(store.dispatched)
         await queue.catch_up()
     await store.stop()
 
