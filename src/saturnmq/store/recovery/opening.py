@@ -46,9 +46,7 @@ FAILURE_NAME: Final = "flush-failed.json"
 INDEX_SECONDS: Final = (
     10.0  # CPU time that a start spends on the index; the rest of the index follows while the store serves
 )
-INDEX_BYTES: Final = (
-    64 << 20
-)  # log that a start reads for its index alone; an index that lags further is completed later
+INDEX_BYTES: Final = 64 << 20  # log read by a start for its index alone; one that lags further is completed later
 _PROGRESS_BYTES = 1 << 20
 UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."
