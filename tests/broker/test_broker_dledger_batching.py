@@ -280,19 +280,23 @@ def test_index_is_rebuilt_from_the_ledger_while_it_serves(tmp_path: Path, monkey
     run(work)
 
 
+def keyed(number: int) -> bytes:
+    """Properties with a unique key and 64 other keys."""
+    return encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": " ".join(f"k{at}" for at in range(64))})
+
+
 def test_index_that_cannot_keep_up_is_read_from_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(index_queue, "BACKLOG_BYTES_MAX", 20_000)
     monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)
-    keys = " ".join(f"k{number}" for number in range(64))
 
     async def work() -> None:
         async with Alone(tmp_path / "made") as store:
             for number in range(100):
-                properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": keys})
                 topic = "T" if number % 2 else "deleted"
-                store.put_soon(message(b"%d" % number, topic, properties_raw=properties), lambda status, reason: None)
+                sent = message(b"%d" % number, topic, properties_raw=keyed(number))
+                store.put_soon(sent, lambda status, reason: None)
             await put(store, b"last")
             assert store.index_queue is not None and store.index_queue.lagging
             store.delete_topic("deleted")
@@ -305,11 +309,6 @@ def test_index_that_cannot_keep_up_is_read_from_the_ledger(
 
     run(work)
     assert "index lags" in caplog.text
-
-
-def keyed(number: int) -> bytes:
-    """Properties with a unique key and 64 other keys."""
-    return encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": " ".join(f"k{at}" for at in range(64))})
 
 
 async def lagging(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 100) -> Note:

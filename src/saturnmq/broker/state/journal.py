@@ -59,7 +59,6 @@ class JournaledTable:
 
     async def wait_persisted(self, name: str) -> None:
         """Wait until an entry that a client created is `persisted`. Raises StoreError, ResponseError."""
-        if self.journal is not None:
-            await self.journal.decided(self.kind, name)
-        elif not self.writer.durable(name):
+        await self.decided(name)
+        if self.journal is None and not self.writer.durable(name):
             await self.writer.saved()

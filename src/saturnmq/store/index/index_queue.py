@@ -133,11 +133,15 @@ class IndexQueue:
     async def catch_up(self) -> None:
         """Index what the index lags behind, in steps, for about FINISH_SECONDS. Nothing is read from a store that has failed."""
         until = monotonic() + FINISH_SECONDS
-        while self._reading is not None and self._reads and self._source.failure is None:
+        while self._reading is not None and self._may_read:
             self._catch_up(self._reading)
             await asyncio.sleep(0)
             if self.refusal or monotonic() >= until:
                 return
+
+    @property
+    def _may_read(self) -> bool:
+        return self._reads and self._source.failure is None
 
     async def finish_reading(self) -> None:
         """As `catch_up`; then the log is read no more, as it is about to be closed."""
@@ -297,7 +301,7 @@ class IndexQueue:
         if thread_time() - self._ended < self._owed and monotonic() < self._latest:
             self._schedule(self._owed)  # other threads or processes had the processor
         elif self._reading is not None:
-            if self._reads and self._source.failure is None:
+            if self._may_read:
                 self._catch_up(self._reading)
         elif self._waiting:
             self._step(STEP_SECONDS)
