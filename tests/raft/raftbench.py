@@ -63,7 +63,7 @@ class Bench:
         committed: int = -1,
         auto_sync: bool = True,
         noop: bytes | None = None,
-        synced_index: int = -1,
+        incomplete: bool = False,
         chance: int = 0,
         now_ms: int = 1_000_000,
         self_id: str = "n0",
@@ -85,7 +85,7 @@ class Bench:
             committed=committed,
             chance=lambda n: chance % n,
             noop=noop,
-            synced_index=synced_index,
+            incomplete=incomplete,
         )
 
     @property

@@ -507,9 +507,9 @@ def test_member_with_failed_disk_neither_votes_nor_stands() -> None:
 def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
     from saturnmq.raft.core.messages import PushKind
 
-    log = entries(1, 1, 1, 1, 1, 2)
-    for repaired_by in ("length", "commit"):
-        bench = Bench(log=log[:3], term=1, synced_index=4)
+    log = entries(1, 1, 1, 1, 1, 1)
+    for leader_log in (log, log[:5] + entries(2, first=5, pos=log[4].end_pos)):
+        bench = Bench(log=log[:3], term=1, incomplete=True)
         bench.tick(60_000)
         assert bench.sends() == []
         assert bench.vote("n2", 1, end_index=2, end_term=1).code == Code.DISK_ERROR
@@ -517,17 +517,14 @@ def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
         assert bench.vote("n2", 2, end_index=9, end_term=1).vote_result is V.REJECT_TERM_NOT_READY
         bench.tick()
         assert bench.state.term == 2  # it still follows a new leader
-        bench.follow("n1").verified(*log[:3])
-        assert bench.push(PushKind.APPEND, log[3]).code == Code.SUCCESS
-        assert bench.state.recovering
-        if repaired_by == "length":
-            assert bench.push(PushKind.APPEND, log[4]).code == Code.SUCCESS
-        else:  # its later entries were never committed: the leader of term 2 continues from there
-            mine = entries(2, first=4, pos=log[3].end_pos)
-            bench.state.recover_to = 50
-            assert bench.push(PushKind.APPEND, *mine).code == Code.SUCCESS
-            assert bench.state.recovering
-            assert bench.push(PushKind.COMMIT, commit=4).code == Code.SUCCESS
+        bench.follow("n1")
+        assert (
+            bench.push(PushKind.COMPARE, leader_log[5]).code == Code.INCONSISTENT_STATE
+        )  # the end of the leader's log
+        bench.verified(*log[:3])
+        assert bench.push(PushKind.APPEND, *log[3:5], commit=4).code == Code.SUCCESS
+        assert bench.state.recovering  # whether it had acknowledged the last one is not known
+        assert bench.push(PushKind.APPEND, leader_log[5], commit=4).code == Code.SUCCESS
         assert not bench.state.recovering
         bench.forget()
         bench.tick(60_000)

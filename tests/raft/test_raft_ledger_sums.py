@@ -107,6 +107,22 @@ def test_without_checksums_a_bad_entry_is_torn(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-10")
+def test_log_stays_incomplete_however_long_it_grows(tmp_path: Path) -> None:
+    """Regression: it counted as whole at the next start as soon as it was as long as the old checkpoint said."""
+    made = killed_ledger(tmp_path, 4)
+    CheckpointFile(tmp_path).write(LedgerCheckpoint(5, 3))
+    for length in (4, 9):
+        files, checkpoint = opened(tmp_path)
+        assert (files.end_index, checkpoint.incomplete) == (length - 1, True)
+        for index in range(4, 9) if length == 4 else ():
+            made.append(Entry(index, 1, made[-1].end_pos, b"again %d" % index))
+            files.append([made[-1]])
+        files.sync_job()()
+        files.close()
+    assert CheckpointFile(tmp_path).read() == LedgerCheckpoint(8, 3, incomplete=True)
+
+
+@pytest.mark.spec("DUR-10")
 def test_truncated_entries_prove_nothing(tmp_path: Path) -> None:
     """A leader of another term replaced synced entries; the process ended before the next sync."""
     made = killed_ledger(tmp_path, 4)
@@ -164,7 +180,7 @@ def test_damaged_member_is_barred_until_it_has_the_entries_again(tmp_path: Path)
             for name in list(made.members):
                 await made.stop(name)
             back = await made.start(hurt)
-            assert (back.status().end_index, back.node.recover_to) == (4, 7)
+            assert (back.status().end_index, back.node.recovering) == (4, True)
             for name in made.names:
                 if name != hurt:
                     await made.start(name)

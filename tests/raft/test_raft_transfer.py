@@ -410,7 +410,7 @@ def test_transferee_accepts_one_valid_request_at_a_time() -> None:
     bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
     assert take(bench, index=3) is None
     assert take(bench, index=3).code == Code.REPEATED_REQUEST
-    recovering = Bench(log=LOG, term=2, synced_index=9).follow("n1")
+    recovering = Bench(log=LOG, term=2, incomplete=True).follow("n1")
     failed = Bench(log=LOG, term=2)
     failed.do(failed.node.disk_failed(failed.now_ms, "gone"))
     failed.follow("n1")

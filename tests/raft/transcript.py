@@ -306,7 +306,7 @@ class Script:
             committed=member.committed,
             chance=lambda below: min(self.chances.get(member.name, 0), below - 1),
             noop=self.noop,
-            synced_index=member.synced,
+            incomplete=member.synced > member.ledger.end_index,
             codec=self.codec,
             configurations=member.configurations,
             learner=member.learner,

@@ -225,10 +225,10 @@ def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
 
 
 def what_damage_took_is_forgotten(patch: Patch) -> None:
-    """The next checkpoint records the shortened log's end, so that the next restart no longer misses the damaged entries."""
+    """The next checkpoint does not say that the log is incomplete, so that the next restart no longer misses the entries."""
 
     def note(self: Member, known: node.Node) -> None:
-        self.noted = known.synced_index
+        self.noted, self.incomplete = known.synced_index, False
 
     patch.setattr(Member, "_note", note)
 

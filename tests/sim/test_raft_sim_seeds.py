@@ -32,6 +32,10 @@ LONG_SECONDS = 120 + 8 * SEEDS  # timeout of tests that run seeds
 FAULTY_MS, CALM_MS = 240_000 if NIGHT else 40_000, 20_000
 
 
+# It had acknowledged more than its checkpoint said; it was restarted while its log grew again.
+RELEASED_TOO_EARLY = (7369, 100_155)
+
+
 def seeds(share: float, first: int, least: int = 2) -> range:
     if ONLY is not None:
         return range(int(ONLY), int(ONLY) + 1)
@@ -220,7 +224,7 @@ def test_checkpoint_never_passes_the_synced_log() -> None:
 def test_disk_losing_synced_entries_loses_no_acknowledged_entry() -> None:
     """One member's log restarts shorter than what it had acknowledged; the others still have all entries."""
     rotten = 0
-    for seed in seeds(0.2, 7000, 18):
+    for seed in seeds(0.2, 7000, 18) if ONLY else (*seeds(0.2, 7000, 18), *RELEASED_TOO_EARLY):
         cluster = Cluster(seed)
         cluster.members["n1"].rots = True
         if seed % 2:

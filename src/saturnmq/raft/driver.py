@@ -190,7 +190,7 @@ class RaftMember:
             reader=self.files,
             hard_state=hard_state,
             committed=checkpoint.committed_index,
-            synced_index=NO_INDEX if self.settings.force_vote_damaged else checkpoint.end_index,
+            incomplete=checkpoint.incomplete and not self.settings.force_vote_damaged,
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
@@ -488,8 +488,7 @@ class RaftMember:
             await asyncio.gather(self._sync, return_exceptions=True)
         kept = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
         now = checkpoint_of(self._node())
-        held = max(min(now.end_index, kept), self._node().recover_to)
-        before = LedgerCheckpoint(held, min(now.committed_index, kept))
+        before = LedgerCheckpoint(min(now.end_index, kept), min(now.committed_index, kept), now.incomplete)
         # Lower the checkpoint first: else the next start would take the truncated entries for damage.
         await self._in_thread(lambda: self._checkpoint.write(before))
         self.files.cut(action.index, action.end_pos, restart=action.restart)

@@ -69,6 +69,7 @@ class Member:
         self.unit_lost: set[int] = set()  # entries whose index units the last crash took
         self.lost_to = -1  # last index that was lost to damage
         self.noted = NO_INDEX  # the synced index in the checkpoint file
+        self.incomplete = False  # in the checkpoint file too
         self._next_note_ms = 0.0
         self.recovering = False
         self.committed = NO_INDEX
@@ -118,6 +119,7 @@ class Member:
         self._forget_all()
         self._recover()
         self.committed = self.checkpoint = min(self.checkpoint, self.log.live.end_index)
+        self.incomplete = self.incomplete or self.noted > self.log.live.end_index
         cluster = self.cluster
         self.node = Node(
             group=GROUP,
@@ -129,7 +131,7 @@ class Member:
             committed=self.checkpoint,
             chance=cluster.rng.randrange,
             noop=cluster.noop,
-            synced_index=self.noted,
+            incomplete=self.incomplete,
             codec=cluster.codec,
             configurations=self.configurations,
             learner=self.learner,
@@ -318,9 +320,9 @@ class Member:
         self.configurations = action.generations
 
     def _note(self, node: Node) -> None:
-        """Write the checkpoint file: the synced index; an index lost to damage stays in it until the entry is recovered."""
+        """Write the checkpoint file: the synced index, and whether the log is incomplete, until it is recovered."""
         self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
-        self.noted = max(node.synced_index, node.recover_to)
+        self.noted, self.incomplete = node.synced_index, node.recovering
 
     def _committed_on_disk(self, committed: LedgerIndex) -> LedgerIndex:
         """The committed index for the checkpoint: excludes a committed entry that a crash could still replace."""

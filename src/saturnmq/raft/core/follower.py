@@ -46,6 +46,7 @@ class Follower:
     def __init__(self, state: State) -> None:
         self.state = state
         self.verified = NO_INDEX
+        self._leader_end = NO_INDEX  # highest index that this leader has compared: it begins at the end of its log
         self._reported_end: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
         self._appends: dict[int, Waiting] = {}
         self._unsynced: deque[Unsynced] = deque()
@@ -56,7 +57,7 @@ class Follower:
 
     def role_changed(self) -> None:
         """Term or leader changed: nothing is verified any longer, and all waiting pushes are refused."""
-        self.verified = NO_INDEX
+        self.verified = self._leader_end = NO_INDEX
         self._reported_end = None
         self.clear(Code.NOT_FOLLOWER)
         while self._unsynced:
@@ -196,24 +197,23 @@ class Follower:
     def _commit(self, request: PushRequest) -> None:
         state = self.state
         state.commit(min(request.commit_index, self.verified))
-        if state.recovering and self._is_recovered(request.commit_index):
-            state.recover_to = NO_INDEX
+        if state.recovering and self._is_recovered:
+            state.recovering = False
             state.alarm(f"missing entries recovered end={self.verified}")
 
-    def _is_recovered(self, commit_index: LedgerIndex) -> bool:
-        """Whether the log holds all acknowledged entries again.
+    @property
+    def _is_recovered(self) -> bool:
+        """Whether the log holds all entries again that this member may have acknowledged before the damage.
 
-        True when the log is verified up to what this member had before the damage, or up to a committed entry of the current
-        term, before which the leader's log holds every committed entry.
+        Those that were committed are in the leader's log as it was when it compared: entries of earlier terms since its election,
+        those of its own term because it had sent them. How many this member had is not known: the checkpoint may be older.
         """
-        if self.verified >= self.state.recover_to:
-            return True
-        entry = self.state.log.entry(commit_index) if 0 <= commit_index <= self.verified else None
-        return entry is not None and entry.term == self.state.term
+        return 0 <= self._leader_end <= self.verified
 
     def _compare(self, token: int, request: PushRequest) -> None:
         """Compare the sent entry with the stored one, in everything but the CRC fields (DL-F07)."""
         log, entry = self.state.log, request.entries[0]
+        self._leader_end = max(self._leader_end, entry.index)
         self._reported_end = log.epoch, log.end
         if log.entry(entry.index) != entry:
             self._answer(token, request, Code.INCONSISTENT_STATE)

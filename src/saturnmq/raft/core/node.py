@@ -10,7 +10,7 @@ from saturnmq.raft.core.actions import Action, PersistTerm, Role
 from saturnmq.raft.core.configuration import Codec, Configuration, Configurations, Generation
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.follower import Follower
-from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
+from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.leader import Leader, Stamp
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.log import LedgerReader, Log
@@ -56,7 +56,7 @@ class Node:
     reader: access to the stored entries.
     chance: chance(n) returns a random number in 0..n-1.
     committed: the committed index of the checkpoint file.
-    synced_index: the last index known to have been synced, from the checkpoint; a log that ends before it was damaged (DUR-10).
+    incomplete: the log may be missing entries that this member has acknowledged, and others count on (DUR-10).
     stamp, noop: see `Leader`.
     codec: how changes of the members are written in entries; None: there are none. configurations: those stored by
     `PersistMembers`, which override `peers`. learner: until the log says otherwise, this member does not vote.
@@ -77,7 +77,7 @@ class Node:
         chance: Chance,
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
-        synced_index: LedgerIndex = NO_INDEX,
+        incomplete: bool = False,
         codec: Codec | None = None,
         configurations: Sequence[Generation] = (),
         learner: bool = False,
@@ -105,11 +105,9 @@ class Node:
             stored=tuple(configurations),
         )
         self._state.start()
-        if synced_index > log.end:
-            self._state.recover_to = synced_index
-            self._state.alarm(
-                f"acknowledged entries missing, no votes until recovered end={log.end} synced={synced_index}"
-            )
+        if incomplete:
+            self._state.recovering = True
+            self._state.alarm(f"acknowledged entries missing, no votes until recovered end={log.end}")
         if log.end_term > hard_state.term:  # the term file is older than the log (DL-X01)
             self._state.term, self._state.voted_for = log.end_term, None
             self._state.known_max_term = log.end_term
@@ -216,13 +214,8 @@ class Node:
 
     @property
     def recovering(self) -> bool:
-        """Whether entries are missing from the log that this member had acknowledged; it neither votes nor stands (DUR-10)."""
+        """Whether entries may be missing that this member had acknowledged; it neither votes nor stands (DUR-10)."""
         return self._state.recovering
-
-    @property
-    def recover_to(self) -> LedgerIndex:
-        """Acknowledged entries up to this index were lost to damage; -1: none (DUR-10)."""
-        return self._state.recover_to
 
     @property
     def pending_proposals(self) -> int:

@@ -29,7 +29,7 @@ from saturnmq.raft.core.actions import (
 )
 from saturnmq.raft.core.configuration import Configuration, Configurations, Generation
 from saturnmq.raft.core.entry import Entry
-from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
+from saturnmq.raft.core.ids import NO_TERM, LedgerIndex, Term
 from saturnmq.raft.core.log import Log
 from saturnmq.raft.core.messages import Request, Response
 from saturnmq.raft.core.settings import CoreSettings
@@ -88,7 +88,7 @@ class State:
     # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).
     outdated: bool = False
     barred: bool = False  # set by the caller: as leader this member would read a damaged entry and fail again (DUR-10)
-    recover_to: LedgerIndex = NO_INDEX  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
+    recovering: bool = False  # the log may be missing acknowledged entries: neither vote nor stand (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
@@ -129,11 +129,6 @@ class State:
     def durable(self) -> LedgerIndex:
         """Highest index that this member may acknowledge (DL-X02): the synced end under SYNC_FLUSH, else the end."""
         return self.log.durable if self.settings.sync_before_ack else self.log.end
-
-    @property
-    def recovering(self) -> bool:
-        """Whether the log is missing entries that others may count on; such a member neither votes nor stands (DUR-10)."""
-        return self.recover_to >= 0
 
     @property
     def taking_leadership(self) -> bool:

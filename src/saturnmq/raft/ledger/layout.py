@@ -138,20 +138,26 @@ def parse_term(data: bytes) -> HardState:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """Last stored and last committed index when the checkpoint was written (DL-Q07)."""
+    """Last stored and last committed index when the checkpoint was written (DL-Q07).
+
+    incomplete: the log may be missing entries that this member has acknowledged (DUR-10); Java members ignore this line.
+    """
 
     end_index: LedgerIndex = NO_INDEX
     committed_index: LedgerIndex = NO_INDEX
+    incomplete: bool = False
 
 
 def format_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
-    return f"committedIndex={checkpoint.committed_index}\nendIndex={checkpoint.end_index}\n".encode()
+    lines = f"committedIndex={checkpoint.committed_index}\nendIndex={checkpoint.end_index}\n"
+    return (lines + "incomplete=true\n" if checkpoint.incomplete else lines).encode()
 
 
 def parse_checkpoint(data: bytes) -> LedgerCheckpoint:
     """Parse the file `checkpoint`. Raises ValueError, KeyError."""
     values = _lines(data)
-    return LedgerCheckpoint(LedgerIndex(int(values["endIndex"])), LedgerIndex(int(values["committedIndex"])))
+    end_index, committed_index = (LedgerIndex(int(values[name])) for name in ("endIndex", "committedIndex"))
+    return LedgerCheckpoint(end_index, committed_index, values.get("incomplete") == "true")
 
 
 def _lines(data: bytes) -> dict[str, str]:

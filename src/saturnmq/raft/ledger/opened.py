@@ -24,24 +24,29 @@ log = logging.getLogger(__name__)
 def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
     """Recover the ledger; returns the checkpoint that holds from now on. Raises CorruptRecord, StoreError.
 
-    Its end index is the last entry known to have been synced: a log that ends before it was damaged.
+    A log that ends before the last entry known to have been synced is incomplete. The checkpoint says so until the core has
+    recovered it, however long the log grows meanwhile: how many entries were lost is not known.
     """
     before = file.read()
 
     def lost(index: LedgerIndex) -> None:
         log.error("synced entries damaged folder=%s synced=%s", files.folder, index)
-        file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index))
+        file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index, incomplete=True))
 
     files.on_loss = lost
     files.open()
     now = file.read()
-    covering = LedgerCheckpoint(max(now.end_index, files.end_index), now.committed_index)
+    covering = LedgerCheckpoint(
+        max(now.end_index, files.end_index), now.committed_index, now.incomplete or now.end_index > files.end_index
+    )
+    if covering.incomplete:
+        log.error("ledger incomplete folder=%s end=%s synced=%s", files.folder, files.end_index, covering.end_index)
     if covering != now:
         try:
             file.write(covering)
         except ResourceExhausted as error:
             log.warning("checkpoint not written folder=%s error=%s", files.folder, error)
-            return now
+            return covering
     files.forget_sums()
     return covering
 
@@ -49,10 +54,10 @@ def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
 def checkpoint_of(node: Node) -> LedgerCheckpoint:
     """The checkpoint to write for a running member; both indexes are limited to what is on disk.
 
-    An entry that a crash may remove must count neither as committed nor as lost by damage after it. Entries lost to damage must
-    still count as missing at the next start (DUR-10).
+    An entry that a crash may remove must count neither as committed nor as lost by damage after it. An incomplete log must
+    still count as incomplete at the next start (DUR-10).
     """
-    return LedgerCheckpoint(max(node.synced_index, node.recover_to), min(node.committed, node.synced_index))
+    return LedgerCheckpoint(node.synced_index, min(node.committed, node.synced_index), node.recovering)
 
 
 class CheckpointRounds:

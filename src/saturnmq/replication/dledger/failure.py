@@ -79,6 +79,7 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
         mark.durable_index + 1,
         end,
     )
-    checkpoint.write(LedgerCheckpoint(mark.acknowledged_index, min(noted.committed_index, mark.durable_index)))
+    committed_index = min(noted.committed_index, mark.durable_index)
+    checkpoint.write(LedgerCheckpoint(mark.acknowledged_index, committed_index, noted.incomplete))
     disk.unlink(path)
     disk.sync_folder(files.folder)
