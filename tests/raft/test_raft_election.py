@@ -12,7 +12,7 @@ from raftbench import Bench, entries
 
 from saturnmq.protocol.errors import ConfigError, InvariantBroken
 from saturnmq.raft.core.actions import Alarm, PersistTerm, Reply, Role, RoleChanged, Send
-from saturnmq.raft.core.messages import Code, VoteRequest, VoteResponse, VoteResult
+from saturnmq.raft.core.messages import Code, PushKind, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge, quorum, quorum_index
 
@@ -505,8 +505,6 @@ def test_member_with_failed_disk_neither_votes_nor_stands() -> None:
 
 @pytest.mark.spec("DUR-10")
 def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
-    from saturnmq.raft.core.messages import PushKind
-
     log = entries(1, 1, 1, 1, 1, 1)
     for leader_log in (log, log[:5] + entries(2, first=5, pos=log[4].end_pos)):
         bench = Bench(log=log[:3], term=1, incomplete=True)
@@ -518,9 +516,8 @@ def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
         bench.tick()
         assert bench.state.term == 2  # it still follows a new leader
         bench.follow("n1")
-        assert (
-            bench.push(PushKind.COMPARE, leader_log[5]).code == Code.INCONSISTENT_STATE
-        )  # the end of the leader's log
+        assert bench.push(PushKind.COMMIT).code == Code.INCONSISTENT_STATE  # so that the leader compares from its end
+        assert bench.push(PushKind.COMPARE, leader_log[5]).code == Code.INCONSISTENT_STATE
         bench.verified(*log[:3])
         assert bench.push(PushKind.APPEND, *log[3:5], commit=4).code == Code.SUCCESS
         assert bench.state.recovering  # whether it had acknowledged the last one is not known
@@ -530,3 +527,39 @@ def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
         bench.tick(60_000)
         bench.tick(10)
         assert len(bench.sends(kind=VoteRequest)) >= 2
+
+
+@pytest.mark.spec("DUR-10")
+def test_recovery_waits_for_a_compare_at_the_leaders_end() -> None:
+    """Regression: the rest of a search that began before a break was taken for one that begins at the end of the leader's log."""
+    log = entries(1, 1, 1, 1, 1, 1)
+    bench = Bench(log=log[:3], term=1, incomplete=True).follow("n1")
+    assert bench.push(PushKind.COMPARE, log[5]).code == Code.INCONSISTENT_STATE
+    bench.tick(60_000)  # heartbeats are late: it follows the same leader once more, which continues its search
+    assert bench.roles[-1] == "CANDIDATE"
+    bench.follow("n1").verified(log[2])
+    for kind, pushed in ((PushKind.APPEND, log[3:4]), (PushKind.COMMIT, [])):
+        assert bench.push(kind, *pushed, commit=2).code == Code.INCONSISTENT_STATE  # the leader compares from its end
+        assert bench.state.recovering
+    assert bench.push(PushKind.COMPARE, log[5]).code == Code.INCONSISTENT_STATE
+    bench.verified(log[2])
+    assert bench.push(PushKind.APPEND, *log[3:5], commit=2).code == Code.SUCCESS
+    assert bench.state.recovering
+    assert bench.push(PushKind.APPEND, log[5], commit=2).code == Code.SUCCESS
+    assert not bench.state.recovering
+
+
+@pytest.mark.spec("DUR-10")
+def test_recovery_ends_when_the_entries_are_on_disk() -> None:
+    """Regression: the checkpoint said that the log is complete before the entries were written, let alone synced."""
+    log = entries(1, 1, 1, 1)
+    for sync_before_ack in (True, False):
+        bench = Bench(log=log[:2], term=1, incomplete=True, auto_sync=False, sync_before_ack=sync_before_ack)
+        bench.follow("n1")
+        bench.push(PushKind.COMMIT)
+        bench.push(PushKind.COMPARE, log[3])
+        bench.push(PushKind.TRUNCATE, log[3])  # the leader's log begins there
+        assert bench.state.log.begin == bench.state.log.end == 3
+        assert bench.state.recovering
+        bench.do(bench.node.synced(bench.now_ms, bench.node.log_epoch, 3))
+        assert not bench.state.recovering

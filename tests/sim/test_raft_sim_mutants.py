@@ -221,7 +221,7 @@ def cut_keeps_the_durable_mark(patch: Patch) -> None:
 
 
 def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
-    patch.setattr(state.State, "recovering", property(lambda self: False))
+    patch.setattr(state.State, "recovering", property(lambda self: False, lambda self, value: None))
 
 
 def what_damage_took_is_forgotten(patch: Patch) -> None:

@@ -46,7 +46,8 @@ class Follower:
     def __init__(self, state: State) -> None:
         self.state = state
         self.verified = NO_INDEX
-        self._leader_end = NO_INDEX  # highest index that this leader has compared: it begins at the end of its log
+        self._end_requested = False  # a push was refused, so that this leader compares from the end of its log next
+        self._leader_end = NO_INDEX  # highest index that this leader has compared since then
         self._reported_end: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
         self._appends: dict[int, Waiting] = {}
         self._unsynced: deque[Unsynced] = deque()
@@ -58,6 +59,7 @@ class Follower:
     def role_changed(self) -> None:
         """Term or leader changed: nothing is verified any longer, and all waiting pushes are refused."""
         self.verified = self._leader_end = NO_INDEX
+        self._end_requested = False
         self._reported_end = None
         self.clear(Code.NOT_FOLLOWER)
         while self._unsynced:
@@ -79,6 +81,9 @@ class Follower:
             self._answer(token, request, Code.NOT_FOLLOWER)
         elif request.term != state.term or request.leader_id != state.leader_id:
             self._answer(token, request, Code.INCONSISTENT_STATE)  # wrong term or leader (DL-F05, DL-X11)
+        elif state.recovering and self._leader_end < 0 and request.kind in (PushKind.APPEND, PushKind.COMMIT):
+            self._end_requested = True
+            self._answer(token, request, Code.INCONSISTENT_STATE)
         elif request.kind is PushKind.COMMIT:
             self._commit(request)
             lost = self.verified < 0 and request.commit_index >= 0  # the leader must COMPARE first
@@ -121,6 +126,7 @@ class Follower:
         while self._unsynced and self._unsynced[0].index <= durable:
             held = self._unsynced.popleft()
             self.state.reply(held.token, held.response)
+        self._check_recovered()
 
     # APPEND
 
@@ -197,23 +203,26 @@ class Follower:
     def _commit(self, request: PushRequest) -> None:
         state = self.state
         state.commit(min(request.commit_index, self.verified))
-        if state.recovering and self._is_recovered:
+        self._check_recovered()
+
+    def _check_recovered(self) -> None:
+        """Vote again once all entries are on disk that this member may have acknowledged before the damage.
+
+        How many those were is not known: the checkpoint may be older. But those that were committed are in the leader's log as it
+        was when it compared: entries of earlier terms since its election, those of its own term because it had sent them. A leader
+        that goes on with a search begun before a restart or a timeout of this member (a Java leader does) compares lower indexes
+        only. After refused pushes every leader begins at the end of its log, so a comparison counts only after one.
+        """
+        state = self.state
+        if state.recovering and 0 <= self._leader_end <= min(self.verified, state.log.durable):
             state.recovering = False
             state.alarm(f"missing entries recovered end={self.verified}")
-
-    @property
-    def _is_recovered(self) -> bool:
-        """Whether the log holds all entries again that this member may have acknowledged before the damage.
-
-        Those that were committed are in the leader's log as it was when it compared: entries of earlier terms since its election,
-        those of its own term because it had sent them. How many this member had is not known: the checkpoint may be older.
-        """
-        return 0 <= self._leader_end <= self.verified
 
     def _compare(self, token: int, request: PushRequest) -> None:
         """Compare the sent entry with the stored one, in everything but the CRC fields (DL-F07)."""
         log, entry = self.state.log, request.entries[0]
-        self._leader_end = max(self._leader_end, entry.index)
+        if self._end_requested:
+            self._leader_end = max(self._leader_end, entry.index)
         self._reported_end = log.epoch, log.end
         if log.entry(entry.index) != entry:
             self._answer(token, request, Code.INCONSISTENT_STATE)
