@@ -357,7 +357,12 @@ def test_unreadable_sync_failed_marker_keeps_checkpointed_entries(text: bytes, t
             folder = tmp_path / "n0" / "dledger-n0"
             (folder / "sync-failed.json").write_bytes(text)
             (folder / "checkpoint").write_text("committedIndex=2\nendIndex=2\n")  # the topic and two messages
-            broker = await group.start("n0")
+            opened = GroupMember(group.store("n0"), group.raft_settings("n0"), NetSettings()).store
+            opened.open()
+            assert opened.log.member is not None and opened.log.member.node is not None
+            assert opened.log.member.node.recovering  # how much it had acknowledged is not known
+            opened.close_files()  # killed
+            broker = await group.start("n0", force_vote_damaged=True)
             assert group.bodies(broker) == [b"1", b"2"] and not list(tmp_path.rglob("sync-failed.json"))
             await send_all(group, [b"4"])
             await group.same("T", 0, [b"1", b"2", b"4"])

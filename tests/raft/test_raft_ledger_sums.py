@@ -11,7 +11,7 @@ import pytest
 from raftgroup import Group, group
 
 from harness.harm import harmed
-from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.errors import CorruptRecord, DiskFull
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.messages import Code, TransferResponse
 from saturnmq.raft.ledger.check import verify
@@ -120,6 +120,27 @@ def test_log_stays_incomplete_however_long_it_grows(tmp_path: Path) -> None:
         files.sync_job()()
         files.close()
     assert CheckpointFile(tmp_path).read() == LedgerCheckpoint(8, 3, incomplete=True)
+
+
+@pytest.mark.spec("DUR-10", "DUR-15")
+def test_incomplete_log_is_not_opened_without_space_to_note_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the log grew past the old checkpoint while the disk was full, and counted as whole after a crash."""
+    killed_ledger(tmp_path, 4)
+    CheckpointFile(tmp_path).write(LedgerCheckpoint(5, 3))
+
+    def refuse(file: CheckpointFile, checkpoint: LedgerCheckpoint) -> None:
+        raise DiskFull("no space for the checkpoint")
+
+    with monkeypatch.context() as full:
+        full.setattr(CheckpointFile, "write", refuse)
+        with pytest.raises(DiskFull):
+            opened(tmp_path)
+    files, checkpoint = opened(tmp_path)
+    assert checkpoint == LedgerCheckpoint(5, 3, incomplete=True)
+    with monkeypatch.context() as full:
+        full.setattr(CheckpointFile, "write", refuse)
+        files.close()
+        assert opened(tmp_path)[1].incomplete  # that is on disk already
 
 
 @pytest.mark.spec("DUR-10")

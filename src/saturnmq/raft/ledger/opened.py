@@ -22,18 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
-    """Recover the ledger; returns the checkpoint that holds from now on. Raises CorruptRecord, StoreError.
+    """Recover the ledger; returns the checkpoint that holds from now on. Raises CorruptRecord, StoreError, DiskFull.
 
     A log that ends before the last entry known to have been synced is incomplete. The checkpoint says so until the core has
     recovered it, however long the log grows meanwhile: how many entries were lost is not known.
     """
-    before = file.read()
-
-    def lost(index: LedgerIndex) -> None:
-        log.error("synced entries damaged folder=%s synced=%s", files.folder, index)
-        file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index, incomplete=True))
-
-    files.on_loss = lost
+    note_loss(files, file)
     files.open()
     now = file.read()
     covering = LedgerCheckpoint(
@@ -45,10 +39,23 @@ def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
         try:
             file.write(covering)
         except ResourceExhausted as error:
+            if covering.incomplete and not now.incomplete:
+                raise  # once the log has grown again, nothing else says so
             log.warning("checkpoint not written folder=%s error=%s", files.folder, error)
             return covering
     files.forget_sums()
     return covering
+
+
+def note_loss(files: LedgerFiles, file: CheckpointFile) -> None:
+    """Let `files.open` write to the checkpoint that synced entries are lost, before their checksums are deleted."""
+    before = file.read()
+
+    def lost(index: LedgerIndex) -> None:
+        log.error("synced entries damaged folder=%s synced=%s", files.folder, index)
+        file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index, incomplete=True))
+
+    files.on_loss = lost
 
 
 def checkpoint_of(node: Node) -> LedgerCheckpoint:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.opened import note_loss
 from saturnmq.raft.ledger.term_file import CheckpointFile
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.state_file import write_marker
@@ -28,10 +29,13 @@ MARK_NAME: Final = "sync-failed.json"
 
 @dataclass(frozen=True, slots=True)
 class SyncMark:
-    """Content of the marker: index of the last synced and of the last acknowledged entry. reason: file and errno."""
+    """Content of the marker: index of the last synced and of the last acknowledged entry, None if it is not known.
+
+    reason: file and errno.
+    """
 
     durable_index: LedgerIndex
-    acknowledged_index: LedgerIndex
+    acknowledged_index: LedgerIndex | None
     reason: str
 
     def write(self, folder: Path, disk: Disk) -> None:
@@ -51,23 +55,28 @@ def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
             str(values["reason"]),
         )
     except (ValueError, KeyError, TypeError):
-        return SyncMark(noted.end_index, noted.end_index, "the marker cannot be read")
+        return SyncMark(noted.end_index, None, "the marker cannot be read")
 
 
 def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
     """Truncate a ledger whose last fsync failed to its synced index (DUR-07), before the member is loaded. files: not opened.
 
-    If the member had acknowledged more, the checkpoint records it, so that the core neither votes nor stands for election until the
-    entries are back (DUR-10). Idempotent: it may be interrupted anywhere and repeated. Raises CorruptRecord, StoreError, OSError.
+    If the member had acknowledged more, or may have, the checkpoint records it, so that the core neither votes nor stands for
+    election until the entries are back (DUR-10). Idempotent: it may be interrupted anywhere and repeated. Raises CorruptRecord,
+    StoreError, OSError.
     """
     path, checkpoint = files.folder / MARK_NAME, CheckpointFile(files.folder, disk)
-    noted = checkpoint.read()
-    mark = _read(path, noted)
+    mark = _read(path, checkpoint.read())
     if mark is None:
         return
+    note_loss(files, checkpoint)
     files.open(rewrite_index=True)
     try:
-        end = files.end_index
+        noted, end = checkpoint.read(), files.end_index
+        acknowledged = mark.acknowledged_index if mark.acknowledged_index is not None else end
+        incomplete = noted.incomplete or acknowledged > mark.durable_index
+        if incomplete and not noted.incomplete:  # before the cut, after which `end` no longer says it
+            checkpoint.write(replace(noted, incomplete=True))
         if end > mark.durable_index:
             last = files.entry(mark.durable_index)
             files.cut(mark.durable_index + 1, last.end_pos if last is not None else files.begin_pos)
@@ -80,6 +89,6 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
         end,
     )
     committed_index = min(noted.committed_index, mark.durable_index)
-    checkpoint.write(LedgerCheckpoint(mark.acknowledged_index, committed_index, noted.incomplete))
+    checkpoint.write(LedgerCheckpoint(max(acknowledged, mark.durable_index), committed_index, incomplete))
     disk.unlink(path)
     disk.sync_folder(files.folder)
