@@ -230,6 +230,11 @@ def test_script_members_remove_follower() -> None:
 
 
 @pytest.mark.spec("DL-X21")
+def test_script_members_new_leader_informs() -> None:
+    check_script("members_new_leader_informs")
+
+
+@pytest.mark.spec("DL-X21")
 def test_script_members_remove_leader() -> None:
     check_script("members_remove_leader")
 

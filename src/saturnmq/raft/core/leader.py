@@ -9,7 +9,7 @@ Requirements: DL-A01..DL-A10, DL-P01..DL-P16, DL-Q01..DL-Q05, DL-X03, DL-X04, DL
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -66,8 +66,14 @@ class Leader:
         self._departs_ms.clear()
         state.departing = {}
         if state.role is Role.LEADER:
-            self.peers = {peer: Progress(peer) for peer in state.others}
+            self.peers = {peer: Progress(peer) for peer in (*state.others, *self._removed_by_another())}
+            self.members_changed()
             self._append_noop()
+
+    def _removed_by_another(self) -> Iterator[str]:
+        """Members that an earlier leader removed; not known to be committed here, so that leader may not have informed them."""
+        former = self.state.former
+        return (peer for peer in (former.addresses if former is not None else ()) if peer != self.state.self_id)
 
     def members_changed(self) -> None:
         """Replicate to new members too, and for a while to former ones, so that they learn that they are removed."""
