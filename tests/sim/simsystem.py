@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the harness, when this runs as a program
 
+import memberchanges
 import tablechanges
 
 from harness.history.check import check
@@ -66,6 +67,7 @@ POSITIONS = (
     (RequestCode.GET_MAX_OFFSET, "max"), (RequestCode.GET_MIN_OFFSET, "min"), (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "by time"),
     (RequestCode.PULL_MESSAGE, "next"),
 )  # fmt: skip
+MEMBERS_CHANGE = 5  # remainder of the seeds, divided by 8, in which members are replaced
 OF_GROUPS = ("isolate leader", "partition", "one way", "transfer", "bad disk")
 
 
@@ -119,6 +121,9 @@ class Member:
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.original: OriginalLog | None = None  # log of a scripted Java peer, which runs no broker
+        self.peers = ""  # dLegerPeers and dledger.learner of its file
+        self.learner = False
+        self.retired = False  # not started again
 
     @property
     def up(self) -> bool:
@@ -127,6 +132,7 @@ class Member:
 
 class System:
     healed_s = 10.0  # how long after the last fault sends may fail
+    group = GROUP
 
     def __init__(self, seed: int, folder: Path, seconds: float) -> None:
         self.seed, self.folder, self.seconds = seed, folder, seconds
@@ -142,13 +148,15 @@ class System:
         self.acked: dict[str, int] = {}
         self.wrong: list[str] = []  # what tables of topics and groups showed and must not
         rng = self.rng
-        self.members = [Member(f"n{at}", at, folder) for at in range(rng.choice((3, 3, 3, 5)))]
+        self.members = [self.member_of(at) for at in range(rng.choice((3, 3, 3, 5)))]
         self.servers = [Process(f"s{at}", f"10.0.0.{at + 1}") for at in range(rng.choice((1, 2)))]
         self.plain = seed % 8 == 6  # a single broker without a group
         if self.plain:
             del self.members[1:]
         if seed % 4 == 3:
             self.members[-1].original = OriginalLog()
+        for one in self.members:
+            one.peers = memberchanges.peers_of(self.members)
         self.at = ";".join(f"{one.host}:9876" for one in self.servers)
         self.clients = [Process(f"c{at}", f"10.0.2.{at + 1}") for at in range(3)]
         faults = [one for one in FAULTS if one not in OF_GROUPS] if self.plain else FAULTS
@@ -159,6 +167,13 @@ class System:
         self.auto = seed % 3 == 1 and all(one.original is None for one in self.members)  # members choose their timers
         self.seen["batch push"] += self.batch_push and not self.plain
         self.changes = tablechanges.TableLoad(seed, self.seen, pause)
+        self.replacements: memberchanges.Replacements | None = None
+        if seed % 8 == MEMBERS_CHANGE:
+            self.replacements = memberchanges.Replacements(self, seed, pause)
+            self.clients.append(self.replacements.process)  # which a partition may cut off
+
+    def member_of(self, number: int) -> Member:
+        return Member(f"n{number}", number, self.folder)
 
     @property
     def now(self) -> float:
@@ -173,12 +188,12 @@ class System:
         await NameServer(settings, NetSettings()).start(process.host, 9876)
 
     def broker_of(self, member: Member) -> Broker:
-        peers = ";".join(f"{one.name}-{one.host}:40911" for one in self.members)
         raft = RaftSettings(
             enabled=True,
             group=GROUP,
-            peers_text=peers,
+            peers_text=member.peers,
             self_id=member.name,
+            learner=member.learner,
             profile=RaftProfile.AUTO if self.auto else RaftProfile.FAST,
             heartbeat_interval_ms=0 if self.auto else self.heartbeat_ms,
             index_file_units=4096,
@@ -239,7 +254,7 @@ class System:
 
     def again_soon(self, member: Member) -> None:
         def restart() -> None:
-            if not member.up:
+            if not member.up and not member.retired:
                 self.start(member)
 
         self.loop.call_later(self.rng.random() * 5, restart)
@@ -339,7 +354,7 @@ class System:
                 if member.process.failing_sync:
                     self.crash(member)
                 member.process.disk_s = 0.002
-            if not member.up:
+            if not member.up and not member.retired:
                 self.start(member)
 
     # load
@@ -624,7 +639,7 @@ class System:
 
     def load(self) -> list[tuple[Process, Coroutine[Any, Any, None]]]:
         """What runs until the faults end, and in which client's process."""
-        one, two, three = self.clients
+        one, two, three = self.clients[:3]
         return [
             (one, self.sender(0)),
             (two, self.sender(1)),
@@ -650,10 +665,14 @@ class System:
             self.start(member)
         one, three = self.clients[0], self.clients[2]
         await self.loop.run_as(one, self.ready())
+        if self.replacements is not None:
+            await self.loop.run_as(one, self.replacements.fill(self.library))
         tasks = [self.loop.run_as(process, load) for process, load in self.load()]
         others = self.loop.run_as(three, self.others())
         faults = self.loop.create_task(self.faults())
         switches = self.loop.create_task(self.switches())
+        if self.replacements is not None:
+            tasks.append(self.loop.run_as(self.replacements.process, self.replacements.run()))
         await pause(self.seconds)
         self.calm()
         calm_ms = self.now
@@ -668,6 +687,8 @@ class System:
         await others
         await self.loop.run_as(one, self.final_polls())
         await self.level()
+        if self.replacements is not None:
+            await self.replacements.level()
         switches.cancel()
 
     async def level(self) -> None:
@@ -718,6 +739,8 @@ class System:
         if self.plain:
             self.seen["plain"] += 1
             return
+        wrong = self.replacements.problems() if self.replacements is not None else []
+        assert not wrong, f"members changed, and {wrong[:5]}"
         brokers = [member.broker for member in self.members if member.broker is not None]
         self.seen["forwarded"] += sum(one.dledger.forwarding.forwarded for one in brokers if one.dledger is not None)
         stores = [broker.store for broker in brokers]

@@ -41,6 +41,10 @@ ALWAYS = (
 )
 IN_MANY = ("crash", "crash all", "crash leader", "isolate leader", "partition", "one way", "freeze", "slow disk", "bad disk",
            "slow net", "plain", "transfer 200", "clock", "switch", "send unknown", "send fail", "forwarded")  # fmt: skip
+MEMBERS_CHANGE = 5  # the first of the seeds in which members are replaced: every eighth
+REPLACED = ("add learner made", "promote made", "remove made", "replaced")
+REPLACED_IN_MANY = ("replace add first", "replace remove first", "replace lost", "new member leads 200", "files edited",
+                    "informed of its removal", "removed one stopped", "promote 417", "remove 504")  # fmt: skip
 
 
 def simulate(first: int, count: int, seconds: float, *defect: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
@@ -93,6 +97,21 @@ def test_whole_systems_include_every_load_and_fault(runs: list[dict[str, Any]]) 
     seen = happened(runs)
     assert [kind for kind in ALWAYS if not seen[kind]] == []
     assert len(runs) < 100 or [kind for kind in IN_MANY if not seen[kind]] == []
+
+
+@pytest.mark.timeout(LONG_SECONDS)
+@pytest.mark.spec("SIM-06", "SIM-09", "DL-X21")
+@pytest.mark.skipif(ONLY is not None, reason="that seed may change no members")
+def test_whole_systems_keep_all_guarantees_while_members_change() -> None:
+    """Members are replaced between faults; all checks hold for those of the last configuration."""
+    seen: Counter[str] = Counter()
+    for number in range(max(SEEDS // 4, 3)):
+        run = simulate(MEMBERS_CHANGE + 8 * number, 1, SECONDS)[0]
+        assert run["why"] is None, f"seed {run['seed']}: {run['why']}\n{run['schedule']}"
+        assert [kind for kind in REPLACED if not run["seen"].get(kind)] == [], run["schedule"]
+        seen += Counter(run["seen"])
+    wanted = ("files deleted", "crash in a change", *(REPLACED_IN_MANY if MANY else ()))
+    assert (MANY and SEEDS < 100) or [kind for kind in wanted if not seen[kind]] == []
 
 
 @pytest.mark.timeout(LONG_SECONDS)
