@@ -120,6 +120,7 @@ class PairSystem(System):
     """seed % 4: 0 and 2 SYNC_MASTER with SYNC_FLUSH, 1 ASYNC_MASTER with ASYNC_FLUSH, 3 ASYNC_MASTER with SYNC_FLUSH."""
 
     healed_s = 60.0
+    replaces_members = False
     members: list[Node]  # type: ignore[assignment]
 
     def __init__(self, seed: int, folder: Path, seconds: float) -> None:

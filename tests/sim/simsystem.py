@@ -133,6 +133,7 @@ class Member:
 class System:
     healed_s = 10.0  # how long after the last fault sends may fail
     group = GROUP
+    replaces_members = True
 
     def __init__(self, seed: int, folder: Path, seconds: float) -> None:
         self.seed, self.folder, self.seconds = seed, folder, seconds
@@ -168,7 +169,7 @@ class System:
         self.seen["batch push"] += self.batch_push and not self.plain
         self.changes = tablechanges.TableLoad(seed, self.seen, pause)
         self.replacements: memberchanges.Replacements | None = None
-        if seed % 8 == MEMBERS_CHANGE:
+        if self.replaces_members and seed % 8 == MEMBERS_CHANGE:
             self.replacements = memberchanges.Replacements(self, seed, pause)
             self.clients.append(self.replacements.process)  # which a partition may cut off
 
