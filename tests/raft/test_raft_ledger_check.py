@@ -71,6 +71,18 @@ def test_noop_is_rolled_back_message_stamped_with_its_offset() -> None:
     assert len(stored) == len(noop)
 
 
+@pytest.mark.spec("DUR-10")
+def test_verify_reports_an_incomplete_log_without_checksums(tmp_path: Path) -> None:
+    """A member that was started has deleted the checksums: only its checkpoint says that entries are missing."""
+    member(tmp_path, 5).close()
+    for path in tmp_path.glob("checksums-*"):
+        path.unlink()
+    assert verify(tmp_path).problems == []
+    CheckpointFile(tmp_path).write(LedgerCheckpoint(4, 3, incomplete=True))
+    (problem,) = verify(tmp_path).problems
+    assert "acknowledged entries are missing" in problem
+
+
 @pytest.mark.spec("DL-S06")
 def test_verify_is_read_only_and_reports_every_problem(tmp_path: Path) -> None:
     member(tmp_path, 23).close()

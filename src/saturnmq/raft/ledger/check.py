@@ -178,6 +178,10 @@ def _read_states(report: LedgerReport) -> None:
             report.committed_index = state.committed_index
             if state.committed_index > report.end_index:
                 report.problems.append(f"committed up to {state.committed_index}, the log ends at {report.end_index}")
+            if state.incomplete:
+                report.problems.append(
+                    "by its checkpoint, acknowledged entries are missing until a leader replicates them"
+                )
 
 
 def compare(folders: Sequence[Path]) -> Difference | None:
