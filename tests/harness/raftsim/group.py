@@ -422,6 +422,8 @@ class Cluster:
         check(len({committed for _, committed, _ in ends}) == 1, f"committed differs: {ends}")
         leaders = [m.name for m in self.members.values() if m.role is Role.LEADER]
         check(len(leaders) == 1, f"leaders: {leaders}")
+        hurt = [m.name for m in self.current() if m.node is not None and m.node.recovering]
+        check(not hurt, f"still without vote, though all is well: {hurt}")
         for member in self.members.values():
             assert member.node is not None
             check(not member.node.pending_proposals, f"{member.name}: a caller was evicted")

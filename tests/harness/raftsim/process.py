@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "g"
 NOTE_EVERY_MS: Final = 3000
+FLUSH_EVERY_MS: Final = 500  # with ASYNC_FLUSH
 STALL_MS_MIN: Final = 5000  # from here on a delay counts as a stall
 Input = Callable[[Node], list[Action]]
 
@@ -70,7 +71,7 @@ class Member:
         self.lost_to = -1  # last index that was lost to damage
         self.noted = NO_INDEX  # the synced index in the checkpoint file
         self.incomplete = False  # in the checkpoint file too
-        self._next_note_ms = 0.0
+        self._next_note_ms = self._next_flush_ms = 0.0
         self.recovering = False
         self.committed = NO_INDEX
         self.incarnation = 0
@@ -191,6 +192,8 @@ class Member:
             self.feed(lambda node: node.disk_full(self.now_ms, full))
         if node.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
             self._note(node)
+        if not node.settings.sync_before_ack and self.cluster.events.now_ms >= self._next_flush_ms:
+            self._flush(node)
         if not self._inputs and (self.cluster.tick_always or node.next_due_ms() <= self.now_ms):
             self.feed(lambda node: node.tick(self.now_ms))
 
@@ -323,6 +326,13 @@ class Member:
         """Write the checkpoint file: the synced index, and whether the log is incomplete, until it is recovered."""
         self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
         self.noted, self.incomplete = node.synced_index, node.recovering
+
+    def _flush(self, node: Node) -> None:
+        """Sync the log in the background (DL-S04)."""
+        self._next_flush_ms = self.cluster.events.now_ms + FLUSH_EVERY_MS
+        if node.failed is None and self._waits is None and node.synced_index < node.end_index:
+            self._sync = SyncLog(node.log_epoch, node.end_index)
+            self._start_sync()
 
     def _committed_on_disk(self, committed: LedgerIndex) -> LedgerIndex:
         """The committed index for the checkpoint: excludes a committed entry that a crash could still replace."""
