@@ -347,6 +347,32 @@ def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path
     run(work)
 
 
+@pytest.mark.spec("DUR-10")
+def test_lost_member_with_incomplete_checkpoint_votes_when_it_has_the_log(tmp_path: Path) -> None:
+    """As docs/replication.md says: an empty store, and a checkpoint by which the member does not vote yet."""
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await send_all(group, [b"1", b"2", b"3"])
+            await group.same("T", 0, [b"1", b"2", b"3"])
+            lost = follower(group)
+            await group.stop(lost)
+            shutil.rmtree(tmp_path / lost)
+            folder = tmp_path / lost / f"dledger-{lost}"
+            folder.mkdir(parents=True)
+            (folder / "checkpoint").write_text("committedIndex=-1\nendIndex=-1\nincomplete=true\n")
+            opened = GroupMember(group.store(lost), group.raft_settings(lost), NetSettings()).store
+            opened.open()
+            assert opened.log.member is not None and opened.log.member.node is not None
+            assert opened.log.member.node.recovering
+            opened.close_files()  # killed
+            await group.start(lost)
+            await group.same("T", 0, [b"1", b"2", b"3"])
+            await group.until(lambda: not group.member(lost).node.recovering, "it never votes again")
+
+    run(work)
+
+
 @pytest.mark.spec("DUR-07")
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"durable_index": null}'])
 def test_unreadable_sync_failed_marker_keeps_checkpointed_entries(text: bytes, tmp_path: Path) -> None:
