@@ -49,6 +49,7 @@ def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.Ca
             assert (shown["role"], shown["leader"], shown["serving"]) == ("LEADER", first, "true")
             assert int(shown["end"]) >= 1 and all(f"{name}=" in shown["watermarks"] for name in group.names)
             assert {rows[addresses[name]]["role"] for name in group.names if name != first} == {"FOLLOWER"}
+            assert {(row["votes"], row["recovering"]) for row in rows.values()} == {("true", "false")}
 
             second = next(name for name in group.names if name != first)
             peers = ";".join(f"{name}-{address}" for name, address in group.addresses.items())

@@ -337,12 +337,12 @@ def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path
             opened.open()
             assert opened.log.member is not None and opened.log.member.node is not None
             assert opened.log.member.status().end_index == node.synced_index
-            assert opened.log.member.node.recovering
+            assert opened.log.member.status().recovering
             opened.close_files()  # killed
             await group.start(lost)
             await group.same("T", 0, [b"1", b"2", b"3", b"4"])
             await send_all(group, [b"5"])
-            await group.until(lambda: not group.member(lost).node.recovering, "it never votes again")
+            await group.until(lambda: not group.member(lost).status().recovering, "it never votes again")
 
     run(work)
 

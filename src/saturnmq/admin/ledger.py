@@ -33,6 +33,7 @@ _FIELDS: Final = {
     "peers": "dledgerPeers",
     "learners": "dledgerLearners",
     "votes": "dledgerVotes",
+    "recovering": "dledgerRecovering",
     "failed": "dledgerFailed",
 }
 

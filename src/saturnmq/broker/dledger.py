@@ -417,6 +417,7 @@ class DLedger:
             "dledgerPeers": status.configuration.peers_text,
             "dledgerLearners": ",".join(sorted(status.configuration.learners)),
             "dledgerVotes": str(status.votes).lower(),
+            "dledgerRecovering": str(status.recovering).lower(),
             "dledgerCopies": str(self.copy.count),
             "dledgerForwarded": str(self.forwarding.forwarded),
             "dledgerServedForwarded": str(self.forwarding.served),

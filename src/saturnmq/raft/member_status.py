@@ -15,7 +15,7 @@ class MemberStatus:
     """Indexes, term and role of a member. failed: why its storage failed. watermarks: member id -> index, only on a leader.
 
     heartbeat_interval_ms: by the timers in use, which `dledger.profile=auto` chooses. configuration: the members. votes: whether
-    this member is one of the voters.
+    this member is one of the voters. recovering: it neither votes nor stands until it has again what damage took (DUR-10).
     """
 
     self_id: str
@@ -32,6 +32,7 @@ class MemberStatus:
     watermarks: dict[str, LedgerIndex]
     configuration: Configuration
     votes: bool
+    recovering: bool
 
     @classmethod
     def of(cls, node: Node) -> MemberStatus:
@@ -50,4 +51,5 @@ class MemberStatus:
             node.watermarks() if node.is_leader else {},
             node.configuration,
             node.votes,
+            node.recovering,
         )
