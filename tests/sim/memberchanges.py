@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.systemsim.loop import Process
 from saturnmq.admin.ledger import change_members, transfer_leadership
+from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import KVTable
 from saturnmq.protocol.codes import RequestCode
@@ -33,6 +34,7 @@ STOP_SECONDS = 10.0
 FILLER, FILLER_BATCHES, NEARLY_FULL = "filler", 15, 0.87
 UNKNOWN = (Code.TERM_CHANGED, Code.WAIT_QUORUM_ACK_TIMEOUT)
 MADE_BEFORE = (Code.UNEXPECTED_ARGUMENT, Code.UNKNOWN_MEMBER)
+DISTURBANCES = ("crash", "crash", "isolate", "freeze")
 ORDERS = ("add first", "add first", "remove first", "lost")
 
 
@@ -142,7 +144,7 @@ class Replacements:
         name, word, unknown = member.partition("-")[0], kind.name.lower().replace("_", " "), False
         self._note(f"{word} {name}")
         while True:
-            self._crash_soon(name)
+            self._disturb(name)
             try:
                 answer = await change_members(kind, self._system.group, peers_of(self._system.members), member)
             except SaturnError:
@@ -164,25 +166,28 @@ class Replacements:
     def _note(self, what: str) -> None:
         self._system.schedule.append(f"{self._system.loop.now - 1000:.1f} s {what}")
 
-    def _crash_soon(self, name: str) -> None:
-        """Sometimes a member crashes while a change is made."""
+    def _disturb(self, name: str) -> None:
+        """Sometimes a member crashes, freezes or is cut off while a change is made, often before it is committed."""
         system, rng = self._system, self._rng
-        draw, after_s = rng.random(), rng.random() * 0.3
-        if draw > 0.3 or not system.loading:
+        if not system.loading or rng.random() > 0.4:
             return
+        after_s, fault, to_leader = rng.random() * rng.choice((0.02, 0.3)), rng.choice(DISTURBANCES), rng.random() < 0.5
 
-        def crash() -> None:
-            if not system.loading:
-                return
+        def disturb() -> None:
             changed = next((one for one in system.members if one.name == name), None)
-            victim = (system.leader if draw < 0.15 else changed) or rng.choice(system.members)
-            if victim.up:
-                self._note(f"crash in a change {victim.name}")
-                system.crash(victim)
-                system.again_soon(victim)
-                self._seen["crash in a change"] += 1
+            member = (system.leader if to_leader else changed) or rng.choice(system.members)
+            if not system.loading or not member.up:
+                return
+            self._note(f"{fault} in a change {member.name}")
+            self._seen[f"{fault} in a change"] += 1
+            if fault == "isolate":
+                others = [one.name for one in system.members if one is not member]
+                system.loop.net.partition([member.name], others)
+                system.loop.call_later(rng.random() * 5, system.loop.net.heal)
+            else:
+                system.fault(fault, member)
 
-        system.loop.call_later(after_s, crash)
+        system.loop.call_later(after_s, disturb)
 
     async def _let_lead(self, new: Any) -> None:
         try:
@@ -279,3 +284,24 @@ def _tables(broker: Any) -> dict[str, dict[Any, Any]]:
         "topic": dict(broker.topics.table),
         "group": dict(broker.groups.table),
     }
+
+
+def plant(defect: str) -> bool:
+    """Plant a defect by name; returns whether there is one of this name."""
+    if defect == "served without the state of others":
+
+        async def copy_last(copy: LeaderCopy, *_: object) -> None:
+            await copy._limit()
+
+        LeaderCopy.copy_last = copy_last  # type: ignore[method-assign]
+    elif defect == "learners copy no state":
+        right = LeaderCopy.restart
+
+        async def restart(copy: LeaderCopy) -> None:
+            if not copy._group.raft.learner:
+                await right(copy)
+
+        LeaderCopy.restart = restart  # type: ignore[method-assign]
+    else:
+        return False
+    return True
