@@ -127,7 +127,8 @@ class OriginalPeer:
 
     def _see(self, term: Term, now: float) -> None:
         self._candidate(term)
-        self._raise_at = now + TICK_SECONDS
+        if self._raise_at is None:  # a candidate that asks again in every tick must not postpone it
+            self._raise_at = now + TICK_SECONDS
 
     async def _ask_for_votes(self, now: float) -> None:
         """Run one round of votes: rejected because of its log, it retries in the same term, otherwise in the next (3.3)."""
