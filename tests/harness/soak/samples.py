@@ -6,10 +6,12 @@ Requirements: SOK-02.
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +27,10 @@ _SIZE: Final = re.compile(r"^(Rss\w+|VmRSS|Threads):\s+(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a process. rss: resident bytes; own: those that no file backs, which only its end gives back."""
+    """One look at a process. rss: resident bytes; own: those that no file backs, which only its end gives back.
+
+    descriptors: all but one of each file, as a store that grows has more files.
+    """
 
     at_s: float
     rss: int
@@ -41,7 +46,7 @@ def look(pid: int, at_s: float, probe: Path | None = None) -> Sample | None:
     """A sample of a process; None if it has ended. probe: the file that it writes about itself."""
     try:
         sizes = {name: int(value) for name, value in _SIZE.findall(Path(f"/proc/{pid}/status").read_text())}
-        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        descriptors = _descriptors(pid)
     except (OSError, ValueError):
         return None
     inside: dict[str, int] = {}
@@ -49,6 +54,16 @@ def look(pid: int, at_s: float, probe: Path | None = None) -> Sample | None:
         inside = json.loads(probe.read_text())
     own = sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)
     return Sample(at_s, sizes.get("VmRSS", 0) * 1024, own * 1024, descriptors, sizes.get("Threads", 0), **inside)
+
+
+def _descriptors(pid: int) -> int:
+    """Open descriptors but for one of each file that still exists: sockets, pipes, deleted files, files that are open twice."""
+    links: list[str] = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(one))
+    files = {link for link in links if link.startswith("/") and not link.endswith(" (deleted)")}
+    return len(links) - len(files)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -77,6 +92,10 @@ class Watched:
         found = look(pid, at_s, self.probe) if pid is not None else None
         if found is not None:
             self.samples.append(found)
+
+    def write(self, path: Path) -> None:
+        """Write the samples, one line of JSON each; they are kept with the run's other files if a goal is missed."""
+        path.write_text("".join(f"{json.dumps(asdict(sample))}\n" for sample in self.samples), encoding="utf-8")
 
     def since(self, at_s: float) -> list[Sample]:
         return [sample for sample in self.samples if sample.at_s >= at_s]
