@@ -279,9 +279,11 @@ class Replacements:
 
 
 def _tables(broker: Any) -> dict[str, dict[Any, Any]]:
+    """What must be equal. System topics are each broker's own: they are not in the log, and a copy of a table keeps them (DL-C07)."""
+    topics = broker.topics
     return {
         "offsets of": {(topic, group): dict(queues) for topic, group, queues in broker.offsets.pairs()},
-        "topic": dict(broker.topics.table),
+        "topic": {name: config for name, config in topics.table.items() if name not in topics.system},
         "group": dict(broker.groups.table),
     }
 
