@@ -279,7 +279,7 @@ class Replacements:
 
 
 def _tables(broker: Any) -> dict[str, dict[Any, Any]]:
-    """What must be equal. System topics are each broker's own: they are not in the log, and a copy of a table keeps them (DL-C07)."""
+    """What must be equal. System topics are each broker's own: not in the log, and kept when a table is copied (DL-C07)."""
     topics = broker.topics
     return {
         "offsets of": {(topic, group): dict(queues) for topic, group, queues in broker.offsets.pairs()},
