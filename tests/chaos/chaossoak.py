@@ -2,9 +2,10 @@
 
 The load runs in chapters of at most ten minutes. Each has a topic and a history of its own, written to a file; a chapter ends with
 its final polls and a check by another process while the next one runs, so neither memory nor the time of the check grows with the
-run. n0 is restarted once, early, and then lives to the end: its memory and handles are what is bounded. n1 and n2 are killed in
-turn, every second time as the leader. In a run whose growth is judged the disk of n1 is almost full twice: once in the warm-up, so
-that what n0 needs to bring n1 up to date again is not taken for growth, and once after it.
+run. Topic and groups of a chapter without problems are deleted, so that what the brokers know stays the same. n0 is restarted once,
+early, and then lives to the end: its memory and handles are what is bounded. n1 and n2 are killed in turn, every second time as the
+leader. In a run whose growth is judged the disk of n1 is almost full twice: once in the warm-up, so that what n0 needs to bring n1
+up to date again is not taken for growth, and once after it.
 
 Requirements: SOK-01, SOK-02, G13.
 """
@@ -31,6 +32,8 @@ from harness.soak.options import Options
 from harness.soak.samples import Watched
 from harness.soak.space import SmallDisk, filled_to
 from ports import free_port
+from saturnmq.admin import Admin
+from saturnmq.admin.groups import Groups
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.raft.tool import GroupTool
 
@@ -46,6 +49,7 @@ BYTES_PER_SECOND = 1_000_000  # of a member's disk at 1,000 sends/s, with a marg
 DISK_BYTES_MIN = 256 * 2**20
 KILLS_MIN = 3  # the third one is of a leader
 PROBE = ("-m", "harness.soak.probe")
+CLUSTER = "DefaultCluster"
 
 
 class FileHistory(History):
@@ -143,7 +147,25 @@ class Chapter(BrokerGroup):
         report: dict[str, Any] = json.loads(out)
         if report["valid"]:
             self.file.path.unlink()  # a gigabyte per hour
+            await self._delete()
         return report
+
+    async def _delete(self) -> None:
+        """Delete topic and groups; repeated from the beginning while leaders die."""
+        groups = [f"{kind}-{self.topic}" for kind in ("subscribed", "ordered")]
+        topics = [self.topic, *(topic for group in groups for topic in Groups.topics_of(group))]
+        async with Admin(self.at) as admin, asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                with suppress(SaturnError):
+                    masters = await admin.connection.masters(CLUSTER)
+                    for address in masters.values():
+                        for group in groups:
+                            await admin.groups.delete(address, group, remove_offset=True)
+                    for topic in topics:
+                        await admin.topics.delete_from_brokers(topic, CLUSTER)
+                    if masters:
+                        return
+                await pause(0.5)
 
 
 @dataclass
