@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_growth_is_judged_by_slope_and_last_third() -> None:
     assert slope([(0.0, 2.0), (1.0, 2.0), (2.0, 8.0)]) == 3.0
 
 
-def test_sample_counts_descriptors_but_one_of_each_file(tmp_path: Path) -> None:
+def test_sample_counts_descriptors_but_two_of_each_file(tmp_path: Path) -> None:
     def now() -> int:
         found = look(os.getpid(), 0.0)
         assert found is not None
@@ -74,12 +75,13 @@ def test_sample_counts_descriptors_but_one_of_each_file(tmp_path: Path) -> None:
 
     before = now()
     path = tmp_path / "log"
-    with path.open("w"):
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert now() == before
         with path.open():
             assert now() == before + 1
             path.unlink()
-            assert now() == before + 2
+            assert now() == before + 3
 
 
 def test_sample_of_this_process_has_its_figures() -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ _SIZE: Final = re.compile(r"^(Rss\w+|VmRSS|Threads):\s+(\d+)", re.MULTILINE)
 class Sample:
     """One look at a process. rss: resident bytes; own: those that no file backs, which only its end gives back.
 
-    descriptors: all but one of each file, as a store that grows has more files.
+    descriptors: all but two of each file, its own and that of its mapping, as a store that grows has more files.
     """
 
     at_s: float
@@ -57,13 +58,13 @@ def look(pid: int, at_s: float, probe: Path | None = None) -> Sample | None:
 
 
 def _descriptors(pid: int) -> int:
-    """Open descriptors but for one of each file that still exists: sockets, pipes, deleted files, files that are open twice."""
+    """Open descriptors but for two of each file that still exists: sockets, pipes, deleted files, files that are open too often."""
     links: list[str] = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             links.append(os.readlink(one))
-    files = {link for link in links if link.startswith("/") and not link.endswith(" (deleted)")}
-    return len(links) - len(files)
+    files = Counter(link for link in links if link.startswith("/") and not link.endswith(" (deleted)"))
+    return len(links) - sum(min(count, 2) for count in files.values())
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
