@@ -35,6 +35,14 @@ async def send_all(group: LedgerGroup, bodies: list[bytes]) -> None:
         await group.send(body, i=encode_properties({"KEYS": f"key{number}"}).decode())
 
 
+def opened_alone(group: LedgerGroup, name: str) -> Any:
+    """The open store of a stopped member, which does not join the group."""
+    store = GroupMember(group.store(name), group.raft_settings(name), NetSettings()).store
+    store.open()
+    assert store.log.member is not None and store.log.member.node is not None
+    return store
+
+
 def ends(broker: Broker) -> tuple[int, int]:
     return broker.store.min_offset("T", 0), broker.store.max_offset("T", 0)
 
@@ -302,9 +310,7 @@ def test_unsynced_entries_of_failed_sync_are_cut_at_next_start(tmp_path: Path) -
             await group.stop(name)
             ledger_folder = tmp_path / name / f"dledger-{name}"
             assert (ledger_folder / "sync-failed.json").exists()
-            store = GroupMember(group.store(name), group.raft_settings(name), NetSettings()).store
-            store.open()
-            assert store.log.member is not None and store.log.member.node is not None
+            store = opened_alone(group, name)
             status = store.log.member.status()
             assert status.end_index == status.durable_index == gone.durable_index
             assert not store.log.member.node.recovering  # it never acknowledged more
@@ -333,9 +339,7 @@ def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path
             await group.until(lambda: member.status().failed, "works")
             assert node.end_index > node.synced_index
             await group.stop(lost)
-            opened = GroupMember(group.store(lost), group.raft_settings(lost), NetSettings()).store
-            opened.open()
-            assert opened.log.member is not None and opened.log.member.node is not None
+            opened = opened_alone(group, lost)
             assert opened.log.member.status().end_index == node.synced_index
             assert opened.log.member.status().recovering
             opened.close_files()  # killed
@@ -361,9 +365,7 @@ def test_lost_member_with_incomplete_checkpoint_votes_when_it_has_the_log(tmp_pa
             folder = tmp_path / lost / f"dledger-{lost}"
             folder.mkdir(parents=True)
             (folder / "checkpoint").write_text("committedIndex=-1\nendIndex=-1\nincomplete=true\n")
-            opened = GroupMember(group.store(lost), group.raft_settings(lost), NetSettings()).store
-            opened.open()
-            assert opened.log.member is not None and opened.log.member.node is not None
+            opened = opened_alone(group, lost)
             assert opened.log.member.node.recovering
             opened.close_files()  # killed
             await group.start(lost)
@@ -383,9 +385,7 @@ def test_unreadable_sync_failed_marker_keeps_checkpointed_entries(text: bytes, t
             folder = tmp_path / "n0" / "dledger-n0"
             (folder / "sync-failed.json").write_bytes(text)
             (folder / "checkpoint").write_text("committedIndex=2\nendIndex=2\n")  # the topic and two messages
-            opened = GroupMember(group.store("n0"), group.raft_settings("n0"), NetSettings()).store
-            opened.open()
-            assert opened.log.member is not None and opened.log.member.node is not None
+            opened = opened_alone(group, "n0")
             assert opened.log.member.node.recovering  # how much it had acknowledged is not known
             opened.close_files()  # killed
             broker = await group.start("n0", force_vote_damaged=True)

@@ -49,10 +49,10 @@ def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
 
 def note_loss(files: LedgerFiles, file: CheckpointFile) -> None:
     """Let `files.open` write to the checkpoint that synced entries are lost, before their checksums are deleted."""
-    before = file.read()
 
     def lost(index: LedgerIndex) -> None:
         log.error("synced entries damaged folder=%s synced=%s", files.folder, index)
+        before = file.read()
         file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index, incomplete=True))
 
     files.on_loss = lost
