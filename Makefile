@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
-UNIT := -m "not interop" --ignore=tests/interop
+UNIT := -m "not interop and not long" --ignore=tests/interop
+LONG := -m "(long or repeated) and not interop" --ignore=tests/interop
 # Tests marked realtime (real processes, wall clock) run once more at the end if they fail, at most three; see tests/harness/gate.
 RERUNS := --reruns-max=3
 # Five processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
@@ -22,7 +23,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup peers demo test test-long check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +50,9 @@ demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 s
 
 test: $(READY)  ## the tests (HYPOTHESIS_SEED=N draws new examples)
 	$(PYTEST) $(UNIT) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+
+test-long: $(READY)  ## what `make test` leaves out: simulations, crash states, further parameters, long runs of processes
+	SATURNMQ_LONG=1 $(PYTEST) $(LONG) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
 

@@ -19,6 +19,7 @@ pytest_plugins = [
     "harness.gate.folders",
     "harness.gate.goals",
     "harness.gate.interrupts",
+    "harness.gate.times",
 ]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples

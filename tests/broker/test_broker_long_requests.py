@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from wire import Wire, run, wire
 
+from longruns import long_but
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.broker.requests.context import MessageContext
 from saturnmq.broker.requests.message_queries import query
@@ -79,7 +80,7 @@ REQUESTS: dict[int, tuple[dict[str, Any], Callable[[bytes], int]]] = {
 }
 
 
-@pytest.mark.parametrize("code", REQUESTS)
+@pytest.mark.parametrize("code", long_but(1, REQUESTS))
 def test_request_over_65536_queues_does_not_hold_the_event_loop(code: int) -> None:
     ext, entries = REQUESTS[code]
 

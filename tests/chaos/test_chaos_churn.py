@@ -21,6 +21,7 @@ from churn_member import spend
 from test_chaos_kill import BrokerProcess
 
 import saturnmq
+from longruns import long_but
 from saturnmq.protocol.bodies import MessageQueue
 
 CHURN_SECONDS = float(os.environ.get("CHURN_SECONDS", "4"))
@@ -261,7 +262,7 @@ def _left_at(history: History, member: int) -> float:
 
 @pytest.mark.spec("API-20", "CA-01", "RB-03", "RB-07", "HB-07", "OF-05", "OR-03", "OR-09")
 @pytest.mark.timeout(120 + 2 * CHURN_SECONDS + 100 * KILLS_ORDERED)
-@pytest.mark.parametrize("kind", ["plain", "ordered"])
+@pytest.mark.parametrize("kind", long_but(1, ["plain", "ordered"]))
 def test_group_churn_loses_nothing(kind: str, tmp_path: Path) -> None:
     history = History("Churn", "churn", kind == "ordered", random.Random(f"{SEED} {kind}"))
     broker = BrokerProcess(tmp_path / "data", {"storeProfile": "small"}, tmp_path / "log")

@@ -48,6 +48,7 @@ def test_leader_leaves_after_a_failed_sync_and_acknowledges_nothing(tmp_path: Pa
     assert found["acknowledged"] > 20 and found["out_ms"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(WANTED or OF_GOALS), reason="the long form is asked for")
 @pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("G06")

@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 import saturnmq
+from longruns import long_but
 from saturnmq.client.puller.puller import PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
@@ -179,7 +180,7 @@ async def one_life(broker: BrokerProcess, history: History, *, kill: bool) -> No
 
 @pytest.mark.spec("DUR-01", "DUR-13", "DUR-17", "FLU-01", "RC-02", "RC-13")
 @pytest.mark.timeout(120 + 20 * KILLS)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", long_but(1, VARIANTS))
 def test_sigkill_under_load_keeps_every_acknowledged_message(name: str, tmp_path: Path) -> None:
     number = list(VARIANTS).index(name)
     kills = KILLS // len(VARIANTS) + (number < KILLS % len(VARIANTS))

@@ -31,6 +31,8 @@ from chaosrun import (
     tell,
 )
 
+from longruns import long_but
+
 OF_PAIRS = faults_asked_for(ONLY, SECONDS, FAULTS_OF_PAIRS) if MODEL is None and PEER is None else []
 CHECKS_WITHOUT_PRODUCER = 40  # reads, one each 50 ms or less often: two rounds of checks
 MODES: dict[str, type[Pair]] = {"async": Pair, "sync": SyncPair}
@@ -39,7 +41,7 @@ MODES: dict[str, type[Pair]] = {"async": Pair, "sync": SyncPair}
 @pytest.mark.skipif(bool(LONG or OF_PAIRS), reason="the long form is asked for")
 @pytest.mark.timeout(RUN_SECONDS_MAX)
 @pytest.mark.spec("CHA-10")
-@pytest.mark.parametrize("kind", [ShortPair, ShortSyncPair])
+@pytest.mark.parametrize("kind", long_but(1, [ShortSyncPair, ShortPair]))
 def test_pair_loses_nothing_acknowledged_under_successive_faults(kind: type[Pair], tmp_path: Path) -> None:
     before = children()
     found = asyncio.run(a_run(tmp_path / "run", list(FAULTS_OF_PAIRS), 0.1, 0.4, SHORT_HEARTBEAT_MS, kind))

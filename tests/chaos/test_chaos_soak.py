@@ -26,6 +26,7 @@ PARTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(RUN_SECONDS_MAX + 60)
 @pytest.mark.spec("SOK-01", "SOK-02", "SOK-03", "SOK-04", "SOK-05", "SOK-06")
 @pytest.mark.parametrize("part", PARTS)

@@ -8,6 +8,7 @@ runs against that peer (Apache's client against Apache's broker, our client agai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from peers import Peer
 
 from harness.gate.peers import missing
 
+os.environ[javatools.SHORT_RUNS] = "1"
 HERE = Path(__file__).resolve().parent
 SETTINGS = {"enablePropertyFilter": "true", "transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
 

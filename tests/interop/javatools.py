@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from recorded import SHORT_JAVA
+
 PROJECT = Path(__file__).resolve().parent / "java"
 BENCH = PROJECT.parents[2] / "bench" / "java"  # the load generator is compiled together with our programs
 ROCKETMQ_VERSION = "4.9.7"
@@ -30,6 +32,9 @@ OPENINGS = (
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
+# Set by the tests of this folder: programs that live for seconds start with a third less processor time. Benchmarks and long
+# runs use Java's defaults, and so does everything started by hand.
+SHORT_RUNS = "SATURNMQ_SHORT_JAVA"
 _LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
     <file>{file}</file>
@@ -148,6 +153,7 @@ def java_command(
     return [
         java,
         *OPENINGS,
+        *(SHORT_JAVA["JDK_JAVA_OPTIONS"].split() if os.environ.get(SHORT_RUNS) else ()),
         f"-Xms{heap_mb}m",
         f"-Xmx{heap_mb}m",
         *(f"-D{key}={value}" for key, value in given.items()),

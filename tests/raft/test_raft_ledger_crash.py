@@ -10,6 +10,7 @@ import pytest
 
 from harness.crash import ledger as crash
 from harness.crash.campaign import scratch_folder
+from longruns import long_but
 from saturnmq.raft.ledger import files as ledger_files
 from saturnmq.raft.ledger import recover
 from saturnmq.raft.ledger.files import LedgerFiles
@@ -37,7 +38,7 @@ def checked(seed: int, share: float, *, first_only: bool = False) -> tuple[int, 
 
 
 @pytest.mark.spec("DL-S04", "DL-S06", "DL-X02", "DUR-12", "DUR-20", "G05")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_but(1, range(4)))
 def test_ledger_is_whole_after_any_crash(seed: int) -> None:
     """Nothing that was synced is lost; the index, of which any part may be lost, equals one that is made from the data."""
     count, bad = checked(seed, SHARE)
@@ -72,13 +73,16 @@ def rest_not_cleared(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spec("DL-S04", "DL-X02", "SIM-11")
 @pytest.mark.parametrize(
     ("plant", "seeds"),
-    [
-        (no_sync_of_the_data, (0, 1)),
-        (index_is_trusted, (0, 1)),
-        (index_is_never_synced, (0, 1, 2, 3)),
-        (first_entry_not_synced_alone, (0, 1, 2, 3)),
-        (rest_not_cleared, (0, 1, 2, 3)),
-    ],
+    long_but(
+        1,
+        [
+            (no_sync_of_the_data, (0, 1)),
+            (index_is_trusted, (0, 1)),
+            (index_is_never_synced, (0, 1, 2, 3)),
+            (first_entry_not_synced_alone, (0, 1, 2, 3)),
+            (rest_not_cleared, (0, 1, 2, 3)),
+        ],
+    ),
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_crash_states_of_a_ledger_show_planted_defect(

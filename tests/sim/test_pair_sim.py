@@ -28,6 +28,7 @@ def runs() -> list[dict[str, Any]]:
     return simulate(int(ONLY), 1, SECONDS, program=PROGRAM) if ONLY else simulate(1, SEEDS, SECONDS, program=PROGRAM)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("DUR-12", "HA-16")
 def test_pairs_keep_what_their_mode_promises(runs: list[dict[str, Any]]) -> None:
@@ -41,12 +42,14 @@ def test_pairs_keep_what_their_mode_promises(runs: list[dict[str, Any]]) -> None
     assert len(runs) < 100 or [kind for kind in IN_MANY if not happened(runs)[kind]] == []
 
 
+@pytest.mark.long
 @pytest.mark.spec("SIM-02", "SIM-14")
 def test_pair_seed_replays_exactly(runs: list[dict[str, Any]]) -> None:
     again = simulate(runs[0]["seed"], 1, SECONDS, program=PROGRAM)[0]
     assert (again["digest"], again["why"]) == (runs[0]["digest"], runs[0]["why"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.spec("SIM-11")
 def test_pair_simulation_finds_planted_defects() -> None:

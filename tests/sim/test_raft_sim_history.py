@@ -8,10 +8,11 @@ from simfailure import explain, fails
 from harness.history.check import check
 from harness.history.raft import record_log
 from harness.raftsim.group import ALL_FAULTS, Cluster, Violation
+from longruns import repetitions
 from saturnmq.raft.core import state, voting
 from saturnmq.raft.ledger.layout import entry_bytes
 
-SEEDS = range(300, 330)
+SEEDS = range(300, 300 + repetitions(8, 30))
 
 
 def cluster_of(seed: int, left_out: frozenset[int] = frozenset()) -> Cluster:
@@ -34,6 +35,7 @@ def finished(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.mark.repeated
 @pytest.mark.spec("SIM-09", "CHK-01", "CHK-04")
 def test_history_of_each_seed_is_valid_and_committed_prefixes_equal() -> None:
     unknown = 0

@@ -14,6 +14,7 @@ import pytest
 
 from harness.raftsim.group import CHANGES, MEMBER_FAULTS, Cluster, Member, Violation
 from harness.raftsim.process import GROUP
+from longruns import long_but, repetitions
 from saturnmq.protocol.errors import InvariantBroken
 from saturnmq.raft.core import elector, leader
 from saturnmq.raft.core.actions import PersistMembers, Role
@@ -23,7 +24,7 @@ from saturnmq.raft.core.messages import ChangeKind, ChangeRequest, PushRequest, 
 from saturnmq.raft.core.state import State
 
 Patch = pytest.MonkeyPatch
-SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "40"))
+SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", repetitions(10, 40)))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
 ALL = os.environ.get("SATURNMQ_SIM_MUTANTS") == "all"
 SEEDS_MAX = 1500
@@ -144,6 +145,7 @@ def change_on_both_sides_of_a_partition(cluster: Cluster) -> None:
     finish(cluster)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(120 + 8 * SEEDS)
 @pytest.mark.spec("DL-X21", "DL-M05", "SIM-08")
 def test_groups_that_change_keep_raft_invariants() -> None:
@@ -255,12 +257,12 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     removed_leader_stands_no_more,
     unknown_leader_is_refused,
 )
-QUICK = (not_rolled_back_at_truncation, lost_at_retention, learner_counts_in_quorum)
+QUICK = (learner_counts_in_quorum, not_rolled_back_at_truncation, lost_at_retention)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.spec("SIM-11", "DL-X21")
-@pytest.mark.parametrize("mutant", MUTANTS if ALL else QUICK, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", MUTANTS if ALL else long_but(1, QUICK), ids=lambda mutant: mutant.__name__)
 def test_mutant_of_members_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     for seed in range(SEEDS_MAX):

@@ -14,6 +14,7 @@ import pytest
 
 from harness.raftsim.disk import StoredLog
 from harness.raftsim.group import Cluster, Member, Violation
+from longruns import long_but
 from saturnmq.protocol.errors import InvariantBroken
 from saturnmq.raft.core import elector, follower, leader, log, node, state, voting
 from saturnmq.raft.core.actions import PersistTerm, Role
@@ -334,6 +335,7 @@ def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str
     return None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # 500 seeds with make sim
 @pytest.mark.spec("SIM-08", "SIM-11")
 def test_runs_without_mutant_find_nothing() -> None:
@@ -344,7 +346,9 @@ def test_runs_without_mutant_find_nothing() -> None:
 
 
 @pytest.mark.spec("SIM-11")
-@pytest.mark.parametrize("mutant", CHOSEN, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize(
+    "mutant", CHOSEN if CHOSEN is MUTANTS else long_but(1, CHOSEN), ids=lambda mutant: mutant.__name__
+)
 def test_mutant_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     found = found_after(mutant, monkeypatch)
     assert found is not None, f"{mutant.__name__} survived {SEEDS_MAX} seeds"

@@ -22,10 +22,11 @@ from simfailure import explain
 
 from harness.raftsim.group import Cluster, Violation
 from harness.raftsim.simulation import Events, Network
+from longruns import repetitions
 from recorded import with_harness
 from saturnmq.raft.core.settings import CoreSettings
 
-SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "45"))
+SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", repetitions(12, 45)))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
 NIGHT = os.environ.get("SATURNMQ_SIM_NIGHT") is not None  # 260 simulated seconds per seed instead of 60 (SIM-13)
 LONG_SECONDS = 120 + 8 * SEEDS  # timeout of tests that run seeds
@@ -107,6 +108,7 @@ def runs() -> Runs:
     return found
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-08", "SIM-10", "DL-X03", "DL-X10", "DUR-12")
 def test_every_seed_keeps_raft_invariants(runs: Runs) -> None:
@@ -115,6 +117,7 @@ def test_every_seed_keeps_raft_invariants(runs: Runs) -> None:
     assert runs.idle == [], "seeds that committed nothing"
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-13", "G03")
 def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +130,7 @@ def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: p
     assert ratio > 50, summary
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.skipif(ONLY is not None, reason="one seed does not draw every fault")
 @pytest.mark.spec("SIM-03", "SIM-04", "SIM-05", "SIM-07")
@@ -143,6 +147,7 @@ def test_runs_include_every_fault_and_effect(runs: Runs) -> None:
     assert [kind for kind in wanted if not seen[kind]] == []
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-03", "SIM-08", "SIM-09")
 def test_partitions_of_every_shape_keep_raft_invariants() -> None:
@@ -171,6 +176,7 @@ def test_ring_and_bridge_partitions_cut_expected_links() -> None:
     assert not network.cut and not network.stalled
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-08", "DL-X02")
 def test_async_flush_keeps_acknowledged_entries_without_power_loss() -> None:
@@ -219,6 +225,7 @@ def test_checkpoint_never_passes_the_synced_log() -> None:
         assert len(cluster.observer.acked) > 0
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-04", "DUR-10")
 def test_disk_losing_synced_entries_loses_no_acknowledged_entry() -> None:

@@ -16,14 +16,15 @@ import pytest
 from harness.raftsim.group import Cluster, Member, Violation
 from harness.raftsim.observer import Observer
 from harness.raftsim.simulation import NetworkFaults
+from longruns import repetitions
 from saturnmq.raft.core import liveness, timers, voting
 from saturnmq.raft.core.actions import Role, RoleChanged
 from saturnmq.raft.core.messages import VoteResponse, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.settings import RaftProfile, RaftSettings
 
-SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "16"))
-pytestmark = pytest.mark.timeout(120 + 8 * SEEDS)
+SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", repetitions(4, 16)))
+pytestmark = [pytest.mark.repeated, pytest.mark.timeout(120 + 8 * SEEDS)]
 PEERS = "n0-h:1;n1-h:2;n2-h:3"
 
 
@@ -357,6 +358,7 @@ def votes_within_a_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(voting, "VOTE_RULES", rules)
 
 
+@pytest.mark.long
 @pytest.mark.spec("SIM-11", "CHA-07")
 @pytest.mark.parametrize(
     "mutant", [lease_of_the_current_timers, no_announcement, no_longest_promise, votes_within_a_lease]

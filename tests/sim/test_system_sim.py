@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from longruns import repetitions
+
 PROGRAM = Path(__file__).with_name("simsystem.py")
 MANY = "SATURNMQ_SIM_SEEDS" in os.environ
-SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "5"))
+SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", repetitions(3, 5)))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
 SECONDS = 20 if MANY or ONLY else 8
 LONG_SECONDS = 120 + 30 * SEEDS  # timeout of the first test that needs the runs
@@ -71,6 +73,7 @@ def happened(runs: list[dict[str, Any]]) -> Counter[str]:
     return seen
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-09", "CHA-08", "DL-X18", "DL-X23", "DUR-19")
 def test_whole_systems_keep_all_guarantees(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,12 +89,14 @@ def test_whole_systems_keep_all_guarantees(runs: list[dict[str, Any]], capsys: p
     assert not failed, f"{len(failed)} of {len(runs)} seeds\n" + "\n".join(failed[:5])
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-10")
 def test_whole_systems_accept_sends_within_10_s_of_heal(runs: list[dict[str, Any]]) -> None:
     assert [run["seed"] for run in runs if run["healed_ms"] is None or run["healed_ms"] > 10_000] == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-05", "SIM-06", "SIM-07")
 @pytest.mark.skipif(ONLY is not None, reason="one seed draws some of the load")
@@ -101,6 +106,7 @@ def test_whole_systems_include_every_load_and_fault(runs: list[dict[str, Any]]) 
     assert len(runs) < 100 or [kind for kind in IN_MANY if not seen[kind]] == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-06", "SIM-09", "DL-X21")
 @pytest.mark.skipif(ONLY is not None, reason="that seed may change no members")
@@ -139,6 +145,7 @@ def test_whole_system_seed_replays_exactly() -> None:
     assert before["digest"] != after["digest"]
 
 
+@pytest.mark.long
 @pytest.mark.spec("SIM-02")
 def test_whole_system_depends_on_no_time_zone_and_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger retention runs at deleteWhen=04: neither the machine's hour nor its zone at the simulated time may be 4 by chance."""
@@ -160,6 +167,7 @@ def shown_by(defect: str, seeds: list[int], seconds: float, what: str = "") -> s
     raise AssertionError(f"no run shows {defect!r}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.spec("SIM-11")
 def test_whole_systems_find_planted_defects() -> None:

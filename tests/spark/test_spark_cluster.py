@@ -26,6 +26,7 @@ def bare_python(folder: Path) -> Path:
     return script
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.spec("SCL-02", "SCL-03", "SCL-06", "SCL-07", "SPK-05")
 def test_cluster_job_shipped_as_zip_survives_executor_kills(server: SyncEmbeddedBroker, tmp_path: Path) -> None:

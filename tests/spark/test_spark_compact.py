@@ -201,6 +201,7 @@ def test_exchange_listing_reader_never_sees_other_row_count(
     assert rows_of_names(table) == dataset.dataset(table, format="parquet", ignore_prefixes=["_"]).count_rows() == 60
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.spec("PIP-07")
 def test_exchange_spark_reader_never_sees_other_row_count(spark: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.crash import campaign as crash
+from longruns import long_but
 from saturnmq.store import MessageStore, PutStatus, wait_confirmed
 from saturnmq.store.files import mapped_file, state_file
 from saturnmq.store.log import flush
@@ -16,7 +17,8 @@ from saturnmq.store.maintenance import maintenance
 from saturnmq.store.recovery import opening, recover
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 
-LIVES = [(seed, number) for seed in range(4) for number in range(crash.LIVES)] + [(15, 1), (15, 2)]
+LIVES = [(0, 2), (1, 1), (2, 0), (15, 1), (15, 2)]  # the first kinds of lives, and what make test-long adds
+LIVES += [life for seed in range(4) for number in range(crash.LIVES) if (life := (seed, number)) not in LIVES]
 STATES_OF_LIFE = 150
 
 
@@ -41,7 +43,7 @@ def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False)
 
 @pytest.mark.spec("DUR-01", "DUR-03", "DUR-04", "DUR-08", "DUR-09", "DUR-13", "DUR-14", "DUR-18", "DUR-20")
 @pytest.mark.spec("FLU-01", "RC-02", "RC-10", "RC-13", "IX-08", "CQ-07", "DEL-09", "G02", "G05")
-@pytest.mark.parametrize(("seed", "number"), LIVES)
+@pytest.mark.parametrize(("seed", "number"), long_but(4, LIVES))
 def test_store_is_consistent_after_any_crash(seed: int, number: int) -> None:
     outcome = outcome_of(seed, number, STATES_OF_LIFE)
     assert outcome.checked > STATES_OF_LIFE // 3
@@ -145,7 +147,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]
 
 
 @pytest.mark.spec("DUR-13", "SIM-11")
-@pytest.mark.parametrize(("plant", "places"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("plant", "places"), long_but(2, PLANTED), ids=lambda value: getattr(value, "__name__", ""))
 def test_crash_check_detects_planted_defect(
     plant: Callable[[pytest.MonkeyPatch], None], places: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
