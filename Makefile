@@ -14,6 +14,8 @@ RERUNS := --reruns-max=3
 WORKERS := -n 5 --dist loadfile
 # The stores of the tests are in /dev/shm if it has enough space (tests/harness/gate/folders.py); FOLDERS= puts them on the disk.
 FOLDERS := --folders-in-memory
+# Two share out the files of interop: each has its own two clusters, whose Java servers take most of the time of both processors.
+INTEROP_WORKERS := -n 2 --dist loadfile
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.
 RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothesis-seed=$(HYPOTHESIS_SEED))
 CODE := $(wildcard src tests bench demo tools)
@@ -74,10 +76,10 @@ tidy: $(READY)
 	$(PYTEST) -q tests/test_tidy.py tests/test_language.py
 
 interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, Java brokers, Spark; needs a JDK 17, Maven and Go
-	$(PYTEST) tests/interop -m "interop and not interop_full" $(RERUNS) $(RANDOM_EXAMPLES)
+	$(PYTEST) tests/interop -m "interop and not interop_full" $(INTEROP_WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 interop-full: $(READY)  ## all of interop: further parameters, long runs, and the controls (Apache against Apache)
-	$(PYTEST) tests/interop -m interop $(RERUNS) $(RANDOM_EXAMPLES)
+	$(PYTEST) tests/interop -m interop $(INTEROP_WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 # What `make chaos` runs: FAULT=name one fault, SERVERS=name one kind of servers (ledger, brokers, kinds, pairs, goals, churn), MODEL=tx
 # ordered and transactional load only, PEER=java Apache's group and ours; REPORT=file gets the tables, KEEP=folder histories, logs, stores.

@@ -29,16 +29,20 @@ NOT_YET = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make interop-full` runs. The first test may fetch jars; the others get what a slow machine needs."""
+    """Mark what only `make interop-full` runs. The first test of a process may wait for jars."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
         control = item.get_closest_marker("control")
         if control is not None and _parameters(item).get("peer") in control.args:
             item.add_marker(pytest.mark.interop_full)
-    core = [item for item in ours if item.get_closest_marker("interop_full") is None]
+    may_be_first = {item.path: item for item in reversed(ours)}
+    may_be_first_in_core = {
+        item.path: item for item in reversed(ours) if item.get_closest_marker("interop_full") is None
+    }
     for item in ours:
         item.add_marker(pytest.mark.interop)
-        item.add_marker(pytest.mark.timeout(540 if item in (*ours[:1], *core[:1]) else 180))
+        is_first = item in (may_be_first[item.path], may_be_first_in_core.get(item.path))
+        item.add_marker(pytest.mark.timeout(540 if is_first else 180))
         if item.name in NOT_YET:
             item.add_marker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=NOT_YET[item.name]))
 

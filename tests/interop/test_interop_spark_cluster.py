@@ -93,6 +93,7 @@ def driver_python(folder: Path) -> str:
     return "./env/bin/python"
 
 
+@pytest.mark.interop_full
 @pytest.mark.timeout(540)
 @pytest.mark.spec("SCL-01", "SCL-03", "SCL-07", "SPK-05")
 def test_packed_environment_serves_a_cluster_whose_executors_die(
