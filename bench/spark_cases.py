@@ -322,7 +322,7 @@ class SparkBench:
     def _by_key(self, topic: str) -> Case:
         key = f"k{self.plan.rows // 2 + 1}"
         frames = {
-            OURS: self._ours(topic).where(f.col("keys") == key),
+            OURS: self._ours(topic, keys=key),
             KAFKA: self._kafkas(topic).where(f.col("key").cast("string").endswith(f"/{key}")),
         }
         return self._frames("SPP-10", "one key", None, frames)

@@ -1,4 +1,4 @@
-"""Predicates on keys and uniqKey by the broker's index: the rows of a scan with few reads, or a scan where it is unreliable."""
+"""Options keys and uniqKeys by the broker's index: the rows of a scan with few reads, or a scan where it is unreliable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import datasource as ds
 
 from saturnmq import Outgoing
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -47,7 +46,7 @@ def fill(server: SyncEmbeddedBroker, topic: str, count: int = COUNT) -> None:
 def keyed(server: SyncEmbeddedBroker) -> SyncEmbeddedBroker:
     fill(server, "keyed")
     until = time.monotonic() + 30
-    while read(server, "keyed", ds.EqualTo(("keys",), f"k{COUNT - 1}"))[1] != 1:  # the index follows in steps
+    while read(server, "keyed", keys=f"k{COUNT - 1}")[1] != 1:  # the index follows in steps
         assert time.monotonic() < until
         time.sleep(0.05)  # poll
     return server
@@ -67,32 +66,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-def read(server: SyncEmbeddedBroker, topic: str, *filters: Any, **options: Any) -> tuple[list[int], int]:
-    """Return (numbers, messages in the planned ranges). Like Spark's, the filters are evaluated again on the rows."""
-    given = {"nameServer": server.name_servers, "topic": topic, "pushdown": "true"} | {
-        k: str(v) for k, v in options.items()
-    }
+def read(server: SyncEmbeddedBroker, topic: str, **options: str) -> tuple[list[int], int]:
+    """Return (numbers, messages in the planned ranges)."""
+    given = {"nameServer": server.name_servers, "topic": topic} | options
     source = RocketMQDataSource(given)
     made: Any = source.reader(source.schema())
-    list(made.pushFilters(list(filters)))
     pieces = made.partitions()
     found = [row for piece in pieces for batch in made.read(piece) for row in batch.to_pylist()]
     planned = sum(piece.piece[4] - piece.piece[3] for piece in pieces if piece.piece)
     return sorted(int(row["body"]) for row in found), planned
 
 
-@pytest.mark.spec("SRC-19", "SRC-18")
+@pytest.mark.spec("SRC-19")
 def test_key_is_found_by_index_with_few_reads(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], 1)
+    assert read(keyed, "keyed", keys="k1777") == ([1777], 1)
     assert len(asked) == 3 and asked[2] == "k1777", "first whether the index covers the range, then the key"
-    numbers, planned = read(keyed, "keyed", ds.In(("keys",), ("k7", "k9", "k2999", "nowhere")))
+    numbers, planned = read(keyed, "keyed", keys="k7,k9,k2999,nowhere")
     assert numbers == [7, 9, 2999] and planned == 3, "7 and 9 lie beside each other"
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "nowhere")) == ([], 0)
-    few_of_both = read(keyed, "keyed", ds.EqualTo(("keys",), "few k590"))  # of a text of two words one is looked up
-    assert few_of_both == ([590], 1)
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k590"))[0] == [], (
-        "keys are compared as a whole, as without pushdown"
-    )
+    assert read(keyed, "keyed", keys="nowhere") == ([], 0)
+    assert read(keyed, "keyed", keys="k590") == ([590], 1), "one of two keys of the message"
+    assert read(keyed, "keyed", keys="few")[0] == list(range(0, 600, 10))
 
 
 @pytest.mark.spec("SRC-19")
@@ -102,18 +95,19 @@ def test_unique_key_is_found_by_index(keyed: SyncEmbeddedBroker, asked: list[str
     rows = [row for piece in made.partitions() for batch in made.read(piece) for row in batch.to_pylist()]
     uniq = {int(row["body"]): row["uniqKey"] for row in rows}
     assert len(uniq) == COUNT and not asked
-    assert read(keyed, "keyed", ds.EqualTo(("uniqKey",), uniq[2024])) == ([2024], 1)
-    several = ds.In(("uniqKey",), (uniq[3], uniq[1500]))
-    assert read(keyed, "keyed", several, ds.EqualTo(("keys",), "k3")) == ([3], 2)
-    ranged = read(keyed, "keyed", several, ds.LessThan(("queueOffset",), 700))
+    assert read(keyed, "keyed", uniqKeys=uniq[2024]) == ([2024], 1)
+    several = f"{uniq[3]},{uniq[1500]}"
+    assert read(keyed, "keyed", uniqKeys=several, keys="k3") == ([3], 2)
+    ranged = read(keyed, "keyed", uniqKeys=several, endingOffsets='{"keyed":{"broker-a":{"0":700,"1":700}}}')
     assert ranged == ([3], 1), "the index knows no ranges of offsets, the plan does"
+    assert read(keyed, "keyed", uniqKeys=several, queues="1") == ([3], 1)
 
 
 @pytest.mark.spec("SRC-19", "IX-03")
 def test_records_with_colliding_hash_are_filtered_out(keyed: SyncEmbeddedBroker) -> None:
     assert java_hash("keyed#Aa") == java_hash("keyed#BB")
     for n, key in ((51, "Aa"), (2500, "BB")):
-        numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), key))
+        numbers, planned = read(keyed, "keyed", keys=key)
         assert numbers == [n] and 1 <= planned <= 2
 
 
@@ -121,11 +115,9 @@ def test_records_with_colliding_hash_are_filtered_out(keyed: SyncEmbeddedBroker)
 def test_index_answer_at_cap_is_not_used(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
     """100 messages have the word `many`, of which the broker returns 64."""
     assert sum(word == "many" for word in SHARED.values()) > ANSWER_MAX > sum(word == "few" for word in SHARED.values())
-    # the longest word is looked up: `many` of `many k10`, but `k1000` of `many k1000`
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "many k10"))[1] == COUNT and asked[-1] == "many"
-    numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), "many k1000"))
-    assert numbers == [1000] and planned == 1 and asked[-1] == "k1000"
-    assert read(keyed, "keyed", ds.In(("keys",), ("many k10", "k5")))[0] == [5], "one full answer is enough for a scan"
+    many = list(range(1000, 1200, 2))
+    assert read(keyed, "keyed", keys="many") == (many, COUNT) and asked[-1] == "many"
+    assert read(keyed, "keyed", keys="many,k5") == ([5, *many], COUNT), "one full answer is enough for a scan"
 
 
 @pytest.mark.spec("SRC-19")
@@ -142,7 +134,7 @@ def test_index_not_covering_range_ends_is_not_used(
         return [] if calls == which + 1 else await query(*given, **more)
 
     monkeypatch.setattr(index_lookup, "_query", without_end)
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], COUNT)
+    assert read(keyed, "keyed", keys="k1777") == ([1777], COUNT)
     assert calls == which + 1
 
 
@@ -152,23 +144,23 @@ def test_broker_without_index_or_with_errors_is_scanned(
 ) -> None:
     with SyncEmbeddedBroker(store=StoreSettings(message_index_enable=False)) as server:
         fill(server, "plain", 1200)
-        assert read(server, "plain", ds.EqualTo(("keys",), "k77")) == ([77], 1200)
+        assert read(server, "plain", keys="k77") == ([77], 1200)
 
     async def rejected(*_given: Any, **_more: Any) -> Any:
         raise response_error(ResponseCode.SYSTEM_ERROR, f"code {RequestCode.QUERY_MESSAGE} is not served")
 
     monkeypatch.setattr(index_lookup, "_query", rejected)
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], COUNT)
+    assert read(keyed, "keyed", keys="k1777") == ([1777], COUNT)
 
 
 @pytest.mark.spec("SRC-19")
 def test_small_range_or_long_key_list_is_scanned(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k6"), ds.LessThan(("queueOffset",), 50)) == ([6], 100)
-    assert read(keyed, "keyed", ds.In(("keys",), tuple(f"k{n}" for n in range(600, 609)))) == (
+    assert read(keyed, "keyed", keys="k6", endingOffsets='{"keyed":{"broker-a":{"0":50,"1":50}}}') == ([6], 100)
+    assert read(keyed, "keyed", keys=",".join(f"k{n}" for n in range(600, 609))) == (
         list(range(600, 609)),
         COUNT,
     )
-    assert read(keyed, "keyed", ds.EqualTo(("keys",), "  ")) == ([], COUNT) and not asked
+    assert not asked
 
 
 @pytest.mark.spec("SRC-19")

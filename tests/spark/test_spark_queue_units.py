@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import datasource as ds
 
 from saturnmq import Outgoing
 from saturnmq.client.client import Client
@@ -25,12 +24,10 @@ COLUMNS = f"{UNIT_COLUMNS},tags,keys,body"
 SMALL = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65_536)
 
 
-def reader(path: Path, *filters: Any, **options: Any) -> Any:
+def reader(path: Path, **options: Any) -> Any:
     given = {"mode": "files", "path": str(path), "columns": COLUMNS} | {k: str(v) for k, v in options.items()}
-    source = RocketMQDataSource(given | ({"pushdown": "true"} if filters else {}))
+    source = RocketMQDataSource(given)
     made: Any = source.reader(source.schema())
-    if filters:
-        made.pushFilters(list(filters))
     return made
 
 
@@ -38,8 +35,8 @@ def order(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["topic"], row["queueId"], row["queueOffset"]
 
 
-def read(path: Path, *filters: Any, **options: Any) -> list[dict[str, Any]]:
-    made = reader(path, *filters, **options)
+def read(path: Path, **options: Any) -> list[dict[str, Any]]:
+    made = reader(path, **options)
     return sorted((row for p in made.partitions() for b in made.read(p) for row in b.to_pylist()), key=order)
 
 
@@ -99,12 +96,10 @@ def test_rows_by_queues_equal_rows_of_log(store: Path) -> None:
     assert len(everything) == 700 and read(store, plan="queues") == everything
     tagged = [row for row in by_log if row["tags"] == "a"]
     assert read(store, topic="asked", subExpression="a", plan="queues") == tagged and len(tagged) == 200
-    pushed = (ds.EqualTo(("queueId",), 1), ds.GreaterThanOrEqual(("queueOffset",), 50), ds.EqualTo(("topic",), "asked"))
-    wanted = [row for row in by_log if row["queueId"] == 1 and row["queueOffset"] >= 50]
-    assert read(store, *pushed) == wanted and wanted
-    assert read(store, *pushed, topic="other") == []  # no row is of both topics
-    assert read(store, ds.EqualTo(("brokerName",), "b"), topic="asked") == []
-    assert read(store, ds.EqualTo(("brokerName",), "b"), topic="asked", brokerName="b") == by_log
+    of_queue = [row for row in by_log if row["queueId"] == 1]
+    assert read(store, topic="asked", queues="1") == of_queue and of_queue
+    assert read(store, topic="asked", queues="1", plan="log") == of_queue
+    assert read(store, topic="asked", brokerName="b") == by_log
 
 
 @pytest.mark.spec("FMD-02")
@@ -130,7 +125,7 @@ def test_only_matching_records_are_read_from_log(store: Path) -> None:
     wanted = [r for r in read(store, topic="asked", plan="log") if r["queueId"] == 0 and r["tags"] == "b"]
     kept = {at for r in wanted for at in range(r["physicalOffset"], r["physicalOffset"] + r["storeSize"])}
     blank(store, kept)
-    found = read(store, ds.EqualTo(("queueId",), 0), topic="asked", subExpression="b")
+    found = read(store, queues="0", topic="asked", tags="b")
     assert found == wanted and len(found) > 50
     with pytest.raises(CorruptRecord):
         read(store, topic="asked", subExpression="b", plan="log")

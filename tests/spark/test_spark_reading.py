@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as ds
 from pyspark.sql.types import LongType, StructField, StructType
 
 from saturnmq import Outgoing
@@ -27,14 +26,14 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error
 from saturnmq.protocol.message import Host, Message, encode_record
-from saturnmq.spark import connect, fetch, planning, pushdown, reading
+from saturnmq.spark import connect, fetch, planning, reading
 from saturnmq.spark.connect import linked
 from saturnmq.spark.fetch import DataLossError, RangeFetcher
 from saturnmq.spark.options import MAPPERS_ENVIRONMENT, SourceOptions
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.planning import offset_of_time
 from saturnmq.spark.ranges import Bounds, QueueRange
-from saturnmq.spark.source import BatchReader, PushdownReader, RocketMQDataSource
+from saturnmq.spark.source import BatchReader, RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -65,10 +64,7 @@ def reader(server: SyncEmbeddedBroker, schema: StructType | None = None, **optio
     return made
 
 
-def rows(made: BatchReader, filters: list[Any] | None = None) -> list[dict[str, Any]]:
-    if filters is not None:
-        assert isinstance(made, PushdownReader)
-        list(made.pushFilters(filters))
+def rows(made: BatchReader) -> list[dict[str, Any]]:
     found = []
     for partition in made.partitions():
         copied = pickle.loads(pickle.dumps(made))  # as in a worker
@@ -206,11 +202,11 @@ def test_offset_of_time_is_exact_for_any_broker_hint(stored: list[int], when: in
     assert found == (sum(1 for time_ms in stored if time_ms < when), False)
 
 
-@pytest.mark.spec("SRC-04", "SRC-18")
+@pytest.mark.spec("SRC-04")
 @pytest.mark.parametrize("hint", range(9))
 @pytest.mark.parametrize(("begin", "end"), [(30, 55), (51, 60), (20, 22), (52, 100)])
 def test_decreasing_store_times_lose_no_row(hint: int, begin: int, end: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker's clock was set back once: options and pushed predicates keep every matching row in the range."""
+    """A broker's clock was set back once: every matching row is in the range that the options select."""
     stored = [10, 50, 51, 52, 20, 21, 22, 60]
     link, queue = hinting(stored, hint), MessageQueue("T", "b", 0)
     known = {queue: Bounds(0, len(stored))}
@@ -219,10 +215,6 @@ def test_decreasing_store_times_lose_no_row(hint: int, begin: int, end: int, cap
     first = asyncio.run(planning.starts(link, known, made))[0][queue]
     last = asyncio.run(planning._ends(link, known, made))[0][queue]
     assert first <= wanted[0] and last > wanted[-1]
-    whole = QueueRange("T", "b", 0, 0, len(stored))
-    pushed = pushdown.Predicates(start_ms=begin, end_ms=end)
-    piece = asyncio.run(planning._narrowed(link, known, whole, pushed))
-    assert piece.begin <= wanted[0] and piece.end > wanted[-1]
     assert "store times decrease queue=T/b/0" in caplog.text
     streaming = asyncio.run(planning.starts(link, known, made, compared=False))[0][queue]
     assert (
@@ -274,55 +266,6 @@ def test_sub_expression_is_evaluated_by_broker(server: SyncEmbeddedBroker, topic
     assert numbers(reader(server, subExpression="a", startingOffsets=queue_json(98))) == [248, 298, 348, 398]
     with pytest.raises(ConfigError, match="subExpression='n >'"):
         reader(server, subExpression="n >", expressionType="SQL92")
-
-
-def by_offset(server: SyncEmbeddedBroker, filters: list[Any], **options: Any) -> set[tuple[int, int]]:
-    return {(r["queueId"], r["queueOffset"]) for r in rows(reader(server, pushdown="true", **options), filters)}
-
-
-@pytest.mark.spec("SRC-18", "SRC-17")
-def test_pushdown_returns_same_rows_as_spark_filter(
-    server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SATURNMQ_SPARK_PUSHDOWN", raising=False)  # set by a session of an earlier test
-    everything = rows(reader(server))
-    middle = everything[len(everything) // 2]
-    id_, stored = middle["uniqKey"], middle["storeTimestamp"]
-    cases: list[tuple[list[Any], Any]] = [
-        ([ds.EqualTo(("queueId",), 2)], lambda r: r["queueId"] == 2),
-        (
-            [ds.In(("queueId",), (1, 3)), ds.GreaterThan(("queueOffset",), 90)],
-            lambda r: r["queueId"] in (1, 3) and r["queueOffset"] > 90,
-        ),
-        (
-            [ds.LessThanOrEqual(("queueOffset",), 3), ds.EqualTo(("tags",), "a")],
-            lambda r: r["queueOffset"] <= 3 and r["tags"] == "a",
-        ),
-        ([ds.In(("tags",), ("b", "c"))], lambda r: r["tags"] == "b"),
-        ([ds.EqualTo(("tags",), "a"), ds.EqualTo(("tags",), "b")], lambda r: False),
-        ([ds.EqualTo(("topic",), "other")], lambda r: False),
-        ([ds.EqualTo(("brokerName",), "broker-a"), ds.EqualTo(("keys",), "77")], lambda r: r["keys"] == "77"),
-        ([ds.EqualTo(("uniqKey",), id_)], lambda r: r["uniqKey"] == id_),
-        ([ds.GreaterThan(("storeTimestamp",), stored)], lambda r: r["storeTimestamp"] > stored),
-        ([ds.LessThanOrEqual(("storeTimestamp",), stored)], lambda r: r["storeTimestamp"] <= stored),
-        ([ds.EqualTo(("queueOffset",), 5), ds.StringContains(("keys",), "1")], lambda r: r["queueOffset"] == 5),
-    ]
-    for filters, wanted in cases:
-        expected = {(r["queueId"], r["queueOffset"]) for r in everything if wanted(r)}
-        assert by_offset(server, filters) == expected, filters
-    assert (
-        reader(server).pushFilters.__func__ is ds.DataSourceReader.pushFilters
-    )  # the reader without pushdown does not override it
-
-
-@pytest.mark.spec("SRC-18")
-def test_pushdown_returns_inexact_filters_to_spark() -> None:
-    exact = [ds.EqualTo(("topic",), "T"), ds.In(("queueId",), (1,)), ds.LessThan(("queueOffset",), 9)]
-    rough = [ds.EqualTo(("tags",), "a"), ds.EqualTo(("keys",), "k"), ds.StringStartsWith(("topic",), "T"),
-             ds.Not(ds.EqualTo(("queueId",), 1)), ds.EqualTo(("a", "b"), 1), ds.EqualTo(("tags",), None)]  # fmt: skip
-    predicates, left = pushdown.apply(exact + rough)
-    assert left == rough
-    assert predicates.queue_ids == frozenset([1]) and predicates.end == 9 and predicates.tags == frozenset("a")
 
 
 def upper_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -41,7 +40,7 @@ class Builder:
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]]:
     """Sessions, registrations and trackers requested by local_session; no JVM."""
     found: dict[str, list[Any]] = {"registered": [], "tracked": []}
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", local_session.PUSHDOWN_ENVIRONMENT):
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(name, "x")
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.delenv(local_session.SUBMITTED, raising=False)
@@ -59,20 +58,21 @@ def test_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> None:
     spark: Any = session("app", name_server="h:9876")
     expected = {
         "name": "app", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true", "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "2", "spark.master": "local[2]",
         "spark.saturnmq.nameServer": "h:9876",
     }  # fmt: skip
     assert expected.items() <= spark.conf.items()
-    assert os.environ[local_session.PUSHDOWN_ENVIRONMENT] == "true"
+    assert "spark.sql.python.filterPushdown.enabled" not in spark.conf, (
+        "Spark's own setting, which no reader of ours uses"
+    )
     assert made == {"registered": [spark], "tracked": [(spark, "h:9876")]}
 
 
-@pytest.mark.spec("SPK-07", "SRC-17")
+@pytest.mark.spec("SPK-07")
 def test_user_settings_override_session_defaults(made: dict[str, list[Any]]) -> None:
-    own = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7", local_session.PUSHDOWN_CONF: "false"}
+    own = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7"}
     spark: Any = session("app", **own)
     assert own.items() <= spark.conf.items() and spark.conf["spark.driver.host"] == "127.0.0.1"
-    assert os.environ[local_session.PUSHDOWN_ENVIRONMENT] == "false", "the option's default follows Spark's switch"
     assert made["registered"] == [spark] and not made["tracked"]
 
 

@@ -148,7 +148,7 @@ def test_latest_offsets_are_reported_to_progress(made: Any) -> None:
 
 @pytest.mark.spec("STR-17")
 def test_stream_has_no_pushdown_and_advances_over_filtered_messages(made: Any) -> None:
-    source = RocketMQDataSource({"nameServer": "h:1", "topic": "T", "pushdown": "true"})
+    source = RocketMQDataSource({"nameServer": "h:1", "topic": "T"})
     assert not hasattr(source.streamReader(source.schema()), "pushFilters")
     reader = made({A: Bounds(0, 100)}, subExpression="none")
     assert from_offset(latest(reader, to_offset({A: 0}, expression="none"))) == {A: 100}

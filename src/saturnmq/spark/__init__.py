@@ -6,6 +6,11 @@
     rows = spark.read.format("rocketmq").options(nameServer="localhost:9876", topic="orders").load()
     rows.groupBy("tags").count().show()
 
+A DataFrame has one plan, made by its first action: later queries of it read the same messages. `topic` reloads with each
+call, and makes the source read less:
+
+    topic(spark, "orders").where("length(body) > 100", tags=["paid"], since="2026-03-01").count()
+
 The formats are `rocketmq` and its alias `saturnmq`. Importing this package imports neither pyspark nor pyarrow; calling its
 functions does.
 """
@@ -18,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 # No other package of saturnmq imports pyspark; here it is imported inside functions only (SPK-03).
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from saturnmq.spark.topic_reads import TopicReads
 
 
 def session(
@@ -54,4 +61,19 @@ def register(spark: SparkSession, *, mappers: Iterable[str | Callable[..., Any]]
     register_formats(spark, mappers)
 
 
-__all__ = ["register", "session"]
+def topic(spark: SparkSession, name: str, *, name_server: str | None = None, **options: str | int | bool) -> TopicReads:
+    """Return the reads of a topic: `where`, `load`, `stream` and `view`, each of which reloads.
+
+        orders = topic(spark, "orders", name_server="localhost:9876", failOnDataLoss=False)
+        orders.where("length(body) > 100", tags=["paid"], since="2026-03-01").count()
+        orders.view("orders")  # for SQL: a view that reloads for each query
+
+    name_server: by default that of `session(name_server=...)`, else NAMESRV_ADDR of the environment. options: those of the
+    source, for every read.
+    """
+    from saturnmq.spark.topic_reads import reads_of
+
+    return reads_of(spark, name, name_server, options)
+
+
+__all__ = ["register", "session", "topic"]

@@ -432,7 +432,8 @@ def _host_text(host: Host) -> str:
 
 
 def _has_key(text: str | None, wanted: frozenset[str]) -> bool:
-    return text is not None and text in wanted
+    """Whether one of the words of KEYS, which blanks separate, is wanted."""
+    return text is not None and not wanted.isdisjoint(text.split(" "))
 
 
 def pairs_of(raw: bytes) -> dict[str, str]:

@@ -23,10 +23,8 @@ from saturnmq.spark.index_files import IndexPiece
 from saturnmq.spark.log_archive import is_archive
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
-from saturnmq.spark.planning import EVERYTHING
-from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.queue_units import QueuePiece
-from saturnmq.spark.reading import mapper_of, narrowed
+from saturnmq.spark.reading import mapper_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,17 +33,13 @@ logger = logging.getLogger(__name__)
 JOINED_BYTES: Final = 4 * 1024 * 1024
 
 
-def plan_files(
-    options: SourceOptions, wanted: Predicates = EVERYTHING, columns: tuple[str, ...] = COLUMNS
-) -> list[FilePiece | QueuePiece | IndexPiece]:
+def plan_files(options: SourceOptions, columns: tuple[str, ...] = COLUMNS) -> list[FilePiece | QueuePiece | IndexPiece]:
     """Return the tasks of a read; the end is fixed now. Raises ConfigError for a path that holds no log."""
-    if wanted.brokers is not None and options.broker_name not in wanted.brokers:
-        return []
-    if (by_index := index_files.plan_by_index(options, wanted)) is not None:
+    if (by_index := index_files.plan_by_index(options)) is not None:
         return [*by_index]
     found: list[FilePiece | QueuePiece | IndexPiece] = []
     since = 0
-    by_queues = queue_units.plan_queues(options, wanted, columns)
+    by_queues = queue_units.plan_queues(options, columns)
     if by_queues is not None:
         found += by_queues.pieces
         if by_queues.walk_from is None:
@@ -72,21 +66,20 @@ def files_selection(options: SourceOptions) -> Selection:
         start_ms=times[0],
         end_ms=times[1],
         topics=frozenset(options.topics),
+        keys=frozenset(options.keys),
+        uniq_keys=frozenset(options.uniq_keys),
+        queue_ids=frozenset(options.queue_ids) or None,
         consumer_view=not options.include_system,
     )
 
 
-def read_files(
-    options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...], wanted: Predicates
-) -> Iterator[pa.RecordBatch]:
+def read_files(options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one piece; runs in a worker.
 
     Raises CorruptRecord naming file and byte, unless option corrupt says otherwise.
     """
     mapper = mapper_of(options)
-    select = narrowed(files_selection(options), wanted)
-    if wanted.queue_ids is not None:
-        select = replace(select, queue_ids=wanted.queue_ids)
+    select = files_selection(options)
     if given[0] == "queue":
         made = _by_units(options, columns, QueuePiece(*given), select)  # type: ignore[arg-type]
     elif given[0] == "index":

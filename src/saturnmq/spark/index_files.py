@@ -1,4 +1,4 @@
-"""mode=files, predicates on keys and uniqKey: the store's `index/` files narrow the read, gaps in them are scanned.
+"""mode=files, options keys and uniqKeys: the store's `index/` files narrow the read, gaps in them are scanned.
 
 The index is trusted only in a store that was shut down cleanly: otherwise entries may be missing. Entries hold hashes, so rows are
 compared again when they are read. A record lies either where the index has an entry for it, or in a gap: before the first index
@@ -22,7 +22,6 @@ from saturnmq.spark.index_lookup import index_keys
 from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import Bad, Chunk, FilePiece, LogFile, log_files, pieces_of, record_at
 from saturnmq.spark.options import SourceOptions
-from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.queue_units import store_root
 from saturnmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
 
@@ -91,12 +90,10 @@ class _Index:
         return None
 
 
-def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece | IndexPiece] | None:
+def plan_by_index(options: SourceOptions) -> list[FilePiece | IndexPiece] | None:
     """Return tasks for the records that may have the keys; None when the index cannot answer and the log must be scanned."""
-    keys = index_keys(wanted)
+    keys = index_keys(options)
     topics = frozenset(options.topics)
-    if wanted.topics is not None:
-        topics = topics & wanted.topics if topics else wanted.topics
     root = store_root(options.path)
     if keys is None or not topics or root is None or options.plan != "auto" or options.include_system:
         return None

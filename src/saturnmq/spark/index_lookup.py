@@ -1,4 +1,4 @@
-"""Narrows queue ranges by the broker's key index, for predicates on keys and uniqKey.
+"""Narrows queue ranges by the broker's key index, for options keys and uniqKeys.
 
 The index returns a capped number of records with matching hashes (IX-03, IX-06), and may cover less than the queues at either end.
 Its answer is therefore used only when it is shorter than the cap and the oldest and newest records of the ranges are in the index;
@@ -21,7 +21,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_record, decode_records
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.spark.connect import Link
-from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ PIECES_MAX: Final = 128
 _FOREVER: Final = str(2**63 - 1)
 
 
-async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Predicates) -> list[QueueRange]:
+async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], options: SourceOptions) -> list[QueueRange]:
     """Return the ranges, narrowed to the offsets of the keys for brokers whose index covers them; others unchanged."""
-    keys = index_keys(wanted)
+    keys = index_keys(options)
     whole = list(ranges)
     if keys is None:
         return whole
@@ -48,18 +48,10 @@ async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Pr
     return [r for own, better in zip(groups.values(), found, strict=True) for r in (own if better is None else better)]
 
 
-def index_keys(wanted: Predicates) -> list[str] | None:
-    """Return the keys to look up, one word for each wanted text; None when the index cannot help."""
-    if wanted.uniq_keys is not None:
-        keys = sorted(wanted.uniq_keys)
-    elif wanted.keys is not None:
-        words = [
-            max(text.split(" "), key=len) for text in sorted(wanted.keys)
-        ]  # KEYS is a list of words, each of them indexed
-        keys = sorted(set(words))
-    else:
-        return None
-    return keys if len(keys) <= KEYS_MAX and all(keys) else None
+def index_keys(options: SourceOptions) -> list[str] | None:
+    """Return the keys to look up; None when there are none, or so many that reading the ranges is faster."""
+    keys = sorted(options.uniq_keys or options.keys)
+    return keys if 0 < len(keys) <= KEYS_MAX else None
 
 
 async def _of_broker(

@@ -19,11 +19,9 @@ from pyspark.sql import SparkSession
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.java_home import java_home
 from saturnmq.spark.offset_tracker import track
-from saturnmq.spark.options import PUSHDOWN_ENVIRONMENT
 from saturnmq.spark.registration import Mapper, register_formats
 
 SUPPORTED: Final = ("4.2", "4.3")
-PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 LOCAL: Final = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",
@@ -37,7 +35,6 @@ LOCAL: Final = {
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # messages sent in batches have property WAIT twice
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # UTC instants to every reader (SPK-12)
     "spark.log.level": "ERROR",
-    PUSHDOWN_CONF: "true",
 }
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for the script argument of spark-submit
 NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
@@ -82,7 +79,6 @@ def make_session(
     if SUBMITTED in os.environ:  # spark-submit has already chosen the master and started the JVM
         local = {name: value for name, value in local.items() if name.startswith("spark.sql.") and name in LOCAL}
     settings = local | dict(conf or {})
-    os.environ[PUSHDOWN_ENVIRONMENT] = settings[PUSHDOWN_CONF].lower()
     if name_server:
         settings[NAME_SERVER_CONF] = name_server
     builder = SparkSession.builder.appName(app)

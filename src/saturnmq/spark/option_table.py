@@ -8,6 +8,7 @@ Requirements: SPK-10, SPK-11.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -49,6 +50,19 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("must name at least one")
     return found
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Parse a list whose items may contain commas: items separated by commas, or a JSON list of texts. Duplicates are dropped."""
+    if not text.lstrip().startswith("["):
+        return names(text)
+    try:
+        items = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"must be a JSON list of texts; it does not parse: {error}") from None
+    if not items or not all(isinstance(item, str) and item for item in items):
+        raise ValueError("must be a JSON list of texts, none of them empty")
+    return tuple(dict.fromkeys(items))
 
 
 def flag(text: str) -> bool:

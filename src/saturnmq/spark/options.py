@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,9 +18,6 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
 
-PUSHDOWN_ENVIRONMENT: Final = (
-    "SATURNMQ_SPARK_PUSHDOWN"  # default of option pushdown in the planner process that the JVM starts
-)
 MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # in planner processes: what option mapArrow may name
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -41,7 +39,10 @@ Queues = dict[str, dict[str, list[int]]]
 
 @dataclass(frozen=True)
 class SourceOptions(Connection):
-    """The options of one query. Offsets are a keyword or positions for every queue; times are Unix ms, one for all or per queue."""
+    """The options of one query. Offsets are a keyword or positions for every queue; times are Unix ms, one for all or per queue.
+
+    keys: words of KEYS, any of which a row has; uniq_keys, queue_ids: allowed values. Empty ones allow every value.
+    """
 
     mode: str = "broker"
     path: str = ""
@@ -59,8 +60,10 @@ class SourceOptions(Connection):
     group_fallback: str = "error"
     expression: str = ALL
     expression_type: str = TAG
+    keys: tuple[str, ...] = ()
+    uniq_keys: tuple[str, ...] = ()
+    queue_ids: tuple[int, ...] = ()
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    pushdown: bool = False
     min_partitions: int = 0
     records_per_partition: int = 0
     bytes_per_partition: int = 0
@@ -178,6 +181,42 @@ def _columns(text: str) -> tuple[str, ...]:
     return given
 
 
+def _tags(text: str) -> tuple[str, ...]:
+    tags = table.listed(text)
+    unusable = [tag for tag in tags if "|" in tag or tag.strip() != tag or tag == ALL]
+    if unusable:
+        raise ValueError(
+            f"{unusable[0]!r} is no tag: brokers accept no '|', no blanks around a tag, and read '*' as all tags"
+        )
+    return tags
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    keys = table.listed(text)
+    unusable = [key for key in keys if " " in key]
+    if unusable:
+        raise ValueError(f"{unusable[0]!r} is no key: blanks separate the keys of a message, name each of them")
+    return keys
+
+
+def _queue_ids(text: str) -> tuple[int, ...]:
+    ids = table.names(text.strip().removeprefix("[").removesuffix("]"))
+    if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in ids):
+        raise ValueError("must be queue ids separated by commas, such as 0,3")
+    return tuple(sorted({int(part) for part in ids}))
+
+
+def _no_pushdown(text: str) -> bool:
+    if table.flag(text):
+        raise ValueError(
+            "is not offered: Spark keeps one read plan per load(), so a filter that the source evaluates for one query would "
+            "also narrow every other query of that DataFrame or view. Use the options tags, sql, keys, uniqKeys, queues, "
+            "startingTimestamp and endingTimestamp, or saturnmq.spark.topic(spark, TOPIC).where(tags=..., keys=...), "
+            "which reloads for each query"
+        )
+    return False
+
+
 def _times(name: str) -> Callable[[str], Positions]:
     return lambda text: positions_of(text, name, low=0)
 
@@ -215,8 +254,13 @@ _TABLE: Final[table.OptionTable] = {
     "groupOffsetFallback": ("group_fallback", table.one_of("error", "earliest", "latest")),
     "subExpression": ("expression", str),
     "expressionType": ("expression_type", table.one_of(TAG, SQL92)),
+    "tags": ("tags", _tags),
+    "sql": ("sql", table.text),
+    "keys": ("keys", _keys),
+    "uniqKeys": ("uniq_keys", table.listed),
+    "queues": ("queue_ids", _queue_ids),
     "columns": ("columns", _columns),
-    "pushdown": ("pushdown", table.flag),
+    "pushdown": ("pushdown", _no_pushdown),
     "minPartitions": ("min_partitions", table.number(0)),
     "maxRecordsPerPartition": ("records_per_partition", table.number(0)),
     "maxBytesPerPartition": ("bytes_per_partition", table.size),
@@ -257,13 +301,14 @@ _STREAM_ONLY: Final = {
     "bytes_per_trigger": "maxBytesPerTrigger",
     "min_offsets_per_trigger": "minOffsetsPerTrigger",
 }
+_STORED_ONLY: Final = {"keys": "keys", "uniq_keys": "uniqKeys"}
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, pushdown: bool = False) -> SourceOptions:
+def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
     """Parse and validate the options.
 
     Raises ConfigError with every problem at once; for an unknown name it suggests the nearest. streaming None: not known yet, so
-    checks that depend on it are skipped. pushdown: the default of option pushdown.
+    checks that depend on it are skipped.
     """
     values, problems = table.read_options(_TABLE, given, _ALIKE)
     files = values.get("mode") == "files"
@@ -278,8 +323,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, p
         problems.append("give exactly one of subscribe (or topic), subscribePattern and assign")
     elif not ways and not spoken and not files:
         problems.append("option topic (or subscribe) is missing: the topics to read, separated by commas")
+    values.pop("pushdown", None)
+    _unite_filters(values, problems)
     _check_together(values, problems, files=files)
     if streaming:
+        problems += [f"option {name} is for batch reads, which look keys up among stored messages; filter a stream in Spark"
+                     for key, name in _STORED_ONLY.items() if key in values]  # fmt: skip
         problems += [f"option {name} is for batch reads; a stream has no end" for key, name in _BATCH_ONLY.items()
                      if key in values]  # fmt: skip
         if files:
@@ -287,11 +336,26 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, p
         values.setdefault("starting", "latest")
     elif streaming is False:
         problems += [f"option {name} is for streams" for key, name in _STREAM_ONLY.items() if key in values]
-    values.setdefault("pushdown", pushdown)
     if problems:
         raise ConfigError(problems)
     made = SourceOptions(**values)
     return replace(made, columns=tuple(map(made.form_of, made.columns)))
+
+
+def _unite_filters(values: dict[str, Any], problems: list[str]) -> None:
+    """Replace tags and sql by the filter expression that they abbreviate; brokers evaluate one filter per read."""
+    short = [name for name in ("tags", "sql") if name in values]
+    long = [name for name in ("expression", "expression_type") if name in values]
+    if len(short) + bool(long) > 1:
+        problems.append(
+            "give only one of tags, sql and subExpression (with expressionType); in SQL a tag is the property TAGS, "
+            "such as sql=\"TAGS IN ('paid') AND total > 5\""
+        )
+    tags, condition = values.pop("tags", ()), values.pop("sql", None)
+    if tags:
+        values["expression"] = " || ".join(tags)
+    elif condition is not None:
+        values |= {"expression": condition, "expression_type": SQL92}
 
 
 def _check_together(values: dict[str, Any], problems: list[str], *, files: bool) -> None:
@@ -310,7 +374,9 @@ def _check_together(values: dict[str, Any], problems: list[str], *, files: bool)
     except ConfigError as error:
         problems.append(f"option subExpression={expression!r}: {error}")
     if files and kind == SQL92:
-        problems.append("option expressionType=SQL92 needs a broker; with mode=files filter in Spark")
+        problems.append("option sql or expressionType=SQL92 needs a broker; with mode=files filter in Spark")
+    if "assign" in values and "queue_ids" in values:
+        problems.append("give only one of queues and assign")
     for attribute, name in (("pattern", "subscribePattern"), ("assign", "assign")):
         if files and attribute in values:
             problems.append(f"option {name} needs a broker; with mode=files name topics by option topic")

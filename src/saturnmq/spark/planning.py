@@ -22,13 +22,11 @@ from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import Loss, met_loss, where
 from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import Positions, SourceOptions
-from saturnmq.spark.pushdown import EVER, Predicates
 from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues, place, split
 
 logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
-EVERYTHING: Final = Predicates()
 ASKED_AT_ONCE: Final = 256  # a request's timeout starts when it is sent: thousands at once would queue and time out
 Known = dict[MessageQueue, Bounds]
 T = TypeVar("T")
@@ -105,6 +103,8 @@ async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
             if strange:
                 raise ConfigError(f"option assign: topic {topic!r} has no queue {strange[0][1]} on {strange[0][0]!r}")
             queues = [q for q in queues if (q.broker_name, q.queue_id) in wanted]
+        elif options.queue_ids:
+            queues = [q for q in queues if q.queue_id in options.queue_ids]
         found += queues
     return sorted(found, key=key_of)
 
@@ -254,6 +254,11 @@ async def starts(
     and no row is missed. A stream (compared=False) does not compare, and begins at the first message seen that is late enough
     (SRC-04). Raises ConfigError, DataLossError.
     """
+    absent = set(options.queue_ids) - {q.queue_id for q in known}
+    if absent:  # checked where a query begins; later a broker that is away may hide its queues
+        raise ConfigError(
+            f"option queues: no topic of the query has queue {min(absent)}; `saturnmq admin topicRoute` lists them"
+        )
     times = options.starting_times if options.starting_times is not None else options.starting_ms
     if times is not None:
         name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
@@ -297,38 +302,18 @@ async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
     return {key_of(q): size for q, size in zip(wanted, found, strict=True) if size}
 
 
-async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[QueueRange]:
+async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
     known = await bounds(link, options)
     begin, since = await starts(link, known, options)
     end, until = await _ends(link, known, options)
-    whole = [
-        QueueRange(*key_of(q), max(begin[q], wanted.begin), min(end[q], wanted.end), since.get(q), until.get(q))
-        for q in sorted(known, key=key_of)
-    ]
-    if wanted.start_ms > 0 or wanted.end_ms < EVER:
-        whole = await gathered(lambda r: _narrowed(link, known, r, wanted), whole)
-    whole = [r for r in whole if wanted.wants(r.topic, r.broker, r.queue_id)]
-    if wanted.keys is not None or wanted.uniq_keys is not None:
-        whole = await narrowed_by_index(link, whole, wanted)
+    whole = [QueueRange(*key_of(q), begin[q], end[q], since.get(q), until.get(q)) for q in sorted(known, key=key_of)]
+    if options.keys or options.uniq_keys:
+        whole = await narrowed_by_index(link, whole, options)
     sizes = await record_bytes(link, known) if options.bytes_per_partition else {}
     return split(whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes)
 
 
-async def _narrowed(link: Link, known: Known, r: QueueRange, wanted: Predicates) -> QueueRange:
-    """Return the range without messages stored outside the wanted times.
-
-    A bound where store times decrease is ignored; rows are compared again when they are read.
-    """
-    queue = MessageQueue(r.topic, r.broker, r.queue_id)
-    begin, end = r.begin, r.end
-    if wanted.start_ms > 0 and not (bound := await offset_of_time(link, queue, known[queue], wanted.start_ms)).falls:
-        begin = max(begin, bound.offset)
-    if wanted.end_ms < EVER and not (bound := await offset_of_time(link, queue, known[queue], wanted.end_ms)).falls:
-        end = min(end, bound.offset)
-    return r._replace(begin=begin, end=end)
-
-
-def batch_ranges(options: SourceOptions, wanted: Predicates = EVERYTHING) -> list[QueueRange]:
+def batch_ranges(options: SourceOptions) -> list[QueueRange]:
     """Return the ranges of a batch read, fixed and split (SRC-02, SRC-06). Raises ConfigError, DataLossError."""
     with linked(options) as link:
-        return link.run(_plan(link, options, wanted))
+        return link.run(_plan(link, options))

@@ -24,7 +24,6 @@ from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
 from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
 from saturnmq.spark.options import SourceOptions
-from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.ranges import QueueRange, split
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT_BYTES
@@ -72,7 +71,7 @@ class QueuePlan(NamedTuple):
     walk_from: int | None
 
 
-def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, ...]) -> QueuePlan | None:
+def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan | None:
     """Return the plan; None when the log should be scanned: no queues, an unknown topic, or no gain."""
     root = store_root(options.path)
     if root is None or options.plan == "log" or options.include_system:
@@ -80,8 +79,6 @@ def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, 
     if any(packed(folder) for folder in (root / "commitlog", _ledger(root)) if folder is not None):
         return None  # no random access into compressed files
     named = frozenset(options.topics)
-    if wanted.topics is not None:
-        named = named & wanted.topics if named else wanted.topics
     only_units = set(columns) <= UNIT_COLUMNS and options.map_arrow is None
     if options.plan == "auto" and not (named or only_units):
         return None  # a sequential read of the whole log is fastest
@@ -100,12 +97,9 @@ def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, 
         if topic in HIDDEN_TOPICS or topic.startswith(_LMQ):
             continue
         for folder in sorted(p for p in folders[topic].iterdir() if p.name.isdigit()):
-            if wanted.queue_ids is None or int(folder.name) in wanted.queue_ids:
+            if not options.queue_ids or int(folder.name) in options.queue_ids:
                 begin, end = _bounds(folder)
-                found = QueueRange(
-                    topic, "", int(folder.name), max(begin, wanted.begin), min(end, wanted.end), low, high
-                )
-                ranges.append(found)
+                ranges.append(QueueRange(topic, "", int(folder.name), begin, end, low, high))
     cut = split(ranges, options.min_partitions, options.records_per_partition or PIECE_UNITS,
                 options.bytes_per_partition, _sizes(root, ranges) if options.bytes_per_partition else {})  # fmt: skip
     made = [QueuePiece("queue", str(root), r.topic, r.queue_id, r.begin, r.end, low, high) for r in cut]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +18,6 @@ from saturnmq.spark.connect import linked
 from saturnmq.spark.decode import Selection, arrow_schema, decode_block, joined, rebatched, record_positions
 from saturnmq.spark.fetch import Loss, RangeFetcher, met_loss
 from saturnmq.spark.options import SourceOptions
-from saturnmq.spark.pushdown import EVER, Predicates
 from saturnmq.spark.ranges import QueueRange
 
 if TYPE_CHECKING:
@@ -193,28 +191,14 @@ def _queue_offset(block: bytes, at: int) -> int:
 
 
 def selection(options: SourceOptions, piece: QueueRange) -> Selection:
-    """Return which records of the range become rows: the broker compares only tag hashes, and its time bounds are approximate."""
+    """Return which records of the range become rows: brokers compare hashes of tags and keys, and time bounds are approximate."""
     tags = options.filter.tags if options.expression_type == TAG else frozenset[str]()
-    return Selection(piece.begin, piece.end, tags, piece.start_ms, piece.end_ms)
-
-
-def narrowed(select: Selection, wanted: Predicates) -> Selection:
-    """Add the pushed-down predicates to a selection, so that rows that do not match are never built."""
-    start = max(select.start_ms or 0, wanted.start_ms)
-    end = min(EVER if select.end_ms is None else select.end_ms, wanted.end_ms)
-    made = replace(
-        select,
-        begin=max(select.begin, wanted.begin),
-        end=min(select.end, wanted.end),
-        start_ms=start or None,
-        end_ms=None if end == EVER else end,
-        keys=wanted.keys or select.keys,
-        uniq_keys=wanted.uniq_keys or select.uniq_keys,
+    return Selection(
+        piece.begin,
+        piece.end,
+        tags,
+        piece.start_ms,
+        piece.end_ms,
+        keys=frozenset(options.keys),
+        uniq_keys=frozenset(options.uniq_keys),
     )
-    if wanted.topics is not None:
-        made = replace(made, topics=made.topics & wanted.topics if made.topics else wanted.topics)
-    if wanted.tags is not None:
-        made = replace(made, tags=made.tags & wanted.tags if made.tags else wanted.tags)
-    none = (wanted.topics is not None and not made.topics) or (wanted.tags is not None and not made.tags)
-    empty = any(part is not None and not part for part in (wanted.keys, wanted.uniq_keys))
-    return replace(made, end=made.begin) if empty or none else made

@@ -4,14 +4,14 @@ Delivery: a batch read returns every message of its ranges exactly once and has 
 same rows for the same offsets, so that with an idempotent sink the result is exactly-once. A retried task returns the same rows.
 Spark pickles these classes by name to planners and workers, so they must be importable there.
 
-Requirements: SPK-08, SPK-10, SRC-01, SRC-07, SRC-17, SRC-22.
+No reader overrides `pushFilters`: Spark would use one query's narrowed plan for every query of a `load()` (decision 0027).
+
+Requirements: SPK-08, SPK-10, SRC-01, SRC-07, SRC-22.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -36,12 +35,10 @@ from pyspark.sql.types import (
 )
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import pushdown
 from saturnmq.spark.option_table import SOURCE_COLUMNS_OF_KAFKA, unknown_name
-from saturnmq.spark.options import COLUMNS, PUSHDOWN_ENVIRONMENT, SourceOptions, parse_options
-from saturnmq.spark.partition import RangePartition
+from saturnmq.spark.options import COLUMNS, SourceOptions, parse_options
+from saturnmq.spark.partition import RangePartition, read_partition
 from saturnmq.spark.planner_errors import brief
-from saturnmq.spark.ranges import QueueRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,53 +89,31 @@ class BatchReader(DataSourceReader):
 
             self._columns = options.columns
             self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._predicates = pushdown.Predicates()
 
     @brief
     def partitions(self) -> Sequence[InputPartition]:
         """Return one task per range; a single empty task when there is nothing to read."""
-        options, wanted = self._options, self._predicates
+        options = self._options
         if options.mode == "files":
             from saturnmq.spark.files import plan_files
 
-            pieces: list[tuple[Any, ...]] = list(plan_files(options, wanted, self._columns))
+            pieces: list[tuple[Any, ...]] = list(plan_files(options, self._columns))
         else:
             from saturnmq.spark.planning import batch_ranges
 
-            pieces = [*batch_ranges(options, wanted)]
+            pieces = [*batch_ranges(options)]
         return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one range."""
-        from saturnmq.spark import packing, reading
+        if self._options.mode != "files":
+            return read_partition(self._options, self._columns, self._schema, partition)
+        from saturnmq.spark import packing
+        from saturnmq.spark.files import read_files
 
         packing.say_decoder()
-        if self._options.mode == "files":
-            from saturnmq.spark.files import read_files
-
-            piece = getattr(partition, "piece", None)
-            return read_files(self._options, self._columns, piece, self._predicates) if piece else iter(())
-        options = self._options
-        given = getattr(partition, "piece", None)
-        if given is None:
-            return iter(())
-        tags = self._predicates.tags
-        if tags and options.expression.strip() in ("", "*") and not any("|" in t or t.strip() != t for t in tags):
-            options = replace(options, expression=" || ".join(sorted(tags)))
-        select = reading.narrowed(reading.selection(options, QueueRange(*given)), self._predicates)
-        return reading.read_range(options, self._columns, QueueRange(*given), select, self._schema)
-
-
-class PushdownReader(BatchReader):
-    """A BatchReader that accepts filter pushdown.
-
-    It is a class of its own because with Spark's pushdown switch off, every query of a reader with `pushFilters` fails.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Accept what can be pushed down; return the filters that Spark must still evaluate."""
-        self._predicates, left = pushdown.apply(filters)
-        return left
+        piece = getattr(partition, "piece", None)
+        return read_files(self._options, self._columns, piece) if piece else iter(())
 
 
 class RocketMQDataSource(DataSource):
@@ -153,8 +128,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def _options(self, streaming: bool | None) -> SourceOptions:
-        default = os.environ.get(PUSHDOWN_ENVIRONMENT, "").lower() == "true"
-        return parse_options(self._given, streaming=streaming, pushdown=default)
+        return parse_options(self._given, streaming=streaming)
 
     @brief
     def schema(self) -> StructType:
@@ -163,8 +137,7 @@ class RocketMQDataSource(DataSource):
 
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options(False)
-        return (PushdownReader if options.pushdown else BatchReader)(options, schema)
+        return BatchReader(self._options(False), schema)
 
     @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
