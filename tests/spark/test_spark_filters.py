@@ -228,8 +228,10 @@ def test_committed_offset_zero_is_no_missing_offset(broker: SyncEmbeddedBroker) 
             out.send_many("zero", [Outgoing(value=b"%d" % n) for n in range(count)], queue=queue)
         client.puller().commit("zero-group", first, 0)
         client.puller().commit("zero-group", second, 4)
-    options = {"startingOffsets": "group", "group": "zero-group", "groupOffsetFallback": "latest"}
+    options = {"startingOffsets": "group", "group": "zero-group"}
     due = [(0, n) for n in range(10)] + [(1, 4), (1, 5)]
     for read in (rows, streamed):
-        assert sorted((row["queueId"], row["queueOffset"]) for row in read(broker, "zero", **options)) == due
+        for fallback in ("latest", "earliest", "error"):  # which all queues do without
+            options["groupOffsetFallback"] = fallback
+            assert sorted((row["queueId"], row["queueOffset"]) for row in read(broker, "zero", **options)) == due
     assert json.loads(broker.inner.broker.offsets.encode())["offsetTable"]["zero@zero-group"] == {"0": 0, "1": 4}
