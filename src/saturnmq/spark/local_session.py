@@ -74,7 +74,8 @@ def make_session(
     """Build or reuse a session; conf overrides the local defaults. Raises ConfigError for unsupported versions."""
     check_versions()
     prepare_environment()
-    warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
+    # One per user: tables of views are folders in it, and one user's are not writable by others.
+    warehouse = str(Path(tempfile.gettempdir()) / f"saturnmq-spark-warehouse-{os.getuid()}")
     local = {"spark.sql.warehouse.dir": warehouse} | LOCAL
     if SUBMITTED in os.environ:  # spark-submit has already chosen the master and started the JVM
         local = {name: value for name, value in local.items() if name.startswith("spark.sql.") and name in LOCAL}
