@@ -91,7 +91,7 @@ def test_no_query_of_a_load_narrows_another(
     fill(server, "plan", 0, 40)
     options = {"nameServer": server.name_servers, "topic": "plan"}
     assert spark.conf.get(PUSHDOWN) == "false", "Spark's default"
-    for queries in (QUERIES, QUERIES[:8]):
+    for queries in (QUERIES, QUERIES[:4]):
         frame = spark.read.format("rocketmq").options(**options).load()
         frame.createOrReplaceTempView("plan")
         for query, run, expected in queries:
