@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from simulated_topics import KnownBounds, reader_of
 
 from saturnmq import Outgoing
 from saturnmq.client.client import Client as AsyncClient
@@ -29,6 +30,7 @@ from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import Admission, Bounds, from_offset, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
+from saturnmq.spark.stream_queries import Snapshot, StreamQueries
 from saturnmq.sync import Client
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
@@ -155,13 +157,14 @@ def test_idle_stream_queries_once_per_refresh_interval(
     fill(server, "idle", [3])
     made = stream(server, "idle", metadataRefreshMs=1000)
     now, asked = [100.0], [0]
-    whole = StreamReader._ask
+    whole = StreamQueries.snapshot
 
-    def ask(self: StreamReader) -> Any:
+    def snapshot(self: StreamQueries) -> Snapshot:
         asked[0] += 1
         return whole(self)
 
-    monkeypatch.setattr(StreamReader, "_ask", ask)
+    monkeypatch.setattr(StreamQueries, "snapshot", snapshot)
+    monkeypatch.setattr(StreamQueries, "states", None)  # an idle stream asks nothing else
     monkeypatch.setattr("saturnmq.spark.stream.time.monotonic", lambda: now[0])
     position = made.latestOffset(made.initialOffset(), ALL)
     for _ in range(1000):  # ten seconds of Spark's polling
@@ -173,20 +176,18 @@ def test_idle_stream_queries_once_per_refresh_interval(
 
 @pytest.mark.spec("STR-15", "STR-10")
 def test_stream_positions_no_longer_stored_are_data_loss(
-    server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    fill(server, "old", [50])
-    known: dict[Key, Bounds] = {("old", "broker-a", 0): Bounds(20, 50)}
-    monkeypatch.setattr(StreamReader, "_ask", lambda _self: (known, {}))
+    queries = KnownBounds({("old", "broker-a", 0): Bounds(20, 50)})
     at = [to_offset({("old", "broker-a", 0): n}) for n in range(80)]
-    strict = stream(server, "old")
+    strict = reader_of(queries, topic="old")
     with pytest.raises(DataLossError, match=r"offsets 10\.\.20: the queue begins at 20"):
         strict.partitions(at[10], at[40])
     with pytest.raises(DataLossError, match="the next offset went back from 40 to 30"):
         strict.partitions(at[40], at[30])
     with pytest.raises(DataLossError, match=r"offsets 50\.\.70: the queue ends at 50"):
         strict.partitions(at[45], at[70])
-    tolerant = stream(server, "old", failOnDataLoss="false", dataLossLog=tmp_path)
+    tolerant = reader_of(queries, topic="old", failOnDataLoss="false", dataLossLog=tmp_path)
     assert [p.piece[3:5] for p in tolerant.partitions(at[10], at[40])] == [(20, 40)]
     assert [p.piece[3:5] for p in tolerant.partitions(at[45], at[70])] == [(45, 50)]
     assert tolerant.partitions(at[60], at[70]) == []
@@ -201,15 +202,11 @@ def test_stream_positions_no_longer_stored_are_data_loss(
 
 
 @pytest.mark.spec("SRC-15", "STR-16", "STR-03")
-def test_replayed_batch_detects_loss_in_queue_that_was_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_batch_detects_loss_in_queue_that_was_new() -> None:
     """The previous offset does not name the new queues, so the batch's own offset must record where they began."""
     old, new, aged = ("T", "a", 0), ("T", "b", 0), ("T", "c", 0)
     known = {old: Bounds(0, 50), new: Bounds(0, 70), aged: Bounds(30, 60)}
-    monkeypatch.setattr(StreamReader, "_ask", lambda _self: (known, {}))
-    options = {"nameServer": "h:1", "topic": "T", "metadataRefreshMs": "0"}
-    source = RocketMQDataSource(options)
-    made = source.streamReader(source.schema())
-    assert isinstance(made, StreamReader)
+    made = reader_of(KnownBounds(known), topic="T")
 
     def planned() -> list[Any]:
         return [p.piece[1:5] for p in made.partitions(start, end)]  # type: ignore[attr-defined]
@@ -233,7 +230,6 @@ def test_replayed_batch_detects_loss_in_queue_that_was_new(monkeypatch: pytest.M
     assert "n" in end and "n" not in later  # recorded only in the batch in which the queue appeared
     del known[new], known[aged]
     with pytest.raises(DataLossError, match="the queue was deleted"):
-        made._options = made._options.__class__(**{**vars(made._options), "read_timeout_ms": 1})
         planned()
 
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from simulated_topics import KnownBounds, reader_of
 
+from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import Connection, Lag, OffsetCommitter, write_lag
-from saturnmq.spark.options import parse_options
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.ranges import Admission, Bounds, Key, from_offset, limited, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
 
 A, B, C, OTHER = ("T", "a", 0), ("T", "a", 1), ("T", "b", 0), ("U", "b", 0)
-Known = dict[Key, Bounds]
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamReader]:
-    """A reader of queues whose bounds are read from `known` at every call."""
-
-    def make(known: Known, **options: Any) -> StreamReader:
-        given = {"nameServer": "h:1", "topic": "T", "metadataRefreshMs": "0"} | {k: str(v) for k, v in options.items()}
-        reader = StreamReader(parse_options(given, streaming=True), ("body",))
-        monkeypatch.setattr(reader, "_ask", lambda: (dict(known), {}))
-        return reader
-
-    return make
+def made(bounds: dict[Key, Bounds], down: str = "", **options: Any) -> StreamReader:
+    """A reader of queues whose bounds are read from `bounds` at every query. down: brokers that do not answer."""
+    return reader_of(KnownBounds(bounds, down), **options)
 
 
 def latest(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -50,14 +41,15 @@ def test_offset_holds_int64_and_optional_group() -> None:
 
 
 @pytest.mark.spec("STR-03")
-def test_missing_queue_keeps_offset_and_new_topic_starts_at_min(made: Any) -> None:
-    reader = made({A: Bounds(0, 50), OTHER: Bounds(30, 40)})
-    end = latest(reader, to_offset({A: 10, B: 7}))
-    assert from_offset(end) == {A: 50, B: 7, OTHER: 40}
-    pieces = reader.partitions(to_offset({A: 10, B: 7}), end)
+def test_missing_queue_keeps_offset_and_new_topic_starts_at_min() -> None:
+    away = ("T", "c", 1)
+    reader = made({A: Bounds(0, 50), OTHER: Bounds(30, 40)}, down="c")
+    end = latest(reader, to_offset({A: 10, away: 7}))
+    assert from_offset(end) == {A: 50, away: 7, OTHER: 40}
+    pieces = reader.partitions(to_offset({A: 10, away: 7}), end)
     assert sorted(p.piece[:5] for p in pieces) == [(*A, 10, 50), (*OTHER, 30, 40)]
-    assert from_offset(latest(made({A: Bounds(0, 60), B: Bounds(0, 9), OTHER: Bounds(30, 40)}), end)) == {
-        A: 60, B: 9, OTHER: 40}  # fmt: skip
+    assert from_offset(latest(made({A: Bounds(0, 60), away: Bounds(0, 9), OTHER: Bounds(30, 40)}), end)) == {
+        A: 60, away: 9, OTHER: 40}  # fmt: skip
 
 
 @pytest.mark.spec("STR-04", "STR-05")
@@ -71,7 +63,7 @@ def test_trigger_limit_is_shared_by_backlog_and_limits_combine() -> None:
 
 
 @pytest.mark.spec("STR-07")
-def test_available_now_reads_a_million_in_five_batches(made: Any) -> None:
+def test_available_now_reads_a_million_in_five_batches() -> None:
     reader = made({A: Bounds(0, 1_000_000)}, maxOffsetsPerTrigger=200_000)
     reader.prepareForTriggerAvailableNow()
     position, ends = to_offset({A: 0}), []
@@ -82,16 +74,20 @@ def test_available_now_reads_a_million_in_five_batches(made: Any) -> None:
 
 
 @pytest.mark.spec("STR-07")
-def test_available_now_skips_lost_targets_and_later_queues(made: Any) -> None:
+def test_available_now_skips_lost_targets_and_later_queues() -> None:
     known = {A: Bounds(0, 100), B: Bounds(0, 80), C: Bounds(0, 60)}
-    reader = made(known, minOffsetsPerTrigger=10_000)
+    reader = made(known, minOffsetsPerTrigger=10_000, failOnDataLoss="false")
     reader.prepareForTriggerAvailableNow()
     known[A], known[B], known[OTHER] = Bounds(0, 500), Bounds(0, 70), Bounds(0, 9)  # B is shorter, and a topic is new
     del known[C]
     start = to_offset({A: 0, B: 0, C: 0})
     end = latest(reader, start)
-    assert from_offset(end) == {A: 100, B: 70, C: 0}
+    assert from_offset(end) == {A: 100, B: 70}, "a deleted queue leaves the offset, so that its loss is recorded once"
     assert latest(reader, end) is end
+    strict = made(known)
+    strict.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match=r"topic T, broker b, queue 0, offsets 0\.\.0: the queue was deleted"):
+        latest(strict, start)
 
 
 @pytest.mark.spec("STR-08")
@@ -108,7 +104,7 @@ def test_stream_reader_is_picklable_and_commit_is_no_op() -> None:
 
 
 @pytest.mark.spec("STR-10")
-def test_micro_batch_is_split_like_batch_read(made: Any) -> None:
+def test_micro_batch_is_split_like_batch_read() -> None:
     reader = made({A: Bounds(0, 100), B: Bounds(0, 100)}, maxRecordsPerPartition=10)
     start, end = to_offset({A: 0, B: 100}), to_offset({A: 35, B: 100})
     pieces = [p.piece for p in reader.partitions(start, end)]
@@ -141,13 +137,13 @@ def test_lag_table_has_row_per_queue(tmp_path: Path, as_uri: bool) -> None:
 
 
 @pytest.mark.spec("STR-14")
-def test_latest_offsets_are_reported_to_progress(made: Any) -> None:
+def test_latest_offsets_are_reported_to_progress() -> None:
     reader = made({A: Bounds(0, 100), B: Bounds(3, 9)}, group="G", maxOffsetsPerTrigger=10)
     assert reader.reportLatestOffset() == to_offset({A: 100, B: 9}, "G")
 
 
 @pytest.mark.spec("STR-17")
-def test_stream_has_no_pushdown_and_advances_over_filtered_messages(made: Any) -> None:
+def test_stream_has_no_pushdown_and_advances_over_filtered_messages() -> None:
     source = RocketMQDataSource({"nameServer": "h:1", "topic": "T"})
     assert not hasattr(source.streamReader(source.schema()), "pushFilters")
     reader = made({A: Bounds(0, 100)}, subExpression="none")

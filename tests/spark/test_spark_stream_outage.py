@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from simulated_topics import KnownBounds, reader_of
 
-from saturnmq.client.errors import ConnectFailed, RouteNotFound
+from saturnmq.client.errors import BrokerNotExist, ConnectFailed, RouteNotFound
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import stream
 from saturnmq.spark.fetch import DataLossError
-from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import pipeline, running
 from saturnmq.spark.ranges import Bounds, to_offset
 from saturnmq.spark.stream import StreamReader
+from saturnmq.spark.stream_queries import Snapshot
 
 A, B, C = ("T", "a", 0), ("T", "b", 0), ("T", "b", 1)
 WHOLE = {A: Bounds(0, 50), B: Bounds(0, 70), C: Bounds(5, 9)}
@@ -30,28 +31,36 @@ def no_route() -> ConfigError:
     return error
 
 
+class Script(KnownBounds):
+    """Gives these answers, the last one repeatedly. Brokers without a queue in an answer are down."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        super().__init__({})
+        self._answers = answers
+
+    def snapshot(self) -> Snapshot:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, SaturnError):
+            raise answer
+        self.bounds = answer
+        self.down = {"a", "b"} - {broker for _, broker, _ in answer}
+        return super().snapshot()
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StreamReader, list[float]]]:
     """A reader that gets these broker answers, the last one repeatedly, and the list of its waits in seconds."""
 
     def make(*answers: Any, **options: str) -> tuple[StreamReader, list[float]]:
-        clock, waited, left = [0.0], [], list(answers)
+        clock, waited = [0.0], []
 
         def sleep(seconds: float) -> None:
             waited.append(seconds)
             clock[0] += seconds
 
         monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-        reader = StreamReader(parse_options({"nameServer": "h:1", "topic": "T"} | options, streaming=True), ("body",))
-
-        def ask() -> Any:
-            answer = left.pop(0) if len(left) > 1 else left[0]
-            if isinstance(answer, SaturnError):
-                raise answer
-            return answer, {}
-
-        monkeypatch.setattr(reader, "_ask", ask)
-        return reader, waited
+        defaults = {"topic": "T", "metadataRefreshMs": "1000", "readTimeoutMs": "120000"}
+        return reader_of(Script(list(answers)), **(defaults | options)), waited
 
     return make
 
@@ -77,8 +86,8 @@ def test_wait_for_broker_is_bounded_by_read_timeout(made: Any) -> None:
         reader.partitions(START, END)
     assert 20 <= sum(waited) <= 26
     reader, waited = made({A: WHOLE[A]}, readTimeoutMs="20000")
-    with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 5\.\.70: the queue was deleted"):
-        reader.partitions(START, END)
+    with pytest.raises(BrokerNotExist, match=r"T/b/0, T/b/1 cannot be read: broker b is not registered .* 20000 ms"):
+        reader.partitions(START, END)  # no data loss
     assert sum(waited) >= 20
     reader, waited = made({A: WHOLE[A], B: WHOLE[B]})
     with pytest.raises(DataLossError, match="broker b, queue 1"):

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
@@ -25,6 +26,7 @@ from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, res
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.queue_state import queue_states
 from saturnmq.spark.ranges import QueueRange
 from saturnmq.tasks import cancel
 
@@ -40,6 +42,7 @@ _NONE: Final = QueueOffset(0)
 _PASSING: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
+_ABSENT: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST), int(ResponseCode.SYSTEM_ERROR)})  # of topic, of queue
 
 
 class DataLossError(StoreError):
@@ -198,7 +201,9 @@ class RangeFetcher:
                 cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
                 behind = True
             except ResponseError as error:
-                if error.code not in _PASSING:
+                if error.code in _ABSENT and (reason := await self._deletion(offset)):
+                    return self._end_lost(offset, f"the queue was deleted: {reason}")
+                if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST:
                     place = f"{where(self._queue)}, group {self._puller.group}"
                     raise response_error(
                         error.code or 0, f"{place}: {error.message}", broker=error.broker, hint=error.hint
@@ -207,19 +212,32 @@ class RangeFetcher:
             except SaturnError as error:
                 if not error.retryable:
                     raise
+                if isinstance(error, BrokerNotExist) and (reason := await self._deletion(offset)):
+                    return self._end_lost(offset, f"the queue was deleted: {reason}")
                 cause, behind = str(error), False
             waited_ms = (time.monotonic() - began) * 1000
             if waited_ms + pause * 1000 > self._options.read_timeout_ms:
                 if behind:  # a slave would have caught up by now: the planned messages no longer exist
-                    self._lost(offset, self._end, cause)
-                    return PullResult(
-                        PullStatus.NO_NEW_MESSAGE, QueueOffset(self._end), _NONE, _NONE, queue=self._queue
-                    )
+                    return self._end_lost(offset, cause)
                 raise StoreError(
                     f"{where(self._queue)}: no progress at offset {offset} for {self._options.read_timeout_ms} ms: {cause}"
                 )
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, BACKOFF_S[1])
+
+    async def _deletion(self, offset: int) -> str:
+        """Return why the queue no longer exists; "" if its master has it or does not answer."""
+        try:
+            states = await queue_states(self._puller._core, self._puller.group, {self._queue: offset})
+        except SaturnError:
+            return ""
+        (state,) = states.values()
+        return state.reason if state.deleted else ""
+
+    def _end_lost(self, offset: int, reason: str) -> PullResult:
+        """Report everything from the offset on as lost; the result ends the range."""
+        self._lost(offset, self._end, reason)
+        return PullResult(PullStatus.NO_NEW_MESSAGE, QueueOffset(self._end), _NONE, _NONE, queue=self._queue)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
         met_loss(

@@ -36,7 +36,8 @@ from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, Link, linked
-from saturnmq.spark.planning import gathered, store_ms
+from saturnmq.spark.parallel import gathered
+from saturnmq.spark.planning import store_ms
 from saturnmq.spark.ranges import Key, from_offset
 
 logger = logging.getLogger(__name__)

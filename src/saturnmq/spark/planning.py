@@ -8,51 +8,31 @@ Requirements: SRC-02..SRC-06, SRC-15, SRC-16, SRC-19.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from saturnmq.client.errors import RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.errors import ConfigError, MessageError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import Loss, met_loss, where
 from saturnmq.spark.index_lookup import narrowed_by_index
-from saturnmq.spark.options import Positions, SourceOptions
-from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues, place, split
+from saturnmq.spark.options import EARLIEST, Positions, SourceOptions
+from saturnmq.spark.parallel import gathered
+from saturnmq.spark.ranges import Bounds, Key, Preceding, QueueRange, key_of, named_queues, place, split
 
 logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
-ASKED_AT_ONCE: Final = 256  # a request's timeout starts when it is sent: thousands at once would queue and time out
 Known = dict[MessageQueue, Bounds]
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-async def gathered(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """Return the result for each item, in order, with at most ASKED_AT_ONCE requests in flight.
-
-    Raises the first error (SCL-05).
-    """
-    listed = list(items)
-    found: dict[int, R] = {}
-    waiting = iter(enumerate(listed))
-
-    async def work() -> None:
-        for n, item in waiting:
-            found[n] = await ask(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(ASKED_AT_ONCE, len(listed))):
-                group.create_task(work())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [found[n] for n in range(len(listed))]
+RangeOption = tuple[str, str | int | Positions]  # name and value
+Missing = dict[str, ConfigError]  # by topic, or by pattern
 
 
 def is_system_topic(topic: str) -> bool:
@@ -69,8 +49,11 @@ async def _topic_list(link: Link, code: RequestCode) -> list[str]:
     return TopicList.decode(answer.body or b"{}").topic_list
 
 
-async def topics_of(link: Link, options: SourceOptions) -> list[str]:
-    """Return the topics that the options name. A pattern matches no system, retry or dead-letter topic. Raises ConfigError."""
+async def topics_of(link: Link, options: SourceOptions, missing: Missing | None = None) -> list[str]:
+    """Return the topics that the options name. A pattern matches no system, retry or dead-letter topic.
+
+    missing: takes the error of a pattern that matches no topic. Raises ConfigError.
+    """
     if options.assign is not None:
         return sorted(options.assign)
     if options.pattern is None:
@@ -85,23 +68,47 @@ async def topics_of(link: Link, options: SourceOptions) -> list[str]:
         if re.fullmatch(options.pattern, name) and name not in system and not is_system_topic(name)
     )
     if not found:
-        raise ConfigError(f"option subscribePattern={options.pattern!r} matches none of {len(names)} topics")
+        error = ConfigError(f"option subscribePattern={options.pattern!r} matches none of {len(names)} topics")
+        if missing is None:
+            raise error
+        missing[options.pattern] = error
     return found
 
 
-async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
-    """Return every readable queue that the options select. Raises ConfigError for an unknown topic or queue."""
+def selects(options: SourceOptions, key: Key) -> bool:
+    """Whether the options select the queue if it exists."""
+    topic, broker, queue = key
+    if options.assign is not None:
+        return queue in options.assign.get(topic, {}).get(broker, ())
+    if options.pattern is not None:
+        return re.fullmatch(options.pattern, topic) is not None and not is_system_topic(topic)
+    return topic in options.topics
+
+
+async def queues_of(link: Link, options: SourceOptions, missing: Missing | None = None) -> list[MessageQueue]:
+    """Return every readable queue that the options select.
+
+    missing: takes the error of each topic that has no route or not all queues of option assign, by topic, so that the other topics
+    can be read. Raises ConfigError for an unknown topic or queue.
+    """
     found: list[MessageQueue] = []
-    for topic in await topics_of(link, options):
+    for topic in await topics_of(link, options, missing):
         try:
             queues = await link.puller.queues(topic)
-        except SaturnError as error:
-            raise ConfigError(f"option topic: {topic!r} cannot be read from {options.name_server}: {error}") from error
+        except SaturnError as cause:
+            error = ConfigError(f"option topic: {topic!r} cannot be read from {options.name_server}: {cause}")
+            if missing is None or not isinstance(cause, RouteNotFound):
+                raise error from cause
+            missing[topic] = error
+            continue
         if options.assign is not None:
             wanted = {(broker, queue) for broker, ids in options.assign[topic].items() for queue in ids}
             strange = sorted(wanted - {(q.broker_name, q.queue_id) for q in queues})
             if strange:
-                raise ConfigError(f"option assign: topic {topic!r} has no queue {strange[0][1]} on {strange[0][0]!r}")
+                error = ConfigError(f"option assign: topic {topic!r} has no queue {strange[0][1]} on {strange[0][0]!r}")
+                if missing is None:
+                    raise error
+                missing[topic] = error
             queues = [q for q in queues if (q.broker_name, q.queue_id) in wanted]
         elif options.queue_ids:
             queues = [q for q in queues if q.queue_id in options.queue_ids]
@@ -123,9 +130,25 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
     return dict(zip(listed, await gathered(ask, listed), strict=True))
 
 
-async def bounds(link: Link, options: SourceOptions) -> Known:
-    """Return every selected queue with its bounds."""
-    return await bounds_of(link, await queues_of(link, options))
+async def bounds(link: Link, options: SourceOptions, missing: Missing | None = None) -> Known:
+    """Return every selected queue with its bounds. missing: see `queues_of`."""
+    return await bounds_of(link, await queues_of(link, options, missing))
+
+
+async def records_at(link: Link, offsets: Mapping[Key, int]) -> dict[Key, Preceding]:
+    """Return store time and position of the record at each offset; queues that do not return that record are omitted."""
+
+    async def ask(item: tuple[Key, int]) -> Preceding | None:
+        key, offset = item
+        result = await link.puller.pull(MessageQueue(*key), offset, max_count=1)
+        try:
+            record = decode_record(result.body)
+        except MessageError:  # no record, or a damaged one: those are the reader's to report
+            return None
+        return Preceding(record.store_timestamp_ms, record.physical_offset) if record.queue_offset == offset else None
+
+    records = await gathered(ask, offsets.items())
+    return {key: record for key, record in zip(offsets, records, strict=True) if record is not None}
 
 
 def checked(
@@ -302,10 +325,61 @@ async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
     return {key_of(q): size for q, size in zip(wanted, found, strict=True) if size}
 
 
+def _check_values(known: Known, options: SourceOptions) -> None:
+    """Compare starts and ends of the same kind as they are given, before offsets are clamped. Raises ConfigError."""
+    (first, start), (last, stop) = _range_options(options)
+    if ("Timestamp" in first) != ("Timestamp" in last):
+        return
+    for queue in known:
+        begin, end = _number(start, queue), _number(stop, queue)
+        if begin is not None and end is not None and begin > end:
+            raise ConfigError(f"option {first}: {begin} of {where(queue)} is behind {end} of option {last}")
+
+
+def _number(value: str | int | Positions, queue: MessageQueue) -> int | None:
+    """Return the offset or time that an option gives a queue, None for a word or a special offset."""
+    if isinstance(value, dict):
+        value = value.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id, EARLIEST)
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _check_order(begin: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], options: SourceOptions) -> None:
+    """Raise ConfigError when a queue begins behind its end: such a read would be empty without a reason."""
+    (first, start), (last, stop) = _range_options(options)
+    for queue, offset in begin.items():
+        if offset > end[queue]:
+            raise ConfigError(
+                f"option {first}={_brief(start)} begins at offset {offset} of {where(queue)}, behind offset {end[queue]}, where "
+                f"option {last}={_brief(stop)} ends"
+            )
+
+
+def _range_options(options: SourceOptions) -> tuple[RangeOption, RangeOption]:
+    """Return names and values of the options that decide where a batch begins and ends."""
+    start: RangeOption = ("startingOffsets", options.starting)
+    end: RangeOption = ("endingOffsets", options.ending)
+    if options.starting_times is not None:
+        start = ("startingOffsetsByTimestamp", options.starting_times)
+    elif options.starting_ms is not None:
+        start = ("startingTimestamp", options.starting_ms)
+    if options.ending_times is not None:
+        end = ("endingOffsetsByTimestamp", options.ending_times)
+    elif options.ending_ms is not None:
+        end = ("endingTimestamp", options.ending_ms)
+    return start, end
+
+
+def _brief(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
     known = await bounds(link, options)
+    _check_values(known, options)
     begin, since = await starts(link, known, options)
     end, until = await _ends(link, known, options)
+    if not (since and until):  # where store times decrease, the offsets of two times in order need not be
+        _check_order(begin, end, options)
     whole = [QueueRange(*key_of(q), begin[q], end[q], since.get(q), until.get(q)) for q in sorted(known, key=key_of)]
     if options.keys or options.uniq_keys:
         whole = await narrowed_by_index(link, whole, options)

@@ -6,14 +6,15 @@ Requirements: SRC-02..SRC-07, STR-01, STR-04..STR-06.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.options import EARLIEST, LATEST, Positions
 
 Key = tuple[str, str, int]  # topic, broker name, queue id
+T = TypeVar("T")
 
 
 class QueueRange(NamedTuple):
@@ -102,42 +103,59 @@ def split(
 # ---- stream positions
 
 
+class Preceding(NamedTuple):
+    """The record before a stream offset: store time, Unix ms, and position in the commit log, bytes.
+
+    Slaves and new leaders have the same bytes at the same position; a topic that was created again has another record there.
+    """
+
+    stored_ms: int
+    physical: int
+
+
 def to_offset(
     positions: Mapping[Key, int],
     group: str | None = None,
     begins: Mapping[Key, int] | None = None,
     expression: str = "",
+    preceding: Mapping[Key, Preceding] | None = None,
 ) -> dict[str, object]:
     """Encode positions as a Spark offset; equal positions always give equal text, which Spark compares (STR-01).
 
-    begins: first offsets of queues that the previous offset does not name. Those that begin at 0 are omitted, so that hardly
-    any offset has the field. expression: the broker-side filter, "" for none.
+    begins: where the batch that ends here begins, for queues whose begin is not that of the previous offset. expression: the
+    broker-side filter, "" for none. preceding: the record before each position.
     """
-    made: dict[str, object] = {"g": group} if group else {}
-    later = {key: begin for key, begin in (begins or {}).items() if begin > 0}
-    if later:
-        made["n"] = _table(later)
-    made["q"] = _table(positions)
+    offset: dict[str, object] = {"g": group} if group else {}
+    if begins:
+        offset["n"] = _table(begins)
+    if preceding:
+        offset["p"] = _table({key: list(record) for key, record in preceding.items()})
+    offset["q"] = _table(positions)
     if expression:
-        made["s"] = expression
-    return made | {"v": 1}
+        offset["s"] = expression
+    return offset | {"v": 1}
 
 
-def _table(numbers: Mapping[Key, int]) -> dict[str, dict[str, dict[str, int]]]:
-    table: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, broker, queue in sorted(numbers):
-        table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = numbers[(topic, broker, queue)]
+def _table(values: Mapping[Key, T]) -> dict[str, dict[str, dict[str, T]]]:
+    table: dict[str, dict[str, dict[str, T]]] = {}
+    for topic, broker, queue in sorted(values):
+        table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = values[(topic, broker, queue)]
     return table
 
 
 def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
     """Decode the positions of an offset. Raises ConfigError for one of another source."""
-    return _numbers(offset, offset.get("q"))
+    return _values(offset, offset.get("q"), int)
 
 
 def begins_of(offset: Mapping[str, object]) -> dict[Key, int]:
-    """Decode where queues that are new in this offset began when it was created; 0 for queues not listed (SRC-15)."""
-    return _numbers(offset, offset.get("n", {}))
+    """Decode where the batch that ends at this offset begins; the previous offset, or 0, for queues not listed (SRC-15)."""
+    return _values(offset, offset.get("n", {}), int)
+
+
+def preceding_of(offset: Mapping[str, object]) -> dict[Key, Preceding]:
+    """Decode the records before the positions; none for queues not listed, as in offsets of earlier versions."""
+    return _values(offset, offset.get("p", {}), lambda pair: Preceding(*map(int, pair)))
 
 
 def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
@@ -145,15 +163,15 @@ def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool
     return all(one.get(name) == other.get(name) for name in ("g", "q", "v"))
 
 
-def _numbers(offset: Mapping[str, object], table: object) -> dict[Key, int]:
+def _values(offset: Mapping[str, object], table: object, value_of: Callable[[Any], T]) -> dict[Key, T]:
     try:
         if offset.get("v") != 1 or not isinstance(table, dict):
             raise ValueError
         return {
-            (topic, broker, int(queue)): int(position)
+            (topic, broker, int(queue)): value_of(value)
             for topic, brokers in table.items()
             for broker, queues in brokers.items()
-            for queue, position in queues.items()
+            for queue, value in queues.items()
         }
     except (ValueError, AttributeError, TypeError):
         raise ConfigError(

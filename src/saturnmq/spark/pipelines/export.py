@@ -29,7 +29,7 @@ from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
-from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, to_offset
+from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, preceding_of, to_offset
 
 OFFSETS: Final = (
     "query string, batch bigint, topic string, broker_name string, queue_id int, "
@@ -157,6 +157,9 @@ def caught_up(conf: ExportConf) -> Outcome | None:
         try:
             with linked(options) as link:
                 known = link.run(planning.bounds(link, options))
+                preceding = preceding_of(position)
+                offsets = {key: end - 1 for key, end in from_offset(position).items() if key in preceding}
+                records = link.run(planning.records_at(link, offsets))
         except SaturnError:
             return None
         finally:
@@ -164,6 +167,8 @@ def caught_up(conf: ExportConf) -> Outcome | None:
         ends = {key_of(queue): bounds.high for queue, bounds in known.items()}
         if not at_one_place(position, to_offset(ends, options.group)) or position.get("s", "") != options.filter_text:
             return None
+        if any(record != preceding[key] for key, record in records.items()):
+            return None  # a topic was created again
         if options.group:
             committer = OffsetCommitter(options.connection)
             committer.reached(options.group, ends)
@@ -261,7 +266,7 @@ def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
         ends, begins = from_offset(offset), begins_of(offset)
         if number in finished:
             for key, end in ends.items():
-                first = None if before is None else before.get(key, begins.get(key, 0))
+                first = begins.get(key, None if before is None else before.get(key, 0))
                 if end != (first or 0):
                     rows.append((query, number, *key, first, end, None if first is None else end - first))
         before = ends
