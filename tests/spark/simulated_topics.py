@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from saturnmq.client.errors import RouteNotFound
+from saturnmq.client.errors import ConnectFailed, RouteNotFound
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.queue_state import QueueState
@@ -78,6 +78,7 @@ class SimulatedTopics(KnownBounds):
         self._log = itertools.count(0, 100)
         self._incarnations = itertools.count()
         self.pulls = 0
+        self.failing: set[int] = set()  # calls of `records` to come that find no connection, counted from 1
 
     def create(self, *keys: Key) -> None:
         for key in keys:
@@ -125,6 +126,9 @@ class SimulatedTopics(KnownBounds):
 
     def records(self, offsets: Mapping[Key, int]) -> dict[Key, Preceding]:
         self.pulls += len(offsets)
+        is_failing, self.failing = 1 in self.failing, {number - 1 for number in self.failing}
+        if is_failing:
+            raise ConnectFailed("connection refused")
         found = {}
         for key, offset in offsets.items():
             queue = self._served().get(key)

@@ -12,8 +12,10 @@ import pytest
 from pyarrow import parquet
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import planning
+from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.pipelines import export, main, running
-from saturnmq.spark.ranges import to_offset
+from saturnmq.spark.ranges import Key, Preceding, to_offset
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -99,6 +101,26 @@ def test_export_starts_session_unless_checkpoint_is_at_all_ends(conf: export.Exp
     checkpoint(conf, ends)
     (Path(conf.checkpoint) / "offsets" / "1").write_text((Path(conf.checkpoint) / "offsets" / "0").read_text())
     assert export.caught_up(conf) is None, "a micro-batch that is planned and not committed"
+
+
+def test_export_of_topic_created_again_starts_session(conf: export.ExportConf) -> None:
+    """It ends where the old one ended; only the records before the offsets differ."""
+    keys = {(conf.topics, "broker-a", queue): end for queue, end in ends_of(conf).items()}
+    with linked(Connection(conf.name_servers)) as link:
+
+        async def records() -> dict[Key, Preceding]:
+            await link.puller.queues(conf.topics)  # its route
+            return await planning.records_at(link, {key: end - 1 for key, end in keys.items() if end})
+
+        preceding = link.run(records())
+    path = Path(conf.checkpoint) / "offsets" / "0"
+    begins = dict.fromkeys(keys, 0)
+    for shift_ms in (0, 1):
+        moved = {key: record._replace(stored_ms=record.stored_ms - shift_ms) for key, record in preceding.items()}
+        path.write_text("v1\n{}\n" + json.dumps(to_offset(keys, None, begins, "", moved)))
+        assert (export.caught_up(conf) is None) is bool(shift_ms)
+    rows = export.batches(Path(conf.checkpoint))
+    assert preceding and [row[5:] for row in rows] == [(0, end, end) for end in keys.values() if end], "its first batch"
 
 
 @pytest.mark.spec("STR-12")

@@ -253,6 +253,24 @@ def test_topic_created_again_is_data_loss_and_read_whole(count: int, tmp_path: P
     assert (loss["topic"], loss["broker"], loss["queue_id"], loss["begin"]) == (*A, 10)
 
 
+def test_lost_connection_in_plan_neither_hides_nor_repeats_loss(tmp_path: Path) -> None:
+    topics, _old = filled()
+    options = {
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+        "dataLossLog": tmp_path,
+        "readTimeoutMs": 60_000,
+    }
+    query = Query(topics, **options)
+    query.drain()
+    topics.create(A)
+    new = topics.append(A, 10)  # as many as before
+    query.reader, query.rows = None, []
+    topics.failing = {2}  # the loss is recorded, then the records before the new positions are read
+    query.drain()
+    assert query.rows == new and len(losses(tmp_path)) == 1
+
+
 def test_topic_created_again_while_stream_runs_is_seen_at_next_message() -> None:
     topics, _old = filled()
     query = Query(topics, startingOffsets="earliest")

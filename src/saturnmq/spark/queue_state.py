@@ -1,7 +1,7 @@
 """What the master of a queue says about it: it has the queue, it does not have it any more, or it does not answer.
 
-A queue is deleted only if its broker is registered at the NameServer and answers that it has no such topic or queue. A broker that is
-down, not registered or without a master proves nothing: callers wait for it. Does not import pyspark.
+A queue is deleted only if its broker is registered at the NameServer and answers that it has no such topic or queue. A broker that
+is down, not registered or without a master proves nothing: callers wait for it. Does not import pyspark.
 
 Requirements: SRC-13..SRC-15.
 """

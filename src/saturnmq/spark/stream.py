@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, Any] | None = None  # the newest offset of this reader
         self._recorded: dict[str, tuple[dict[str, Any], set[tuple[Key, int]]]] = {}
         self._target: dict[Key, int] | None = None
+        self._dropped: set[Key] = set()  # deleted queues that a cached route may still name, without messages
         self._missing: frozenset[Key] = frozenset()
         self._changed = False
 
@@ -212,6 +213,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         draft = Draft(ranges.from_offset(start), ranges.preceding_of(start), dict(snapshot.bounds))
         known = frozenset(draft.begin)
+        self._dropped = {key for key in self._dropped if not draft.bounds.get(key, Bounds(0, 0)).high}
+        for key in self._dropped - known:
+            draft.bounds.pop(key, None)
         self._settle(draft, snapshot, start)
         verify_all = not self._verified
         if verify_all:
@@ -268,6 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             del begin[key]
             draft.preceding.pop(key, None)
             bounds.pop(key, None)
+        self._dropped |= deleted.keys()
         short = {}
         for key in behind.keys() - deleted.keys():
             limits = states[key].bounds
@@ -275,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 del bounds[key]
             elif limits.high < begin[key]:
                 bounds[key] = limits
-                short[key] = "the topic was created again, or the queue lost its end"
+                short[key] = "the topic was created again, or the newest messages of the queue are missing"
             else:
                 bounds[key] = limits  # a slave had answered that is behind
         self._restart(draft, short, start)
