@@ -128,7 +128,7 @@ def test_options_select_the_rows_of_a_filter_in_python(
     if uniq:
         asked["uniq_keys"] = [everything[n]["uniqKey"] for n in uniq]
     if times:
-        asked["since"], asked["until"] = (ms(everything[n]) for n in times)
+        asked["since"], asked["until"] = sorted(ms(everything[n]) for n in times)
     options = _narrowing(**asked) | ({"columns": columns} if columns else {})
     assert bodies(rows(broker, "mixed", **options)) == bodies([row for row in everything if meets(row, asked)])
 
