@@ -23,6 +23,8 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",  # of the server that test_spark_connect starts
+    "spark.connect.grpc.binding.port": "0",
 }
 
 

@@ -327,6 +327,8 @@ def test_end_to_end_tests_share_one_session() -> None:
     """A test with its own session would pay for a start, and would stop the session of the others."""
     makes = re.compile(r"(?<!def )\b(make_)?session\(|getOrCreate\(")
     makers = {path.name for path in HERE.glob("*.py") if makes.search(path.read_text()) and path != Path(__file__)}
-    # The job runs in a process of its own; test_spark_session.py replaces the builder and starts no JVM.
-    assert makers == {"conftest.py", "spark_cluster_job.py", "test_spark_session.py"}
+    # The job and the client run in processes of their own; test_spark_session.py and test_spark_connect.py start no JVM.
+    assert makers == {
+        "conftest.py", "spark_cluster_job.py", "spark_connect_client.py", "test_spark_connect.py", "test_spark_session.py",
+    }  # fmt: skip
     assert '@pytest.fixture(scope="session")\ndef spark(' in (HERE / "conftest.py").read_text()

@@ -494,7 +494,7 @@ def test_tracker_names_supported_triggers(caplog: pytest.LogCaptureFixture) -> N
         for stream_name in ("org.apache.spark.sql.connect.Other", None, "v2.python.PythonMicroBatchStream"):
             assert "availableNow" not in caplog.text
             failure = refusal.format(stream_name) if stream_name else None
-            tracker.onQueryTerminated(SimpleNamespace(id="q", exception=failure))
+            tracker.onQueryTerminated(SimpleNamespace(id="q", runId=stream_name, exception=failure))
         assert "availableNow" in caplog.text and "processingTime" in caplog.text
     finally:
         tracker.stop()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from saturnmq.protocol.errors import ConfigError
@@ -36,6 +37,13 @@ LOCAL: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # UTC instants to every reader (SPK-12)
     "spark.log.level": "ERROR",
 }
+# Of these settings a Connect session gets what decides about rows and errors; its server has the rest.
+CONNECTED: Final = {
+    **{name: LOCAL[name] for name in LOCAL if name.endswith(("timeZone", "mapKeyDedupPolicy", "outputTimestampType"))},
+    "spark.sql.connect.serverStacktrace.enabled": "false",  # errors end with their message, as in a classic session
+}
+REMOTE_CONF: Final = "spark.remote"
+REMOTE_ENVIRONMENT: Final = "SPARK_REMOTE"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for the script argument of spark-submit
 NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
 
@@ -73,20 +81,56 @@ def make_session(
 ) -> SparkSession:
     """Build or reuse a session; conf overrides the local defaults. Raises ConfigError for unsupported versions."""
     check_versions()
+    connected = connect_session(app, name_server, dict(conf or {}))
+    spark = connected if connected is not None else classic_session(app, name_server, dict(conf or {}))
+    register_formats(spark, mappers)
+    if name_server:
+        track(spark, name_server)
+    return spark
+
+
+def connect_session(app: str, name_server: str | None, conf: dict[str, str]) -> SparkSession | None:
+    """Return the active Connect session, or one of the server that `spark.remote` or SPARK_REMOTE names; None for a classic one."""
+    url = conf.pop(REMOTE_CONF, None) or os.environ.get(REMOTE_ENVIRONMENT)
+    spark = active_connect_session()
+    if spark is None and url is None:
+        return None
+    settings = CONNECTED | conf
+    if name_server:
+        settings[NAME_SERVER_CONF] = name_server
+    if spark is None:
+        if url is not None and url.startswith("local"):
+            prepare_environment()  # Spark starts the server in this process
+        spark = SparkSession.builder.appName(app).config(REMOTE_CONF, url).getOrCreate()
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    return spark
+
+
+def active_connect_session() -> SparkSession | None:
+    """Return the Connect session of this process, None where there is none."""
+    client = sys.modules.get("pyspark.sql.connect.session")  # its import needs packages that classic sessions do not
+    if client is None:
+        return None
+    try:
+        active: SparkSession = client.SparkSession.active()
+    except PySparkException:  # no session
+        return None
+    return active
+
+
+def classic_session(app: str, name_server: str | None, conf: dict[str, str]) -> SparkSession:
+    """Build or reuse a session whose JVM this process starts."""
     prepare_environment()
     # One per user: tables of views are folders in it, and one user's are not writable by others.
     warehouse = str(Path(tempfile.gettempdir()) / f"saturnmq-spark-warehouse-{os.getuid()}")
     local = {"spark.sql.warehouse.dir": warehouse} | LOCAL
     if SUBMITTED in os.environ:  # spark-submit has already chosen the master and started the JVM
         local = {name: value for name, value in local.items() if name.startswith("spark.sql.") and name in LOCAL}
-    settings = local | dict(conf or {})
+    settings = local | conf
     if name_server:
         settings[NAME_SERVER_CONF] = name_server
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register_formats(spark, mappers)
-    if name_server:
-        track(spark, name_server)
-    return spark
+    return builder.getOrCreate()

@@ -15,6 +15,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.parallel import gathered
 from saturnmq.spark.planning import store_ms
 from saturnmq.spark.ranges import Key, from_offset
+from saturnmq.spark.session_kind import is_connect
+from saturnmq.spark.stream_advice import log_advice
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +49,6 @@ logger = logging.getLogger(__name__)
 COMMIT_INTERVAL_MS: Final = 5000
 AGE_INTERVAL_MS: Final = 5000
 STOP_SECONDS: Final = 30.0
-TRIGGERS: Final = (
-    "streams of this source run in micro-batches: use trigger(availableNow=True) or trigger(processingTime='1 second')"
-)
 
 
 @dataclass
@@ -231,6 +231,9 @@ class Tracker(StreamingQueryListener):
         self._change = threading.Condition()
         self._http = LoopThread("saturnmq-metrics")
         self._port = MetricsPort(lambda: iter([self.gauges().encode()]))
+        self.detach: Callable[[], None] | None = (
+            None  # removes the listener, where the session does not do that when it stops
+        )
         _running.add(self)
 
     # Spark's callbacks; they only enqueue
@@ -265,11 +268,9 @@ class Tracker(StreamingQueryListener):
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Commit pending offsets; name the supported triggers when Spark refused a real-time one (STR-17)."""
+        """Commit pending offsets; log what to do about a failure that is Spark's, such as a real-time trigger (STR-17)."""
         self._events.put(threading.Event())
-        failure = str(getattr(event, "exception", None) or "")
-        if "REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED" in failure and "PythonMicroBatchStream" in failure:
-            logger.error("query failed query=%s: %s", getattr(event, "id", ""), TRIGGERS)
+        log_advice(event)
         with self._change:
             self._ended.add(str(getattr(event, "id", "")))
             self._change.notify_all()
@@ -369,6 +370,8 @@ class Tracker(StreamingQueryListener):
         if self._http.running is not None:
             self._http.run(self._port.stop())
             self._http.stop()
+        if self.detach is not None:
+            self.detach()
         self.flush()
         self._events.put(None)
         self._thread.join(STOP_SECONDS)
@@ -430,5 +433,10 @@ def track(
     options = Connection(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
                          tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)
+    if is_connect(spark):
+        # A Connect client drops its listeners when the response that adds one carries accumulators of earlier Python processes:
+        # the response of this query takes them along.
+        spark.range(1).collect()
+        tracker.detach = lambda: spark.streams.removeListener(tracker)
     spark.streams.addListener(tracker)
     return tracker

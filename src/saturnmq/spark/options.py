@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
 
-MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # in planner processes: what option mapArrow may name
+MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # of the driver or of planners: what option mapArrow may name
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -225,13 +225,22 @@ def _function(text: str) -> str:
     module, colon, function = text.partition(":")
     if not colon or not all(part.isidentifier() for part in [*module.split("."), function]):
         raise ValueError("must be MODULE:FUNCTION, importable in the workers")
-    allowed = {name.strip() for name in os.environ.get(MAPPERS_ENVIRONMENT, "").split(",")}
-    if text not in allowed:  # options come from SQL too, and an import executes the module
-        raise ValueError(
-            f"is not permitted: name it in register(spark, mappers=[...]) or session(..., mappers=[...]), or in "
-            f"{MAPPERS_ENVIRONMENT} of the driver"
-        )
     return text
+
+
+def mapper_names(text: str) -> list[str]:
+    """Split the value of the environment variable that permits values of option mapArrow."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def _check_mapper(values: Mapping[str, Any], problems: list[str], mappers: Iterable[str]) -> None:
+    """Options come from SQL too, and an import executes the module: only permitted functions are imported."""
+    name = values.get("map_arrow")
+    if name is not None and name not in {*mappers, *mapper_names(os.environ.get(MAPPERS_ENVIRONMENT, ""))}:
+        problems.append(
+            f"option mapArrow={name!r}: is not permitted: name it in register(spark, mappers=[...]) or "
+            f"session(..., mappers=[...]), or in {MAPPERS_ENVIRONMENT} of the driver"
+        )
 
 
 # option -> (attribute, parser)
@@ -304,11 +313,13 @@ _STREAM_ONLY: Final = {
 _STORED_ONLY: Final = {"keys": "keys", "uniq_keys": "uniqKeys"}
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
+def parse_options(
+    given: Mapping[str, str], *, streaming: bool | None = False, mappers: Iterable[str] = ()
+) -> SourceOptions:
     """Parse and validate the options.
 
     Raises ConfigError with every problem at once; for an unknown name it suggests the nearest. streaming None: not known yet, so
-    checks that depend on it are skipped.
+    checks that depend on it are skipped. mappers: what option mapArrow may name, besides the environment's.
     """
     values, problems = table.read_options(_TABLE, given, _ALIKE)
     files = values.get("mode") == "files"
@@ -326,6 +337,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
     values.pop("pushdown", None)
     _unite_filters(values, problems)
     _check_together(values, problems, files=files)
+    _check_mapper(values, problems, mappers)
     if streaming:
         problems += [f"option {name} is for batch reads, which look keys up among stored messages; filter a stream in Spark"
                      for key, name in _STORED_ONLY.items() if key in values]  # fmt: skip

@@ -1,28 +1,39 @@
-"""Registers the data source classes with a Spark session."""
+"""Registers the data source classes with a Spark session, classic or Spark Connect."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.options import MAPPERS_ENVIRONMENT
+from saturnmq.spark.installed_python import planners_use_installed
+from saturnmq.spark.options import MAPPERS_ENVIRONMENT, mapper_names
+from saturnmq.spark.session_kind import is_connect
 from saturnmq.spark.shipped import planners_see_shipped
 from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
+from saturnmq.spark.stream_advice import advise
 
 Mapper = str | Callable[..., Any]
 
 
 def register_formats(spark: SparkSession, mappers: Iterable[Mapper] = ()) -> None:
-    """Register the formats `rocketmq` and `saturnmq`. mappers: what option mapArrow may name. Raises ConfigError."""
-    names = [mapper_name(mapper) for mapper in mappers]
-    with planners_see_shipped(spark.sparkContext), planners_permit(spark.sparkContext, names):
-        spark.dataSource.register(RocketMQDataSource)
-        spark.dataSource.register(SaturnMQDataSource)
+    """Register the formats `rocketmq` and `saturnmq`. mappers: what option mapArrow may name. Raises ConfigError.
+
+    A Connect session has no SparkContext: its server runs planners and workers with the server's own Python.
+    """
+    names = [*mapper_names(os.environ.get(MAPPERS_ENVIRONMENT, "")), *map(mapper_name, mappers)]
+    with ExitStack() as settings:
+        if not is_connect(spark):
+            settings.enter_context(planners_see_shipped(spark.sparkContext))
+            settings.enter_context(planners_use_installed(spark.sparkContext))
+        for kind in (RocketMQDataSource, SaturnMQDataSource):
+            spark.dataSource.register(permitting(kind, names))
+    if not is_connect(spark):  # there a listener is a connection of its own
+        advise(spark)
 
 
 def mapper_name(mapper: Mapper) -> str:
@@ -37,16 +48,10 @@ def mapper_name(mapper: Mapper) -> str:
     return f"{mapper.__module__}:{name}"
 
 
-@contextmanager
-def planners_permit(context: Any, names: list[str]) -> Iterator[None]:
-    """Data sources registered inside this block accept these values of option mapArrow, besides those of the environment."""
-    environment: dict[str, str] = context.environment
-    before = environment.get(MAPPERS_ENVIRONMENT)
-    given = [name for name in (before, os.environ.get(MAPPERS_ENVIRONMENT)) if name]
-    environment[MAPPERS_ENVIRONMENT] = ",".join([*given, *names])
-    try:
-        yield
-    finally:
-        environment.pop(MAPPERS_ENVIRONMENT)
-        if before is not None:
-            environment[MAPPERS_ENVIRONMENT] = before
+def permitting(kind: type[RocketMQDataSource], names: Sequence[str]) -> type[RocketMQDataSource]:
+    """Return the data source class that accepts these values of option mapArrow.
+
+    A subclass that no module contains is pickled by value, so that the names reach planners also where the driver cannot set
+    their environment, as with Spark Connect. Its base is still imported by name.
+    """
+    return type(kind.__name__, (kind,), {"mappers": tuple(names)}) if names else kind

@@ -12,7 +12,7 @@ Requirements: SPK-08, SPK-10, SRC-01, SRC-07, SRC-22.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -117,7 +117,9 @@ class BatchReader(DataSourceReader):
 
 
 class RocketMQDataSource(DataSource):
-    """The data source `format("rocketmq")`."""
+    """The data source `format("rocketmq")`. mappers: what option mapArrow may name, besides the planner's environment."""
+
+    mappers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -128,7 +130,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def _options(self, streaming: bool | None) -> SourceOptions:
-        return parse_options(self._given, streaming=streaming)
+        return parse_options(self._given, streaming=streaming, mappers=self.mappers)
 
     @brief
     def schema(self) -> StructType:

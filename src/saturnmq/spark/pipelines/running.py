@@ -29,6 +29,7 @@ from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import stop_all
 from saturnmq.spark.progress import Report
+from saturnmq.spark.stream_advice import advice_of
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -232,6 +233,9 @@ def cause_of(error: BaseException) -> tuple[str, str]:
     """Return (class name, message) of the root cause, extracted from the text that Spark wraps it in."""
     if isinstance(error, DataLossError | ConfigError | BadRowsError):
         return type(error).__name__, str(error)
+    advice = advice_of(str(error))
+    if advice is not None:
+        return type(error).__name__, advice
     found = _CAUSE.findall(str(error))
     own = [(kind, text) for kind, text in found if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))]
     if own:
