@@ -15,12 +15,14 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import check, local_session
+from saturnmq.spark.decode import TYPES, arrow_schema
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.pipelines import pipeline, running
-from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
+from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource, struct_type
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -127,7 +129,18 @@ def test_micro_batch_cost_is_documented() -> None:
 @pytest.mark.spec("SRC-21")
 def test_option_checks_import_no_client() -> None:
     """Two of the processes that Spark starts for a query only import the source and check options."""
-    script = "import sys, saturnmq.spark.source; print([m for m in sys.modules if m.startswith('saturnmq.')])"
+    script = (
+        "import sys; from saturnmq.spark.source import RocketMQDataSource as Source\n"
+        "Source({'nameServer': 'h:1', 'topic': 'T', 'columns': 'body,properties'}).schema()\n"
+        "print([name for name in sys.modules if name in ('numpy', 'pyarrow') or name.startswith('saturnmq.')])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    for module in ("client.client", "client.puller", "net", "spark.planning", "spark.offset_tracker"):
+    for module in ("client.client", "client.puller", "net", "spark.planning", "spark.offset_tracker", "spark.decode"):
         assert f"'saturnmq.{module}'" not in done.stdout, module
+    assert "numpy" not in done.stdout and "pyarrow" not in done.stdout, "0.2 s of CPU"
+
+
+@pytest.mark.spec("SRC-08")
+def test_spark_and_arrow_types_of_columns_agree() -> None:
+    columns = tuple(TYPES)
+    assert to_arrow_schema(struct_type(columns), timezone="UTC") == arrow_schema(columns)

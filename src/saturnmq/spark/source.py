@@ -43,21 +43,24 @@ from saturnmq.spark.planner_errors import brief
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Columns that are not strings, as `decode.TYPES`. It is not imported: a planner that only checks options needs no pyarrow or numpy.
 _SPARK_TYPES: Final[dict[str, DataType]] = {
-    "int32": IntegerType(),
-    "int64": LongType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "timestamp[us, tz=UTC]": TimestampType(),
-    "map<string, string>": MapType(StringType(), StringType(), True),
+    **dict.fromkeys(("queueOffset", "physicalOffset", "preparedTransactionOffset", "tagsCode"), LongType()),
+    **dict.fromkeys(
+        ("queueId", "flag", "storeSize", "sysFlag", "reconsumeTimes", "bodyCrc"),
+        IntegerType(),
+    ),
+    **dict.fromkeys(("bornTimestamp", "storeTimestamp"), TimestampType()),
+    **dict.fromkeys(("propertiesMap", "properties:map"), MapType(StringType(), StringType(), True)),
+    "body": BinaryType(),
 }
 
 
 def struct_type(columns: Sequence[str]) -> StructType:
     """Return Spark's schema of these columns."""
-    from saturnmq.spark.decode import TYPES, name_of
-
-    return StructType([StructField(name_of(name), _SPARK_TYPES[str(TYPES[name])], True) for name in columns])
+    return StructType(
+        [StructField(name.partition(":")[0], _SPARK_TYPES.get(name, StringType()), True) for name in columns]
+    )
 
 
 def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
