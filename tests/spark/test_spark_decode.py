@@ -33,7 +33,7 @@ def record(n: int, **more: Any) -> bytes:
 @pytest.mark.spec("SRC-08", "SRC-09", "SPK-12")
 def test_decode_block_returns_columns_in_requested_order() -> None:
     body = b"".join(record(n) for n in range(10))
-    batch = decode_block(body, COLUMNS, "broker-x", Selection(1, 9))
+    batch = decode_block(body, COLUMNS, "broker-x", Selection(1, 9))[0]
     assert batch.num_rows == 8
     assert batch.schema.equals(arrow_schema(COLUMNS)) and all(f.nullable for f in batch.schema)
     row = batch.to_pylist()[0]
@@ -53,7 +53,7 @@ def test_selection_filters_by_tags_times_and_keys() -> None:
     body = b"".join(record(n) for n in range(10))
 
     def keys(**select: Any) -> list[str]:
-        return decode_block(body, ("keys",), "b", Selection(**select)).column(0).to_pylist()
+        return decode_block(body, ("keys",), "b", Selection(**select))[0].column(0).to_pylist()
 
     assert keys(tags=frozenset("a"), start_ms=2004) == ["k4", "k6", "k8"]
     assert keys(start_ms=2002, end_ms=2004) == ["k2", "k3"]
@@ -64,8 +64,8 @@ def test_selection_filters_by_tags_times_and_keys() -> None:
 @pytest.mark.spec("SRC-09")
 def test_compressed_body_is_decompressed_or_kept() -> None:
     body = record(1) + record(2, body=zlib.compress(b"x" * 100), sys_flag=0x301)
-    assert decode_block(body, ("body",), "b", ALL).column(0).to_pylist() == [b"body1", b"x" * 100]
-    left = decode_block(body, ("body",), "b", ALL, decompressed=False).column(0).to_pylist()
+    assert decode_block(body, ("body",), "b", ALL)[0].column(0).to_pylist() == [b"body1", b"x" * 100]
+    left = decode_block(body, ("body",), "b", ALL, decompressed=False)[0].column(0).to_pylist()
     assert zlib.decompress(left[1]) == b"x" * 100
 
 
@@ -88,21 +88,22 @@ def test_decode_fast_path_equals_slow_path(rows: Any, begin: int, tags: frozense
     fast = decode._Fast.of(body, at)
     assert fast is not None
     fast.select(select)
-    slow = decode._Slow([decode_record(body, int(p)) for p in at])
+    slow = decode._Slow([decode_record(body, int(p)) for p in at], at)
     slow.select(select)
     for name in COLUMNS:
-        if name != "brokerName":
-            assert fast.column(name, True).equals(slow.column(name, True)), name
+        if name not in ("brokerName", "body"):
+            assert fast.column(name).equals(slow.column(name)), name
+    assert fast.bodies(True).equals(slow.bodies(True))
 
 
 @pytest.mark.spec("SRC-09")
 def test_decode_handles_ipv6_hosts_and_invalid_utf8() -> None:
     body = record(1, born_host=Host("::1", 7)) + record(2)
-    batch = decode_block(body, ("bornHost", "keys"), "b", ALL)
+    batch = decode_block(body, ("bornHost", "keys"), "b", ALL)[0]
     assert batch.to_pylist() == [{"bornHost": "[::1]:7", "keys": "k1"}, {"bornHost": "1.2.3.4:5", "keys": "k2"}]
-    strange = decode_block(record(1, properties_raw=b"KEYS\x01\xff\x02TAGS\x01t"), ("keys", "tags"), "b", ALL)
+    strange = decode_block(record(1, properties_raw=b"KEYS\x01\xff\x02TAGS\x01t"), ("keys", "tags"), "b", ALL)[0]
     assert strange.to_pylist() == [{"keys": "�", "tags": "t"}]
-    assert decode_block(b"", COLUMNS, "b", ALL).num_rows == 0
+    assert decode_block(b"", COLUMNS, "b", ALL)[0].num_rows == 0
 
 
 @pytest.mark.spec("SRC-09")
@@ -117,7 +118,7 @@ def test_decode_arbitrary_bytes_raise_only_message_error(junk: bytes, cut: int, 
         if at < len(body):
             body[at] = value
     with contextlib.suppress(MessageError):
-        batch = decode_block(bytes(body), COLUMNS, "b", ALL)
+        batch = decode_block(bytes(body), COLUMNS, "b", ALL)[0]
         batch.validate(full=True)
         assert batch.num_rows <= 4
 
@@ -126,8 +127,8 @@ def test_decode_arbitrary_bytes_raise_only_message_error(junk: bytes, cut: int, 
 def test_wrong_crc_is_reported_only_on_request() -> None:
     body = bytearray(record(1) + record(2))
     body[record(1).index(b"body1") + 4] ^= 1
-    assert decode_block(bytes(body), ("keys",), "b", ALL).num_rows == 2
+    assert decode_block(bytes(body), ("keys",), "b", ALL)[0].num_rows == 2
     with pytest.raises(MessageError, match="record at 0: body CRC"):
         decode_block(bytes(body), ("keys",), "b", ALL, check_crc=True)
-    assert decode_block(bytes(body), ("keys",), "b", ALL, positions=np.array([len(record(1))])).num_rows == 1
+    assert decode_block(bytes(body), ("keys",), "b", ALL, positions=np.array([len(record(1))]))[0].num_rows == 1
     assert encode_properties({"a": "b"}) == b"a\x01b" and isinstance(arrow_schema(("body",)), pa.Schema)

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +24,7 @@ from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error
-from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.protocol.message import Message, encode_record
 from saturnmq.spark import connect, fetch, planning, reading
 from saturnmq.spark.connect import linked
 from saturnmq.spark.fetch import DataLossError, RangeFetcher
@@ -517,28 +516,3 @@ def test_cancelled_task_leaves_no_pull_in_flight(server: SyncEmbeddedBroker, top
 def test_range_partition_and_system_topics() -> None:
     assert RangePartition(("T", "b", 0, 1, 2, None, None)).piece == ("T", "b", 0, 1, 2, None, None)
     assert planning.is_system_topic("%RETRY%g") and not planning.is_system_topic("orders")
-
-
-@pytest.mark.spec("LIM-05", "SRC-15")
-def test_decompressed_bodies_of_a_block_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of compressed zeros decompresses to a gigabyte; every row is read, in batches of bounded size."""
-    monkeypatch.setattr("saturnmq.spark.decode.PLAIN_BYTES_MAX", 4_000_000)
-    plain = [bytes(1_000_000), b"small", bytes(3_999_999)]
-    records = [
-        encode_record(
-            Message("T", zlib.compress(plain[n % 3]), b"", queue_offset=n, sys_flag=1, store_host=host, born_host=host)
-        )
-        for n in range(30)
-        for host in [Host("127.0.0.1", 1) if n < 15 else Host("::1", 1)]
-    ]
-    made = SourceOptions(name_server="x:1", topics=("T",))
-    piece = QueueRange("T", "broker-x", 7, 0, 30)
-    decoding = reading.Blocks(made, ("queueOffset", "body"), piece, reading.selection(made, piece))
-    found: list[int] = []
-    for batch in decoding.batches(b"".join(records), [sum(map(len, records))]):
-        bodies = batch.column(1).to_pylist()
-        assert sum(map(len, bodies)) <= 4_000_000
-        offsets = batch.column(0).to_pylist()
-        assert bodies == [plain[n % 3] for n in offsets]
-        found += offsets
-    assert found == list(range(30))

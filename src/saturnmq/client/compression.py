@@ -33,25 +33,31 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
     try:
         if kind is SysFlag.ZLIB:
             machine: Any = zlib.decompressobj()
-            plain: bytes = machine.decompress(bytes(body), bytes_max)
-            if not machine.eof:
-                raise MessageError(f"zlib body of {len(body)} bytes is cut or longer than {bytes_max} bytes")
-            return plain
+            return _checked("zlib", body, machine, machine.decompress(body, bytes_max + 1), bytes_max)
         if kind is SysFlag.LZ4:
             machine = _extra("lz4.frame").LZ4FrameDecompressor()
-            plain = machine.decompress(bytes(body), max_length=bytes_max)
-            if not machine.eof:
-                raise MessageError(f"lz4 body of {len(body)} bytes is cut or longer than {bytes_max} bytes")
-            return plain
+            return _checked("lz4", body, machine, machine.decompress(body, max_length=bytes_max + 1), bytes_max)
         with _extra("zstandard").ZstdDecompressor().stream_reader(bytes(body)) as reader:
-            plain = reader.read(bytes_max + 1)
+            plain: bytes = reader.read(bytes_max + 1)
         if len(plain) > bytes_max:
-            raise MessageError(f"zstd body of {len(body)} bytes is longer than {bytes_max} bytes")
+            raise MessageError(_too_long("zstd", body, bytes_max))
         return plain
     except SaturnError:
         raise
     except (zlib.error, RuntimeError, ValueError, OSError) as error:
         raise MessageError(f"compressed body (0x{sys_flag & COMPRESSION_MASK:03X}) does not unpack: {error}") from error
+
+
+def _checked(name: str, body: Buffer, machine: Any, plain: bytes, bytes_max: int) -> bytes:
+    if len(plain) > bytes_max:
+        raise MessageError(_too_long(name, body, bytes_max))
+    if not machine.eof:
+        raise MessageError(f"{name} body of {len(body)} bytes is cut: it ends after {len(plain)} decompressed bytes")
+    return plain
+
+
+def _too_long(name: str, body: Buffer, bytes_max: int) -> str:
+    return f"{name} body of {len(body)} bytes decompresses to more than {bytes_max} bytes, the largest frame"
 
 
 def _extra(module: str) -> Any:

@@ -4,7 +4,11 @@ Fast path: numpy gathers the fixed-size part of all records at once, and Arrow s
 Blocks with IPv6 hosts or anything unusual take the slow path, record by record through `decode_record`, which reports what is
 wrong. No length in a record is trusted. Layout: protocol/message.py. Does not import pyspark.
 
-Requirements: SRC-08, SRC-09.
+Memory is bounded by the decoded size: `decode_block` stops decompressing at DECOMPRESSED_BYTES and returns how many records it has
+covered, properties become Python objects a part at a time, and `rebatched` cuts batches at BATCH_BYTES_MAX. The limit of one body
+is that of client/compression.py.
+
+Requirements: SRC-08, SRC-09, LIM-05.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from saturnmq.protocol.message import (
     NAME_SEPARATOR,
     PAIR_SEPARATOR,
     RECORD_FIXED_BYTES,
+    Buffer,
     Host,
     Message,
     body_crc,
@@ -66,7 +71,9 @@ _HEAD: Final = np.dtype(
     ]
 )  # fmt: skip
 _HEAD_BYTES: Final = _HEAD.itemsize
-PLAIN_BYTES_MAX: Final = 256 * 1024 * 1024  # of the decompressed bodies of one batch
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # of a record batch, unless it is a single row (SRC-08)
+DECOMPRESSED_BYTES: Final = 8 * 1024 * 1024  # a batch ends when its decompressed bodies have reached this size
+_STEP_BYTES: Final = 1024 * 1024  # of raw properties that are Python objects at a time
 _HEAD_RAW: Final = np.dtype(f"V{_HEAD_BYTES}")
 _V6: Final = 0x30  # sysFlag bits of IPv6 born host and store host
 _TRANSACTION: Final = 0xC
@@ -152,26 +159,58 @@ def decode_block(
     positions: Ints | None = None,
     check_crc: bool = False,
     decompressed: bool = True,
-) -> pa.RecordBatch:
-    """Return one record batch of the selected records of a block, in their order.
+) -> tuple[pa.RecordBatch, int]:
+    """Return the selected records of a block, in their order, and how many records of the block they cover.
 
-    positions: where the records start, if known. Raises MessageError for records that do not parse, or with check_crc for a
-    wrong CRC.
+    All records are covered unless their bodies decompress to more than DECOMPRESSED_BYTES. positions: where the records start, if
+    that has been determined. Raises MessageError for records that do not parse, or with check_crc for a wrong CRC.
     """
     at = record_positions(buffer) if positions is None else positions
     block: _Fast | _Slow
     fast = _Fast.of(buffer, at) if len(at) else None
-    block = fast if fast is not None else _Slow([decode_record(buffer, int(p)) for p in at])
+    block = fast if fast is not None else _Slow([decode_record(buffer, int(p)) for p in at], at)
     if check_crc:
         block.check_crc()
     block.select(select)
+    bodies, covered = block.bodies(decompressed) if "body" in columns else None, len(at)
+    if bodies is not None and len(bodies) < block.rows:
+        covered = int(np.searchsorted(at, block.position(len(bodies))))
+        block.keep_first(len(bodies))
     arrays = []
     for name in columns:
         if name == "brokerName":
             arrays.append(pa.repeat(pa.scalar(broker, type=pa.string()), block.rows))
         else:
-            arrays.append(block.column(name, decompressed))
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+            arrays.append(bodies if name == "body" else block.column(name))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns)), covered
+
+
+def readable_parts(
+    at: Ints, decode: Callable[[Ints], tuple[pa.RecordBatch, int]]
+) -> Iterator[tuple[pa.RecordBatch | str, Ints]]:
+    """Yield (record batch, positions of the records it covers), and (what is wrong, its position) for an unreadable record.
+
+    decode: what `decode_block` returns for records that start at these positions. Unreadable records are isolated by bisection,
+    with few decodings: usually only one is bad.
+    """
+    window = len(at)
+    while len(at):
+        part = at[:window]
+        try:
+            batch, covered = decode(part)
+        except MessageError as error:
+            if len(part) == 1:
+                yield str(error), part
+            else:
+                half = len(part) // 2
+                yield from readable_parts(part[:half], decode)
+                yield from readable_parts(part[half:], decode)
+            at = at[len(part) :]
+            continue
+        yield batch, part[:covered]
+        del batch  # otherwise in memory together with the next one (SCL-06)
+        at = at[covered:]
+        window = 2 * covered  # so that records are not parsed again for every part before them
 
 
 class _Fast:
@@ -242,22 +281,30 @@ class _Fast:
             keep &= np.isin(self._head["sys_flag"] & _TRANSACTION, _VISIBLE)
         self._keep(keep)
         if want.consumer_view:
-            self._keep(~_is_in(self.column("topic", False), HIDDEN_TOPICS))
+            self._keep(~_is_in(self.column("topic"), HIDDEN_TOPICS))
         for column, wanted in (("topic", want.topics), ("tags", want.tags), ("uniqKey", want.uniq_keys)):
             if wanted:
-                self._keep(_is_in(self.column(column, False), wanted))
+                self._keep(_is_in(self.column(column), wanted))
         if want.keys:
-            texts = self.column("keys", False).to_pylist()
+            texts = self.column("keys").to_pylist()
             self._keep(np.array([_has_key(text, want.keys) for text in texts], dtype=np.bool_))
 
     def _keep(self, mask: Mask) -> None:
-        if mask.all():
-            return
-        self._at, self._head, self._end = self._at[mask], self._head[mask], self._end[mask]
-        self._body_end, self._topic_end = self._body_end[mask], self._topic_end[mask]
+        if not mask.all():
+            self._take(mask)
+
+    def keep_first(self, rows: int) -> None:
+        self._take(slice(rows))
+
+    def _take(self, rows: Mask | slice) -> None:
+        self._at, self._head, self._end = self._at[rows], self._head[rows], self._end[rows]
+        self._body_end, self._topic_end = self._body_end[rows], self._topic_end[rows]
         self._pairs = None
 
-    def column(self, name: str, decompressed: bool) -> pa.Array:
+    def position(self, row: int) -> int:
+        return int(self._at[row])
+
+    def column(self, name: str) -> pa.Array:
         head = self._head
         plain = _PLAIN.get(name)
         if plain is not None:
@@ -268,15 +315,13 @@ class _Fast:
             return pa.array(times).cast(_TIME)
         if name in ("bornHost", "storeHost"):
             return self._hosts(head["born_host" if name == "bornHost" else "store_host"])
-        if name == "body":
-            return self._bodies(decompressed)
         if name == "topic":
             return _texts(_cut(self._buffer, self._body_end + 1, self._topic_end))
         if name == "offsetMsgId":
             pairs = zip(head["store_host"].tolist(), head["physical"].tolist(), strict=True)
             return pa.array([offset_message_id(_host(host), offset) for host, offset in pairs], type=pa.string())
         if name == "tagsCode":
-            return _hashes(self.column("tags", False).to_pylist())
+            return _hashes(self.column("tags").to_pylist())
         if self._pairs is None:
             self._pairs = _Pairs(_cut(self._buffer, self._topic_end + 2, self._end))
         if name == "properties":
@@ -284,7 +329,7 @@ class _Fast:
         if name in ("propertiesMap", "properties:map"):
             return _maps(self._pairs.raw)
         if name == "properties:json":
-            return pa.array([_json(value) for value in self._pairs.raw.to_pylist()], type=pa.string())
+            return _in_steps(self._pairs.raw, _json, pa.string())
         return self._pairs.value(_PROPERTY[name])
 
     def _hosts(self, packed: Any) -> pa.Array:
@@ -292,12 +337,13 @@ class _Fast:
         names = [_host_text(_host(int(value).to_bytes(8, "big"))) for value in distinct]
         return pa.array(names, type=pa.string()).take(pa.array(which.astype(np.int64)))
 
-    def _bodies(self, decompressed: bool) -> pa.Array:
-        bodies = _cut(self._buffer, self._at + _HEAD_BYTES, self._body_end)
-        flags = self._head["sys_flag"]
+    def bodies(self, decompressed: bool) -> pa.Array:
+        """Return the bodies of all rows, or of the first ones when they decompress to more than DECOMPRESSED_BYTES."""
+        begin, flags = self._at + _HEAD_BYTES, self._head["sys_flag"]
         if not decompressed or not np.any(flags & 1):
-            return bodies
-        return pa.array(_plain_bodies(zip(bodies.to_pylist(), flags.tolist(), strict=True)), type=pa.binary())
+            return _cut(self._buffer, begin, self._body_end)
+        view, rows = memoryview(self._buffer), zip(begin.tolist(), self._body_end.tolist(), flags.tolist(), strict=True)
+        return pa.array(_plain_bodies((view[a:b], flag) for a, b, flag in rows), type=pa.binary())
 
 
 class _Pairs:
@@ -349,22 +395,22 @@ class _Pairs:
 class _Slow:
     """Slow path: records decoded one by one by protocol/message.py."""
 
-    def __init__(self, messages: list[Message]) -> None:
-        self._messages = messages
+    def __init__(self, messages: list[Message], at: Ints) -> None:
+        self._rows = list(zip(messages, at.tolist(), strict=True))
 
     @property
     def rows(self) -> int:
-        return len(self._messages)
+        return len(self._rows)
 
     def check_crc(self) -> None:
-        for m in self._messages:
+        for m, _ in self._rows:
             if body_crc(m.body) != m.body_crc:
                 raise MessageError(f"message at {m.physical_offset}: body CRC does not fit")
 
     def select(self, want: Selection) -> None:
-        self._messages = [
-            m
-            for m in self._messages
+        self._rows = [
+            (m, at)
+            for m, at in self._rows
             if want.begin <= m.queue_offset < want.end
             and (want.start_ms is None or m.store_timestamp_ms >= want.start_ms)
             and (want.end_ms is None or m.store_timestamp_ms < want.end_ms)
@@ -376,12 +422,21 @@ class _Slow:
             and (not want.keys or _has_key(_property(m, "KEYS"), want.keys))
         ]
 
-    def column(self, name: str, decompressed: bool) -> pa.Array:
-        if name == "body":
-            bodies = [(bytes(m.body), m.sys_flag if decompressed else 0) for m in self._messages]
-            return pa.array(_plain_bodies(bodies), type=pa.binary())
+    def keep_first(self, rows: int) -> None:
+        self._rows = self._rows[:rows]
+
+    def position(self, row: int) -> int:
+        return int(self._rows[row][1])
+
+    def bodies(self, decompressed: bool) -> pa.Array:
+        """Return the bodies of all rows, or of the first ones when they decompress to more than DECOMPRESSED_BYTES."""
+        if not decompressed:
+            return pa.array([bytes(m.body) for m, _ in self._rows], type=pa.binary())
+        return pa.array(_plain_bodies((m.body, m.sys_flag) for m, _ in self._rows), type=pa.binary())
+
+    def column(self, name: str) -> pa.Array:
         getter = _GETTERS[name]
-        return pa.array([getter(m) for m in self._messages], type=TYPES[name])
+        return pa.array([getter(m) for m, _ in self._rows], type=TYPES[name])
 
 
 def _cut(buffer: Any, begin: Ints, end: Ints, absent: Mask | None = None) -> pa.Array:
@@ -410,7 +465,15 @@ def _hashes(tags: list[str | None]) -> pa.Array:
 
 
 def _maps(raw: pa.Array) -> pa.Array:
-    return pa.array([list(pairs_of(value).items()) for value in raw.to_pylist()], type=TYPES["propertiesMap"])
+    return _in_steps(raw, lambda value: list(pairs_of(value).items()), TYPES["propertiesMap"])
+
+
+def _in_steps(raw: pa.Array, convert: Callable[[bytes], Any], kind: pa.DataType) -> pa.Array:
+    """Convert properties through Python objects, which take many times their bytes: those of _STEP_BYTES at a time."""
+    if raw.nbytes <= _STEP_BYTES or len(raw) < 2:
+        return pa.array([convert(value) for value in raw.to_pylist()], type=kind)
+    half = len(raw) // 2
+    return pa.concat_arrays([_in_steps(part, convert, kind) for part in (raw[:half], raw[half:])])
 
 
 def _json(raw: bytes) -> str:
@@ -450,20 +513,19 @@ def _property(message: Message, name: str) -> str | None:
     return pairs_of(message.properties_raw).get(name)
 
 
-def _plain_bodies(bodies: Iterable[tuple[bytes, int]]) -> list[bytes]:
-    """Decompress bodies, given with their system flags. Raises MessageError when they exceed PLAIN_BYTES_MAX together (LIM-05).
-
-    The callers then decode the block in halves.
-    """
-    found: list[bytes] = []
+def _plain_bodies(bodies: Iterable[tuple[Buffer, int]]) -> list[bytes]:
+    """Decompress bodies, given with their system flags, until they have DECOMPRESSED_BYTES. Raises MessageError."""
+    plain: list[bytes] = []
     size = 0
     for body, flag in bodies:
-        plain = decompress(body, flag) if flag & 1 else bytes(body)
-        size += len(plain)
-        if size > PLAIN_BYTES_MAX and found:
-            raise MessageError(f"the bodies of {len(found) + 1} records have more than {PLAIN_BYTES_MAX} bytes")
-        found.append(plain)
-    return found
+        try:
+            plain.append(decompress(body, flag) if flag & 1 else bytes(body))
+        except MessageError as error:
+            raise MessageError(f"{error}; option decompress=false returns bodies as they are stored") from None
+        size += len(plain[-1])
+        if size >= DECOMPRESSED_BYTES:
+            break
+    return plain
 
 
 _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
@@ -493,11 +555,21 @@ _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
 }
 
 
-def rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches of at most `rows` rows; empty batches are dropped."""
+def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of at most `rows` rows and BATCH_BYTES_MAX bytes; a larger row has its own. Empty batches are dropped."""
     for batch in batches:
         for at in range(0, batch.num_rows, rows):
-            yield batch.slice(at, rows)
+            yield from _bounded(batch.slice(at, rows))
+        del batch
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows < 2 or batch.nbytes <= BATCH_BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _bounded(batch.slice(0, half))
+    yield from _bounded(batch.slice(half))
 
 
 def joined(blocks: Sequence[bytes]) -> bytes:

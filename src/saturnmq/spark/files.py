@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError
+from saturnmq.protocol.errors import ConfigError, CorruptRecord
 from saturnmq.spark import index_files, queue_units
-from saturnmq.spark.decode import Ints, Selection, decode_block, rebatched
+from saturnmq.spark.decode import Ints, Selection, decode_block, joined, readable_parts, rebatched
 from saturnmq.spark.fetch import Loss, met_loss
 from saturnmq.spark.index_files import IndexPiece
 from saturnmq.spark.log_archive import is_archive
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
 from saturnmq.spark.queue_units import QueuePiece
-from saturnmq.spark.reading import mapper_of
+from saturnmq.spark.reading import mapped, mapper_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,8 +86,7 @@ def read_files(options: SourceOptions, columns: tuple[str, ...], given: tuple[ob
         made = _by_index(options, columns, IndexPiece(*given), select)  # type: ignore[arg-type]
     else:
         made = _batches(options, columns, FilePiece(*given), select)  # type: ignore[arg-type]
-    for batch in rebatched(made, options.batch_rows):
-        yield batch if mapper is None else mapper(batch)
+    yield from mapped(rebatched(made, options.batch_rows), mapper, options.batch_rows)
 
 
 def _batches(
@@ -99,7 +98,7 @@ def _batches(
                 if not bad.torn:
                     _damaged(options, piece, bad.begin, bad.end, bad.reason)
             if len(chunk.positions):
-                yield from _decoded(options, columns, piece, select, chunk)
+                yield from _together(options, columns, select, [(piece, chunk)])
     except FileNotFoundError:
         _gone(options, piece.path, piece.base + piece.begin, min(piece.base + piece.end, NO_LIMIT))
 
@@ -113,7 +112,7 @@ def _by_index(
             for bad in chunk.bad:
                 _damaged(options, file, bad.begin, bad.end, bad.reason)
             if len(chunk.positions):
-                yield from _decoded(options, columns, file, select, chunk)
+                yield from _together(options, columns, select, [(file, chunk)])
     except FileNotFoundError:
         _gone(options, piece.path, piece.base, piece.base + piece.places[-1])
 
@@ -153,51 +152,36 @@ def _together(
 ) -> Iterator[pa.RecordBatch]:
     """Decode several small chunks as one block, since the fixed cost of a block equals that of a few hundred rows.
 
-    After a decoding error each chunk is decoded on its own.
+    An unreadable record is isolated and reported as damage.
     """
-    if len(near) < 2:
-        for file, chunk in near:
-            yield from _decoded(options, columns, file, select, chunk)
+    if not near:
         return
     starts = np.cumsum([0, *(len(chunk.data) for _, chunk in near[:-1])])
     positions = [chunk.positions + start for (_, chunk), start in zip(near, starts.tolist(), strict=True)]
-    try:
-        made = _decode(options, columns, select, b"".join([c.data for _, c in near]), np.concatenate(positions))
-    except MessageError:
-        for file, chunk in near:
-            yield from _decoded(options, columns, file, select, chunk)
-        return
-    yield made
+    block = joined([chunk.data for _, chunk in near])
 
+    def decode(at: Ints) -> tuple[pa.RecordBatch, int]:
+        return decode_block(
+            block,
+            columns,
+            options.broker_name,
+            select,
+            positions=at,
+            check_crc=options.verify_crc is not False,
+            decompressed=options.decompress,
+        )
 
-def _decode(
-    options: SourceOptions, columns: tuple[str, ...], select: Selection, data: bytes, positions: Ints
-) -> pa.RecordBatch:
-    return decode_block(
-        data,
-        columns,
-        options.broker_name,
-        select,
-        positions=positions,
-        check_crc=options.verify_crc is not False,
-        decompressed=options.decompress,
-    )
-
-
-def _decoded(
-    options: SourceOptions, columns: tuple[str, ...], piece: FilePiece, select: Selection, chunk: Chunk
-) -> Iterator[pa.RecordBatch]:
-    """Yield the chunk's rows; when one of its records is damaged, bisect to isolate it."""
-    try:
-        yield _decode(options, columns, select, chunk.data, chunk.positions)
-    except MessageError as error:
-        if len(chunk.positions) == 1:
-            begin = chunk.at + int(chunk.positions[0])
-            _damaged(options, piece, begin, chunk.at + len(chunk.data), str(error))
-            return
-        half = len(chunk.positions) // 2
-        for positions in (chunk.positions[:half], chunk.positions[half:]):
-            yield from _decoded(options, columns, piece, select, replace(chunk, positions=positions))
+    for batch, at in readable_parts(np.concatenate(positions), decode):
+        if isinstance(batch, str):
+            number = int(np.searchsorted(starts, at[0], side="right")) - 1
+            piece, chunk = near[number]
+            begin = int(at[0] - starts[number])
+            after = chunk.positions[chunk.positions > begin]
+            end = int(after[0]) if len(after) else len(chunk.data)
+            _damaged(options, piece, chunk.at + begin, chunk.at + end, batch)
+            continue
+        yield batch
+        del batch
 
 
 def _damaged(options: SourceOptions, piece: FilePiece, begin: int, end: int, reason: str) -> None:

@@ -5,6 +5,7 @@ Requirements: SRC-08..SRC-15, SRC-22.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,15 @@ from saturnmq.client.filters import TAG
 from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.spark.connect import linked
-from saturnmq.spark.decode import Selection, arrow_schema, decode_block, joined, rebatched, record_positions
+from saturnmq.spark.decode import (
+    Selection,
+    arrow_schema,
+    decode_block,
+    joined,
+    readable_parts,
+    rebatched,
+    record_positions,
+)
 from saturnmq.spark.fetch import Loss, RangeFetcher, met_loss
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
@@ -23,11 +32,9 @@ from saturnmq.spark.ranges import QueueRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_ROWS_BYTES_MAX = 16 * 1024 * 1024
 _QUEUE_OFFSET_AT: Final = 20  # position in a record; layout: protocol/message.py
 Mapper = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-_Part = tuple["pa.RecordBatch", int, int]  # rows; queue offsets of the first and the last record examined
 
 
 def mapper_of(options: SourceOptions) -> Mapper | None:
@@ -55,15 +62,20 @@ def read_range(
     """
     mapper = mapper_of(options)
     wanted = schema if schema is not None else arrow_schema(columns)
-    for batch in rebatched(_decoded(options, columns, piece, select), options.batch_rows):
-        made = batch if mapper is None else mapper(batch)
+    batches = rebatched(_decoded(options, columns, piece, select), options.batch_rows)
+    for made in mapped(batches, mapper, options.batch_rows):
         if not made.schema.equals(wanted):
             raise ConfigError(
                 f"option mapArrow={options.map_arrow}: it returned {made.schema.to_string()}, announced was "
                 f"{wanted.to_string()}; types and nullability must be equal"
             )
         yield made
-        del made, batch
+        del made
+
+
+def mapped(batches: Iterator[pa.RecordBatch], mapper: Mapper | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """Apply option mapArrow to bounded batches; its results are bounded again."""
+    return batches if mapper is None else rebatched(map(mapper, batches), rows)
 
 
 def _decoded(
@@ -100,7 +112,7 @@ class Blocks:
         self._reason: str | None = None  # reason of a hole that begins at _next and whose end is not known yet
 
     def batches(self, block: bytes, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a block, in one batch unless a record is unreadable or the bodies are too large for one.
+        """Yield the rows of a block, in one batch unless a record is unreadable or bodies are decompressed in parts.
 
         sizes: bytes of each response in it; a wrong record length hides records only to the end of its response.
 
@@ -108,18 +120,20 @@ class Blocks:
         as lost.
         """
         try:
-            parts: Iterable[_Part | str] = [self._part(block, record_positions(block))]
+            responses: Iterable[tuple[Ints, str | None]] = [(record_positions(block), None)]
         except MessageError:
-            parts = self._parts(block, sizes)
-        del block
-        for part in parts:
-            if isinstance(part, str):
-                self._reason = self._reason or part
-                continue
-            batch, first, last = part
-            self._close(first)
-            self._next = max(self._next, last + 1)
-            yield batch
+            responses = _walk(block, sizes)
+        decode = functools.partial(self._decode, block)
+        for positions, wrong in responses:
+            for batch, at in readable_parts(positions, decode):
+                if isinstance(batch, str):
+                    self._reason = self._reason or batch
+                    continue
+                self._close(_queue_offset(block, int(at[0])))
+                self._next = max(self._next, _queue_offset(block, int(at[-1])) + 1)
+                yield batch
+                del batch
+            self._reason = self._reason or wrong
         if self._options.fail_on_data_loss:
             self.end()
 
@@ -136,8 +150,8 @@ class Blocks:
             )
         self._reason = None
 
-    def _part(self, block: bytes, at: Ints) -> _Part:
-        made = decode_block(
+    def _decode(self, block: bytes, at: Ints) -> tuple[pa.RecordBatch, int]:
+        return decode_block(
             block,
             self._columns,
             self._piece.broker,
@@ -146,44 +160,23 @@ class Blocks:
             check_crc=bool(self._options.verify_crc),
             decompressed=self._options.decompress,
         )
-        return made, _queue_offset(block, int(at[0])), _queue_offset(block, int(at[-1]))
-
-    def _parts(self, block: bytes, sizes: Sequence[int]) -> Iterator[_Part | str]:
-        """Yield the readable stretches of a damaged block, with a reason in place of each unreadable record."""
-        begin = 0
-        for size in sizes:
-            whole, wrong = _walk(block, begin, begin + size)
-            yield from self._halves(block, whole)
-            if wrong is not None:
-                yield wrong
-            begin += size
-
-    def _halves(self, block: bytes, at: Ints) -> Iterator[_Part | str]:
-        """Bisect to isolate unreadable records with few decodings: usually only one is bad."""
-        if not len(at):
-            return
-        try:
-            part: _Part | str = self._part(block, at)
-        except MessageError as error:
-            if len(at) > 1:
-                for half in (at[: len(at) // 2], at[len(at) // 2 :]):
-                    yield from self._halves(block, half)
-                return
-            part = str(error)
-        yield part
 
 
-def _walk(block: bytes, begin: int, end: int) -> tuple[Ints, str | None]:
-    """Return (where the records of one response start, as far as lengths allow; what is wrong with the next one)."""
-    found, at, wrong = [], begin, None
-    while at < end:
-        size = int.from_bytes(block[at : at + 4], "big", signed=True)
-        if size < RECORD_FIXED_BYTES or at + size > end:
-            wrong = f"a record claims {size} bytes, {end - at} are left of the answer"
-            break
-        found.append(at)
-        at += size
-    return np.array(found, dtype=np.int64), wrong
+def _walk(block: bytes, sizes: Sequence[int]) -> Iterator[tuple[Ints, str | None]]:
+    """Yield for each response (where its records start, as far as lengths allow; what is wrong with the next one)."""
+    at = end = 0
+    for response_bytes in sizes:
+        end += response_bytes
+        positions, wrong = [], None
+        while at < end:
+            size = int.from_bytes(block[at : at + 4], "big", signed=True)
+            if size < RECORD_FIXED_BYTES or at + size > end:
+                wrong = f"a record claims {size} bytes, {end - at} are left of the answer"
+                break
+            positions.append(at)
+            at += size
+        at = end
+        yield np.array(positions, dtype=np.int64), wrong
 
 
 def _queue_offset(block: bytes, at: int) -> int:
