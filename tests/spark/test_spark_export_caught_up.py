@@ -87,7 +87,7 @@ def test_export_without_new_messages_starts_no_session(
 def test_export_starts_session_unless_checkpoint_is_at_all_ends(conf: export.ExportConf) -> None:
     ends = ends_of(conf)
     assert export.caught_up(conf) is not None
-    assert export.caught_up(replace(conf, interval="10 seconds")) is None
+    assert export.caught_up(replace(conf, interval_ms=10_000)) is None
     assert export.caught_up(replace(conf, name_servers="127.0.0.1:1")) is None, (
         "a broker that is away is the run's affair"
     )

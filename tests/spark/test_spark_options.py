@@ -17,7 +17,8 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 from recorded import SPEC
 from saturnmq import Outgoing
 from saturnmq.client.connection.remote import Remote
-from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.connection.url import ClientSettings, make_settings, parse_url
+from saturnmq.config.settings import parse_duration_ms, parse_size
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
@@ -28,6 +29,7 @@ from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.decode import Selection, arrow_schema, decode_block
 from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
+from saturnmq.spark.sink_options import parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.steady_puller import SteadyPuller
 from saturnmq.sync import Client
@@ -234,3 +236,62 @@ def test_url_with_credentials_as_name_server_is_refused_unseen(how: str, monkeyp
     with pytest.raises(ConfigError, match="not a URL") as caught:
         parse_options(given)
     assert "topsecret" not in str(caught.value)
+
+
+QUANTITIES = {
+    "maxBytesPerPartition": "bytes_per_partition",
+    "pullTimeoutMs": "pull_timeout_ms",
+    "readTimeoutMs": "read_timeout_ms",
+    "metadataRefreshMs": "refresh_ms",
+}
+
+
+def test_sizes_and_durations_take_the_forms_of_broker_files() -> None:
+    """One parser for broker files, options of Spark and URLs; a bare `m` is MiB in a size and minutes in a duration."""
+    sizes = {"64MiB": 64 << 20, "64m": 64 << 20, "64mb": 64 << 20, "1.5k": 1536, "1024": 1024, "1t": 1 << 40}
+    durations = {
+        "5min": 300_000,
+        "5m": 300_000,
+        "1d": 86_400_000,
+        "1500 ms": 1500,
+        "1500": 1500,
+        "2H": 7_200_000,
+        "10 seconds": 10_000,
+    }
+    for option, attribute in QUANTITIES.items():
+        for form, value in (sizes if "Bytes" in option else durations).items():
+            assert getattr(parse_options(GIVEN | {option: form}), attribute) == value, (option, form)
+    for form, value in sizes.items():
+        streamed = parse_options(GIVEN | {"maxBytesPerTrigger": form}, streaming=True)
+        assert streamed.bytes_per_trigger == parse_size(form) == value
+    for form, value in durations.items():
+        streamed = parse_options(GIVEN | {"maxTriggerDelay": form, "minOffsetsPerTrigger": "1"}, streaming=True)
+        assert streamed.trigger_delay_ms == parse_duration_ms(form) == value
+    sink = parse_sink_options(
+        GIVEN | {"batchBytes": "64KiB", "sendTimeoutMs": "5s", "transactionCheckAfter": "5min"}, {"body": "binary"}
+    )
+    assert (sink.batch_bytes, sink.send_timeout_ms, sink.check_after_ms) == (65_536, 5000, 300_000)
+    url = "rmq://h?timeout=500ms&route_poll_ms=1min&body_bytes_max=8MiB&compress_from_bytes=4k&heartbeat_ms=20000"
+    settings = make_settings(parse_url(url))
+    assert (settings.timeout, settings.route_poll_ms, settings.heartbeat_ms) == (0.5, 60_000, 20_000)
+    assert (settings.body_bytes_max, settings.compress_from_bytes) == (8 << 20, 4096)
+    assert make_settings(parse_url("rmq://h?timeout=5")).timeout == 5.0, "a number without a unit is in seconds"
+
+
+def test_invalid_sizes_and_durations_are_named_with_their_forms() -> None:
+    for option, text, message in (
+        ("maxBytesPerPartition", "64 XiB", "must be a size such as 67108864, 64MiB or 1GiB"),
+        ("maxBytesPerPartition", "0", "must be a size of at least 1 byte, such as 67108864, 64MiB or 1GiB"),
+        ("readTimeoutMs", "5 years", "must be a duration such as 90000, 500ms, 90s or 2h"),
+        ("readTimeoutMs", "0s", "must be at least 1 ms"),
+        ("metadataRefreshMs", "-1", "must be at least 0 ms"),
+    ):
+        with pytest.raises(ConfigError, match=f"option {option}={text!r}: {message}"):
+            parse_options(GIVEN | {option: text})
+    for key, text, message in (
+        ("timeout", "soon", "is not a number of seconds or a duration such as 500ms or 90s"),
+        ("heartbeat_ms", "soon", "is not a duration such as 90000, 500ms, 90s or 2h"),
+        ("body_bytes_max", "big", "is not a size such as 67108864, 64MiB or 1GiB"),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}: '{text}' {message}"):
+            parse_url(f"rmq://h?{key}={text}")

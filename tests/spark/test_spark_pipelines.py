@@ -76,12 +76,12 @@ def test_pipeline_help_shows_inputs_outputs_and_guarantee(capsys: pytest.Capture
     with pytest.raises(ConfigError, match="unknown pipeline 'exprot'; there is: export, replay"):
         main(["exprot"])
     assert main([]) == 2
-    for wrong in ("often", "continuous", "realtime", "0s"):
-        with pytest.raises(
-            ConfigError, match=r"must be once \(availableNow\), or a time such as 30s or 5m \(processingTime\)"
-        ):
-            running.interval_of(argparse.Namespace(trigger=wrong, follow=False))
-    assert running.interval_of(argparse.Namespace(trigger="5m", follow=False)) == "5 minutes"
+    for wrong in ("often", "continuous", "realtime", "0s", "30", "999ms"):
+        text = rf"--trigger={wrong}: must be once \(availableNow\), or a time of at least 1s, such as 30s or 5min"
+        with pytest.raises(ConfigError, match=text):
+            running.interval_ms_of(argparse.Namespace(trigger=wrong, follow=False))
+    for text, interval_ms in (("5m", 300_000), ("5min", 300_000), ("1d", 86_400_000), ("1.5s", 1500), ("once", None)):
+        assert running.interval_ms_of(argparse.Namespace(trigger=text, follow=False)) == interval_ms
 
 
 @pytest.mark.spec("PIP-05", "PIP-06")

@@ -100,7 +100,7 @@ def test_sigterm_stops_query_between_batches() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with running.stoppable(True):
         assert running.watch(Query(), lambda _words: None) == 0  # type: ignore[arg-type]
-        outcome = running.repeated(running.Conf(interval="1 hours"), running.Outcome, lambda _words: None)
+        outcome = running.repeated(running.Conf(interval_ms=3_600_000), running.Outcome, lambda _words: None)
     assert events == ["batch ended", "stopped"] and outcome.rows_in == 0
     assert signal.getsignal(signal.SIGTERM) is before
     with running.stoppable(False):

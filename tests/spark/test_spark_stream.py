@@ -138,7 +138,7 @@ def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
             "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=3",
         ),
         ({"endingTimestamp": 5}, "endingTimestamp is for batch reads"),
-        ({"maxTriggerDelay": "soon"}, "must be a time such as"),
+        ({"maxTriggerDelay": "soon"}, "must be a duration such as"),
         ({"maxBytesPerTrigger": "0"}, "must be a size"),
         ({"startingOffsets": "group"}, "startingOffsets=group needs option group"),
     ],

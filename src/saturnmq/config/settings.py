@@ -28,7 +28,13 @@ _SIZE_UNITS: Final = {
     "g": 1024**3, "gb": 1024**3, "gib": 1024**3,
     "t": 1024**4, "tb": 1024**4, "tib": 1024**4,
 }  # fmt: skip
-_DURATION_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_UNITS_MS: Final = {
+    "": 1, "ms": 1,
+    "s": 1000, "second": 1000, "seconds": 1000,
+    "m": 60_000, "min": 60_000, "minute": 60_000, "minutes": 60_000,
+    "h": 3_600_000, "hour": 3_600_000, "hours": 3_600_000,
+    "d": 86_400_000, "day": 86_400_000, "days": 86_400_000,
+}  # fmt: skip
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 MASK: Final = "******"
 LOG_LEVELS: Final = ("", "DEBUG", "INFO", "WARNING", "ERROR")  # empty: as the command line sets it
@@ -205,12 +211,18 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as `67108864`, `64MiB` or `64m` to bytes. Raises ValueError."""
+    """Parse a size such as `67108864`, `64MiB` or `64m` to bytes: the one parser of sizes. Raises ValueError.
+
+    Units, in any case: b, k, m, g, t, each also as kb or kib; all are powers of 1024. `m` is MiB here, and minutes in a duration.
+    """
     return _scaled(text, _SIZE_UNITS, "a size such as 67108864, 64MiB or 1GiB")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse a duration such as `90000`, `90s`, `1.5min` or `2h` to ms. A bare number is ms. Raises ValueError."""
+    """Parse a duration such as `90000`, `90s`, `1.5min` or `2h` to ms: the one parser of durations. Raises ValueError.
+
+    Units, in any case: ms, s, m or min, h, d, and the words that Spark writes, such as `10 seconds`. A bare number is ms.
+    """
     return _scaled(text, _DURATION_UNITS_MS, "a duration such as 90000, 500ms, 90s or 2h")
 
 

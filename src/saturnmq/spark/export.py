@@ -8,6 +8,7 @@ import pyarrow  # noqa: F401 - fail at import when the extra is not installed
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from saturnmq.config.settings import parse_duration_ms
 from saturnmq.spark.pipelines import export, lake, main
 from saturnmq.spark.progress import Report
 
@@ -36,10 +37,10 @@ class ExportConf:
 
     @property
     def _conf(self) -> export.ExportConf:
+        interval_ms = None if self.once else parse_duration_ms(self.interval)
         return export.ExportConf(
-            self.name_servers, self.out, None if self.once else self.interval, None, self.topic, self.partition_by,
-            self.max_offsets,
-        )  # fmt: skip
+            self.name_servers, self.out, interval_ms, None, self.topic, self.partition_by, self.max_offsets
+        )
 
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:

@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from saturnmq.client.connection.url import parse_addresses
-from saturnmq.config.settings import without_credentials
+from saturnmq.config.settings import parse_duration_ms, parse_size, without_credentials
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.signatures import SIGNATURES
 
 Parser = Callable[[str], Any]
 OptionTable = Mapping[str, tuple[str, Parser]]
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
-_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECRETS: Final = ("secret_key", "security_token")
 _TLS_ONLY: Final = ("tls_ca", "tls_cert", "tls_key")
-_TIMES: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def number(low: int, high: int | None = None) -> Parser:
@@ -85,19 +83,23 @@ def one_of(*words: str) -> Parser:
 
 
 def size(text: str) -> int:
-    """Parse a size in bytes: 1048576, 64k, 64m, 1g."""
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
-    if match is None or int(match[1]) < 1:
-        raise ValueError("must be a size of at least 1 byte, such as 1048576 or 64m")
-    return int(match[1]) * _SIZES[match[2]]
+    """Parse a size of at least one byte, in the forms of `config.settings.parse_size`: 1048576, 64k, 64MiB, 1g."""
+    value = parse_size(text)
+    if value < 1:
+        raise ValueError("must be a size of at least 1 byte, such as 67108864, 64MiB or 1GiB")
+    return value
 
 
-def duration_ms(text: str) -> int:
-    """Parse a duration to milliseconds: 1500, 1500ms, 30s, 15m, 1h."""
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", text.strip().lower())
-    if match is None:
-        raise ValueError("must be a time such as 1500ms, 30s or 15m")
-    return int(match[1]) * _TIMES[match[2]]
+def duration_ms(low: int = 0) -> Parser:
+    """Parser of a duration of at least `low` ms, in the forms of `config.settings.parse_duration_ms`: 1500, 30s, 5min, 1d."""
+
+    def parse(text: str) -> int:
+        value = parse_duration_ms(text)
+        if value < low:
+            raise ValueError(f"must be at least {low} ms")
+        return value
+
+    return parse
 
 
 def text(value: str) -> str:

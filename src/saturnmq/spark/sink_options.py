@@ -66,10 +66,10 @@ _TABLE: Final[table.OptionTable] = {
     "batchBytes": ("batch_bytes", table.size),
     "batchMessages": ("batch_messages", table.number(1)),
     "inFlight": ("in_flight", table.number(1, 1024)),
-    "sendTimeoutMs": ("send_timeout_ms", table.number(1)),
+    "sendTimeoutMs": ("send_timeout_ms", table.duration_ms(1)),
     "retries": ("retries", table.number(0)),
     "compress": ("compress", table.one_of("none", "zlib", "lz4", "zstd")),
-    "compressAbove": ("compress_above", table.number(1)),
+    "compressAbove": ("compress_above", table.size),
     "badRows": ("bad_rows", table.one_of("fail", "skip")),
     "dedupe": ("dedupe", table.flag),
     "allowTimer": ("allow_timer", table.flag),
@@ -77,7 +77,7 @@ _TABLE: Final[table.OptionTable] = {
     "maxPerSecond": ("per_second", table.number(1)),
     "decisionLog": ("decision_log", table.text),
     "transactionMaxMessages": ("transaction_messages", table.number(1)),
-    "transactionCheckAfter": ("check_after_ms", table.duration_ms),
+    "transactionCheckAfter": ("check_after_ms", table.duration_ms()),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from saturnmq.client.tracing import trace_topic_problem
-from saturnmq.config.settings import without_credentials
+from saturnmq.config.settings import parse_duration_ms, parse_size, without_credentials
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.signatures import SIGNATURES
 
@@ -274,19 +274,41 @@ def _switch_or_name(text: str) -> bool | str:
         return text.strip()
 
 
+def _seconds(text: str) -> float:
+    """Seconds of a number, or of a duration with its unit."""
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration_ms(text) / 1000
+
+
 _KINDS: Final[dict[Callable[[str], Any], str]] = {
-    float: "a number",
+    _seconds: "a number of seconds or a duration such as 500ms or 90s",
+    parse_duration_ms: "a duration such as 90000, 500ms, 90s or 2h",
+    parse_size: "a size such as 67108864, 64MiB or 1GiB",
     int: "a whole number",
     _boolean: "true or false",
 }
 _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
-    "float": float,
     "int": int,
     "bool": _boolean,
     "str": str,
     "str | None": str,
     "bool | str": _switch_or_name,
 }
+_BY_NAME: Final[dict[str, Callable[[str], Any]]] = {
+    "timeout": _seconds,
+    "avoid_ms_max": parse_duration_ms,
+    "body_bytes_max": parse_size,
+    "compress_from_bytes": parse_size,
+    "route_poll_ms": parse_duration_ms,
+    "heartbeat_ms": parse_duration_ms,
+    "persist_offsets_ms": parse_duration_ms,
+    "rebalance_ms": parse_duration_ms,
+    "api_timeout_ms": parse_duration_ms,
+}
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
-    item.name: _BY_TYPE[str(item.type)] for item in dataclass_fields(ClientSettings) if item.name != "name_servers"
+    item.name: _BY_NAME.get(item.name) or _BY_TYPE[str(item.type)]
+    for item in dataclass_fields(ClientSettings)
+    if item.name != "name_servers"
 }

@@ -230,10 +230,8 @@ def options(p: argparse.ArgumentParser) -> None:
 
 def conf_of(args: argparse.Namespace) -> CompactConf:
     """Build the configuration from the command line. Raises ConfigError."""
-    try:
-        target, closed = size(args.target), duration_ms(args.closed_after)
-    except ValueError as error:
-        raise ConfigError(f"options --target, --closed-after: {error}") from None
+    target = running.parsed("--target", args.target, size)
+    closed = running.parsed("--closed-after", args.closed_after, duration_ms())
     path = f"{args.lake.rstrip('/')}/{args.table}" if args.lake else args.table.rstrip("/")
     return CompactConf(**running.common(args), path=path, target_bytes=target, closed_ms=closed)
 

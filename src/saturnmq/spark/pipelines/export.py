@@ -97,7 +97,11 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
         value = f.from_json(f.col("body").cast("string"), f"{conf.schema}, {_CORRUPT} STRING", noted)
         rows = rows.withColumn("value", value)
     writer = rows.writeStream.option("checkpointLocation", lake.startable(conf.checkpoint)).outputMode("append")
-    writer = writer.trigger(processingTime=conf.interval) if conf.interval else writer.trigger(availableNow=True)
+    writer = (
+        writer.trigger(processingTime=f"{conf.interval_ms} milliseconds")
+        if conf.interval_ms
+        else writer.trigger(availableNow=True)
+    )
     if conf.schema:
 
         def both(batch: DataFrame, number: int) -> None:
@@ -147,7 +151,7 @@ def caught_up(conf: ExportConf) -> Outcome | None:
     broker does not answer, the decision is left to the run. Raises ConfigError for invalid options.
     """
     options = parse_options(source_options(conf), streaming=True)
-    if conf.interval or not _is_local(conf):
+    if conf.interval_ms or not _is_local(conf):
         return None
     with lake.writing(conf.messages):
         check_table(conf)

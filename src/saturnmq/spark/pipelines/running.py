@@ -28,6 +28,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import stop_all
+from saturnmq.spark.option_table import duration_ms
 from saturnmq.spark.progress import Report
 from saturnmq.spark.stream_advice import advice_of
 
@@ -36,6 +37,8 @@ EXIT_FAILED: Final = 1
 EXIT_DATA_LOSS: Final = 3
 QUIET: Final = "FATAL"  # Spark would log every error with its stack; the run reports the cause in one line
 POLL_SECONDS: Final = 0.5
+FOLLOW_MS: Final = 10_000
+INTERVAL_MS_MIN: Final = 1000  # a micro-batch takes about that long, whatever it holds (STR-18)
 BORDER_SECONDS: Final = 25.0
 _CAUSE: Final = re.compile(
     r"^(?:[\w.]*\.)?(\w+(?:Error|Exception|Failed|Refused|Record|Loss|Full)): (.+)$", re.MULTILINE
@@ -50,11 +53,11 @@ class BadRowsError(SaturnError):
 
 @dataclass(frozen=True)
 class Conf:
-    """Configuration of every pipeline. lake: folder of its tables. interval: None for a single run, else Spark's interval text."""
+    """Configuration of every pipeline. lake: folder of its tables. interval_ms: None for a single run."""
 
     name_servers: str = ""
     lake: str = ""
-    interval: str | None = None
+    interval_ms: int | None = None
     max_bad: int | None = None
 
     def table(self, name: str) -> str:
@@ -144,18 +147,25 @@ def trigger_option(p: argparse.ArgumentParser) -> None:
     p.add_argument("--follow", action="store_true", help="the same as --trigger 10s")
 
 
-def interval_of(args: argparse.Namespace) -> str | None:
-    """Return Spark's interval text, None for a single run. Raises ConfigError."""
-    text = args.trigger.strip().lower()
-    if text == "once":
-        return "10 seconds" if args.follow else None
-    match = re.fullmatch(r"(\d+)\s*(s|m|h)", text)
-    if match is None or not int(match[1]):
+def interval_ms_of(args: argparse.Namespace) -> int | None:
+    """Return the interval between two runs, None for a single run. Raises ConfigError."""
+    if args.trigger.strip().lower() == "once":
+        return FOLLOW_MS if args.follow else None
+    try:
+        return int(duration_ms(INTERVAL_MS_MIN)(args.trigger))
+    except ValueError:
         raise ConfigError(
-            f"option --trigger={args.trigger}: must be once (availableNow), or a time such as 30s or 5m (processingTime); "
-            "there are no continuous and no real-time triggers"
-        )
-    return f"{match[1]} { {'s': 'seconds', 'm': 'minutes', 'h': 'hours'}[match[2]] }"
+            f"option --trigger={args.trigger}: must be once (availableNow), or a time of at least 1s, such as 30s or 5min "
+            "(processingTime); there are no continuous and no real-time triggers"
+        ) from None
+
+
+def parsed(option: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return the value of an option of the command line. Raises ConfigError."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"option {option}={text}: {error}") from None
 
 
 def common(args: argparse.Namespace) -> dict[str, Any]:
@@ -163,7 +173,7 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "name_servers": getattr(args, "name_servers", ""),
         "lake": args.lake,
-        "interval": interval_of(args) if hasattr(args, "trigger") else None,
+        "interval_ms": interval_ms_of(args) if hasattr(args, "trigger") else None,
         "max_bad": args.max_bad,
     }
 
@@ -293,13 +303,13 @@ def watch(query: StreamingQuery, step: Callable[[str], Any]) -> int:
 def repeated(conf: Conf, once: Callable[[], Outcome], step: Callable[[str], Any]) -> Outcome:
     """Return the outcome of one run; with an interval, repeat until SIGTERM or Ctrl-C and return the last outcome (SPK-14)."""
     outcome = once()
-    if conf.interval is None:
+    if conf.interval_ms is None:
         return outcome
-    number, unit = conf.interval.split()
-    step(f"waiting {conf.interval}")
-    while not STOP.wait(int(number) * {"seconds": 1, "minutes": 60, "hours": 3600}[unit]):
+    seconds = conf.interval_ms / 1000
+    step(f"waiting {seconds:g} s")
+    while not STOP.wait(seconds):
         outcome = once()
-        step(f"waiting {conf.interval}")
+        step(f"waiting {seconds:g} s")
     return outcome
 
 
