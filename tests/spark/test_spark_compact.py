@@ -17,7 +17,7 @@ import pytest
 from pyarrow import dataset
 
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, StoreError
-from saturnmq.spark.pipelines import compact, export, lake, running, sink_log
+from saturnmq.spark.pipelines import compact, export, lake, ownership, running, sink_log
 from saturnmq.testing import SyncEmbeddedBroker
 
 NOT_YET_MS = -7_200_000  # negative age: the current hour counts as closed in these tests
@@ -256,7 +256,7 @@ def test_compact_command_takes_table_path_or_name() -> None:
 def test_table_lock_and_foreign_checkpoint_are_config_errors(tmp_path: Path) -> None:
     """Spark's sink takes a batch whose number is in its log as written: another checkpoint would silently drop rows."""
     conf = export.ExportConf(lake=str(tmp_path), topics="t")
-    export.check_table(conf)
+    ownership.check(export.stream_of(conf))
     table = Path(conf.messages)
     with lake.writing(table), pytest.raises(ConfigError, match="another process is writing"), lake.writing(str(table)):
         pass
@@ -265,12 +265,12 @@ def test_table_lock_and_foreign_checkpoint_are_config_errors(tmp_path: Path) -> 
     (tmp_path / "_checkpoint" / "offsets").mkdir(parents=True)
     for number in range(5):
         (tmp_path / "_checkpoint" / "offsets" / str(number)).touch()
-    export.check_table(conf)
+    ownership.check(export.stream_of(conf))
     other = export.ExportConf(lake=str(tmp_path), topics="t", checkpoint_path=str(tmp_path / "other"))
     with pytest.raises(
         ConfigError, match=r"with another checkpoint than .*other .its last batch is 4, the checkpoint's -1"
     ):
-        export.check_table(other)
+        ownership.check(export.stream_of(other))
     with pytest.raises(ConfigError, match="another checkpoint"):
         export.run(None, other, quietly)  # type: ignore[arg-type]
 

@@ -49,6 +49,9 @@ def conf(
     send(topic, 10)
     made = export.ExportConf(server.name_servers, str(tmp_path), topics=topic)
     checkpoint(made, ends_of(made))
+    log = Path(made.messages) / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").write_text("v1\n")
     return made
 
 
@@ -94,7 +97,8 @@ def test_export_starts_session_unless_checkpoint_is_at_all_ends(conf: export.Exp
     assert export.caught_up(replace(conf, expression="a")) is None, "another filter than the checkpoint's"
     assert export.caught_up(replace(conf, group=GROUP)) is None, "another group than the checkpoint's"
     assert export.caught_up(replace(conf, lake="s3://bucket/lake")) is None
-    assert export.caught_up(replace(conf, checkpoint_path=f"{conf.lake}/none")) is None
+    with pytest.raises(ConfigError, match=r"with another checkpoint than .*/none"):
+        export.caught_up(replace(conf, checkpoint_path=f"{conf.lake}/none"))
     for other in ({0: ends[0]}, ends | {2: 0}, ends | {0: ends[0] + 1}, ends | {0: ends[0] - 1}):
         checkpoint(conf, other)
         assert export.caught_up(conf) is None, other
@@ -140,7 +144,6 @@ def test_export_without_new_messages_checks_table_and_options(conf: export.Expor
     with pytest.raises(ConfigError, match="option maxBytesPerTrigger='much'"):
         export.caught_up(replace(conf, max_bytes="much"))
     log = Path(conf.messages) / "_spark_metadata"
-    log.mkdir(parents=True)
     (log / "1").write_text("v1\n")
     with pytest.raises(ConfigError, match="written with another checkpoint"):
         export.caught_up(conf)

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark.option_table import duration_ms, size
-from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
+from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 TARGET: Final = "256m"
@@ -150,6 +150,8 @@ def _rebuilt(
     for path in files:
         if path not in replaced:
             _link(table / path, fresh / path)
+    if (table / ownership.OWNER_FILE).exists():
+        _link(table / ownership.OWNER_FILE, fresh / ownership.OWNER_FILE)
     made: list[Path] = []
     for number, group in enumerate(todo, 1):
         step(f"{number} of {len(todo)} folders")

@@ -27,7 +27,7 @@ from saturnmq.spark.connect import close_all, linked
 from saturnmq.spark.lake_sink import FORMATS, sink_of
 from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
-from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
+from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, preceding_of, to_offset
 
@@ -89,6 +89,7 @@ def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
     """Start the export; without interval the query ends when it has caught up."""
     sink = sink_of(conf.format)
+    ownership.claim(stream_of(conf), spark)
     rows = reader(spark, conf)
     if conf.schema and conf.decode == "avro":
         rows = rows.withColumn("value", avro.column(conf.schema, f.col("body")))
@@ -124,24 +125,15 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
 def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
     """Run the pipeline. Raises ConfigError when the table belongs to another checkpoint, or another process writes to it."""
     with lake.writing(conf.messages):
-        check_table(conf)
         return _run(spark, conf, step)
 
 
-def check_table(conf: ExportConf) -> None:
-    """Raise ConfigError when the table has micro-batches that the checkpoint does not know.
-
-    Spark's sink would take those of the next run as already written, and drop their rows.
-    """
-    if not _is_local(conf):
-        return
-    known = max((int(p.name) for p in (Path(conf.checkpoint) / "offsets").glob("*") if p.name.isdigit()), default=-1)
-    written = sink_log.latest_batch(Path(conf.messages))
-    if written > known:
-        raise ConfigError(
-            f"{conf.messages}: the table was written with another checkpoint than {conf.checkpoint} (its last batch is {written}, "
-            f"the checkpoint's {known}); name that one by --checkpoint, or another --lake"
-        )
+def stream_of(conf: ExportConf) -> ownership.Stream:
+    """Return the export as a writer of its tables."""
+    form = ownership.BATCH_FOLDERS if conf.schema else ownership.SINK_LOG
+    bad = (conf.table("messages_bad"),) if conf.schema else ()
+    options = "name the table's checkpoint by --checkpoint, or another folder by --lake"
+    return ownership.Stream("export", form, conf.checkpoint, (conf.messages,), bad, options)
 
 
 def caught_up(conf: ExportConf) -> Outcome | None:
@@ -154,7 +146,7 @@ def caught_up(conf: ExportConf) -> Outcome | None:
     if conf.interval_ms or not _is_local(conf):
         return None
     with lake.writing(conf.messages):
-        check_table(conf)
+        ownership.check(stream_of(conf))
         position = last_offset(Path(conf.checkpoint))
         if position is None:
             return None
@@ -208,8 +200,10 @@ def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int 
     if conf.schema:
         bad = lake.count(spark, conf.table("messages_bad"))
         conf.check_bad(bad, "messages_bad")
-    return Outcome(rows, rows - bad, bad, lag, f"{rows} rows of topic {conf.topics} are in {conf.messages}",
-                   more={"table": conf.messages})  # fmt: skip
+    says = f"{rows} rows of topic {conf.topics} are in {conf.messages}"
+    if foreign := ownership.foreign_files(conf.messages, spark):
+        says += f"\n{foreign}"
+    return Outcome(rows, rows - bad, bad, lag, says, more={"table": conf.messages})
 
 
 def note_offsets(conf: ExportConf) -> None:

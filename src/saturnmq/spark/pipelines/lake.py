@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.pipelines import ownership
 
 MESSAGES: Final = (
     "topic string, broker_name string, queue_id int, queue_offset bigint, store_ts timestamp, born_ts timestamp, tags string, "
@@ -99,7 +100,8 @@ def _local(path: str) -> Path | None:
 
 
 def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
-    """Replace a whole table. Raises Spark's errors; the old table stays then."""
+    """Replace a whole table. Raises Spark's errors; the old table stays then. Raises ConfigError for the table of a stream."""
+    ownership.check_replaceable(path, frame.sparkSession)
     folder = _local(path)
     if folder is None:
         frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)

@@ -165,8 +165,14 @@ def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Ou
     """Run the pipeline, chunk by chunk."""
     rows = build(spark, conf)
     step("planning")
-    ends = bounds(spark, conf, rows)
     known = states(spark, conf)
+    limits = lake.in_lake(conf.lake, "_replay", f"{conf.run_id}.json")
+    if known and not limits.exists():
+        raise ConfigError(
+            f"{conf.table('replay_log')}: run {conf.run_id} has sent {len(known)} chunks, and the file of their limits, {limits}, "
+            "is missing: other limits would skip or repeat messages; restore it, or replay what is missing by --since TIME"
+        )
+    ends = bounds(spark, conf, rows)
     source, done, low = conf.path or conf.table("messages"), 0, -(2**62)
     for number, high in enumerate(ends):
         part = rows.where((f.unix_micros("store_ts") > low) & (f.unix_micros("store_ts") <= high))

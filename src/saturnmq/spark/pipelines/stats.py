@@ -28,7 +28,7 @@ from pyspark.sql.window import Window
 from saturnmq.history.file import History
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
-from saturnmq.spark.pipelines import SUMMARIES, collect, lake, report, running
+from saturnmq.spark.pipelines import SUMMARIES, collect, lake, ownership, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 TICKS: Final = (
@@ -190,9 +190,10 @@ def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> 
             place = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
             lake.write_part(spark.createDataFrame(bad, place).coalesce(1), conf.table("stats_ticks_bad"), number)
 
-    writer = rows.writeStream.option(
-        "checkpointLocation", lake.startable(conf.table("_checkpoint_stats"))
-    ).foreachBatch(write)
+    checkpoint, ticks = conf.table("_checkpoint_stats"), conf.table("stats_ticks")
+    form, bad_ticks = ownership.BATCH_FOLDERS, conf.table("stats_ticks_bad")
+    ownership.claim(ownership.Stream("stats", form, checkpoint, (ticks,), (bad_ticks,)), spark)
+    writer = rows.writeStream.option("checkpointLocation", lake.startable(checkpoint)).foreachBatch(write)
     return running.watch(writer.trigger(availableNow=True).start(), step)
 
 

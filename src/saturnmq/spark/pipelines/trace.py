@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.spark.pipelines import SUMMARIES, lake, report, running
+from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
         lake.write_part(bad, conf.table("trace_events_bad"), number)
         kept.unpersist()
 
-    writer = rows.writeStream.option(
-        "checkpointLocation", lake.startable(conf.table("_checkpoint_trace"))
-    ).foreachBatch(write)
+    checkpoint = conf.table("_checkpoint_trace")
+    tables = (conf.table("trace_events"), conf.table("trace_events_bad"))
+    ownership.claim(ownership.Stream("trace", ownership.BATCH_FOLDERS, checkpoint, tables), spark)
+    writer = rows.writeStream.option("checkpointLocation", lake.startable(checkpoint)).foreachBatch(write)
     return writer.trigger(availableNow=True).start()
 
 
