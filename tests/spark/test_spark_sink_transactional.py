@@ -6,12 +6,14 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -72,8 +74,9 @@ def test_check_back_verdict_for_every_state_of_half(tmp_path: Path, monkeypatch:
     now = decision_log.now_ms() + QUIET_MS  # simulated clock, ahead of the files' modification times
     monkeypatch.setattr(decision_log, "now_ms", lambda: now)
     log.decide(decision("7", "good"))
-    log.note("7", "T", [half(0), half(1)])
-    log.note("7", "D", [half(0)])
+    claim = log.claim("7", iter([half(0), half(1)]), 9)
+    assert claim is not None and claim.halves == (half(0), half(1))
+    log.acknowledge("7", claim, [half(0)])
     with (tmp_path / "7.journal").open("a") as torn:
         torn.write("D ID1")  # killed while writing
     ours = Fence("q", "7", 0, 0, "good")
@@ -87,12 +90,16 @@ def test_check_back_verdict_for_every_state_of_half(tmp_path: Path, monkeypatch:
     assert log.verdict(ours._replace(token="other"), "ID1") is ROLLBACK  # of an attempt that failed
     assert log.verdict(ours._replace(batch="6"), "ID1") is ROLLBACK  # older than the last one decided
     assert log.verdict(ours._replace(batch="8"), "ID1") is UNKNOWN  # still open
+    assert log.verdict(ours._replace(query="q2"), "ID1") is UNKNOWN  # of another query with the same producer group
     assert [h.uniq for _, h in log.open_ends()] == ["ID1", "ID2"]
     log.decide(decision("run-1", "good"))  # a batch write is not run again, so only the check-back can end it
     written = (tmp_path / "run-1.json").stat().st_mtime_ns // 1_000_000
-    for later, answer in ((QUIET_MS - 1, UNKNOWN), (QUIET_MS, COMMIT)):
-        now = written + later
-        assert log.verdict(ours._replace(batch="run-1"), "ID1") is answer
+    now, in_run = written + QUIET_MS - 1, ours._replace(query="-", batch="run-1")
+    assert log.verdict(in_run, "ID1") is UNKNOWN
+    now = written + QUIET_MS
+    assert log.verdict(in_run, "ID1") is COMMIT
+    late = DecisionLog(str(tmp_path)).claim("run-1", iter([half(0), half(1), half(2)]), 9)
+    assert late is not None and late.halves == (half(0), half(2))  # a late commit does not end it a second time
     log.finish("run-1")
     log.finish("7")
     assert log.verdict(ours, "ID1") is ROLLBACK and log.open_ends() == []
@@ -146,6 +153,9 @@ class Writer:
     def commit(self, batch: str, *written: transactional.Halves) -> int:
         return transactional.commit(self.options.connection, self.log, self.group, written, batch)
 
+    def abort(self, batch: str, *written: transactional.Halves) -> int:
+        return transactional.abort(self.options.connection, self.log, self.group, written, "-", batch)
+
 
 def bodies(server: SyncEmbeddedBroker, topic: str) -> Counter[int]:
     """Return what a reader sees of the topic now."""
@@ -168,12 +178,12 @@ def test_replayed_batch_commits_only_decided_halves(server: SyncEmbeddedBroker, 
     # killed after the decision with some ends sent: the others are committed, those sent are left to the check-back
     third = writer.task("1", range(60, 90))
     writer.log.decide(Decision("-", "1", frozenset({third.fence.token}), third.halves))
-    writer.log.note("1", "T", third.halves[:10])
+    assert writer.log.claim("1", iter(third.halves), 10)
     assert writer.commit("1", writer.task("1", range(60, 90))) == 20
     assert bodies(server, "tx-replay") == Counter(range(60)) + Counter(range(70, 90))
     assert not writer.log.is_finished("1") and len(writer.log.open_ends()) == 10
     abandoned = writer.task("2", range(90, 95))
-    transactional.abort(writer.options.connection, writer.group, [abandoned])
+    assert writer.abort("2", abandoned) == 5
     assert bodies(server, "tx-replay") == Counter(range(60)) + Counter(range(70, 90))
 
 
@@ -193,7 +203,8 @@ def test_driver_answers_check_backs(
     writer.log.decide(Decision("-", "0", frozenset({good.fence.token}), good.halves))
     with pytest.MonkeyPatch.context() as patch:  # their ends were sent long ago, and lost
         patch.setattr(decision_log, "now_ms", lambda: 0)
-        writer.log.note("0", "T", good.halves)
+        claim = writer.log.claim("0", iter(good.halves), 5)
+    assert claim is not None
     asked: Counter[TransactionState] = Counter()
     enough, answer = threading.Event(), transactional.verdict
 
@@ -214,7 +225,7 @@ def test_driver_answers_check_backs(
             and "TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
         )
         assert enough.wait(20), asked
-        writer.log.note("0", "D", good.halves)  # as the log would show after an acknowledgement
+        writer.log.acknowledge("0", claim, good.halves)  # as the log would show after an acknowledgement
     deadline = threading.Event()
     for _ in range(100):
         if bodies(server, "tx-asked") == Counter(range(5)):
@@ -269,6 +280,163 @@ def test_half_message_carries_fencing_key() -> None:
     assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "300" and made.sys_flag & 0xC == 4
     assert transactional.group_of(None, "abc") == "SPARK_abc" and transactional.group_of("mine", "abc") == "mine"
     assert replace(request[0]).prepared.properties != made.properties
+
+
+@pytest.mark.parametrize("failing", ["decide", "claim", "acknowledge", "finish"])
+def test_abort_after_failed_commit_keeps_decided_halves(
+    server: SyncEmbeddedBroker, tmp_path: Path, failing: str
+) -> None:
+    """Spark aborts a batch with all its commit messages after an exception in commit, and runs it again after a restart."""
+    writer = Writer(server, f"tx-failed-{failing}", tmp_path / "log")
+
+    def fail(*_: Any) -> Any:
+        raise OSError(28, "no space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DecisionLog, "_create" if failing == "decide" else failing, fail)
+        first = writer.task("0", range(10))
+        with pytest.raises(OSError, match="no space"):
+            writer.commit("0", first)
+    is_decided = failing != "decide"
+    assert (writer.log.read("0") is not None) is is_decided
+    for _ in range(2):
+        writer.abort("0", first)
+        if not is_decided:  # a commit that was slow, in the process of a driver that was killed
+            with pytest.raises(
+                StoreError, match="batch 0 was aborted before its commit: its half messages are rolled back"
+            ):
+                writer.commit("0", first)
+    straggler = writer.task("0", range(5))
+    second = writer.task("0", range(10))
+    writer.commit("0", second)
+    writer.abort("0", first, second)
+    writer.commit("0", writer.task("0", range(10)))
+    assert bodies(server, f"tx-failed-{failing}") == Counter(range(10))
+    decided = writer.log.read("0")
+    assert decided is not None and decided.tokens == {(first if is_decided else second).fence.token}
+    assert writer.log.verdict(straggler.fence, straggler.halves[0].uniq) is ROLLBACK
+
+
+def test_aborted_batch_write_cannot_be_committed(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    """Spark does not run a batch write again, so an abort ends it: also for tasks that have not reported yet."""
+    writer = Writer(server, "tx-run", tmp_path / "log")
+    messages: list[Any] = []
+    for failed in (False, True):
+        made = sink.BatchWriter(writer.options)
+        with pytest.MonkeyPatch.context() as patch:  # a task within foreachBatch: the query's batch is not the write's
+            patch.setattr(sink, "task_name", lambda: (0, 0, "q/5/0"))
+            rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2"]})
+            messages = [made.write(iter([rows]))]
+        if failed:
+            made.abort([None])
+            with pytest.raises(StoreError, match="was aborted before its commit"):
+                made.commit(messages)
+        else:
+            made.commit(messages)
+        made.abort(messages)
+        fence = messages[0].written.fence
+        assert fence.query == "-" and fence.batch.startswith("run-")
+        assert writer.log.verdict(fence, messages[0].written.halves[0].uniq) is ROLLBACK
+        assert bodies(server, "tx-run") == Counter([1, 2])
+
+
+def test_decision_log_of_another_query_is_rejected(tmp_path: Path) -> None:
+    """Of a new query with an old log every batch would count as decided, and its rows would be rolled back."""
+    log = DecisionLog(str(tmp_path / "log"))
+    log.decide(decision("4", "t"))
+    with pytest.raises(
+        StoreError, match=r"belongs to query q, this is query other: with a new checkpoint use a new folder"
+    ):
+        log.decide(replace(decision("4", "t2"), query="other"))
+    with pytest.raises(StoreError, match="decided batch 4 and has no decision for batch 3: the checkpoint is older"):
+        log.decide(decision("3", "t3"))
+    assert log.decide(decision("4", "t4")).tokens == {"t"} and log.decide(decision("5", "t5")).tokens == {"t5"}
+
+
+def test_commit_names_brokers_that_do_not_commit(
+    server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halves of an unreachable broker are not claimed, so that the next run of the batch sends their ends."""
+    monkeypatch.setattr(transactional, "REACH_SECONDS", 0.0)
+    writer = Writer(server, "tx-away", tmp_path / "log")
+    written = writer.task("0", range(4))
+    away = [item._replace(broker="broker-x", uniq=f"AWAY{n}") for n, item in enumerate(written.halves[:2])]
+    foreign = written.halves[0]._replace(uniq="FOREIGN", offset_id=written.halves[1].offset_id)
+    batch = transactional.Halves(written.fence, (*away, foreign, *written.halves))
+    with pytest.raises(StoreError) as caught:
+        writer.commit("0", batch)
+    for words in ("batch 0 is decided, but 3 of its 7 messages are not committed", "broker broker-x is unreachable",
+                  "broker broker-a rejected 1: code 1 ", "saturnmq.spark.transactional.answering"):  # fmt: skip
+        assert words in str(caught.value)
+    assert bodies(server, "tx-away") == Counter(range(4))
+    claimed, done = writer.log.noted("0")
+    assert set(claimed) == {half.uniq for half in (foreign, *written.halves)} and len(done) == 4
+    assert [half.uniq for _, half in writer.log.open_ends()] == ["AWAY0", "AWAY1", "FOREIGN"]
+
+
+@pytest.mark.spark
+def test_spark_aborts_after_failed_commits_and_each_row_is_there_once(
+    spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
+) -> None:
+    send("tx-abort-from", 10)
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("tx-abort", queues=2)
+    options = {"nameServer": server.name_servers, "topic": "tx-abort", "delivery": "transactional"}
+    decisions = tmp_path / "decisions"
+    (decisions / "0.journal").mkdir(parents=True)  # the claim of the ends fails, after the decision
+
+    def run() -> Any:
+        rows = spark.readStream.format("rocketmq").options(
+            nameServer=server.name_servers, topic="tx-abort-from", startingOffsets="earliest").load()  # fmt: skip
+        rows = rows.select(f.get_json_object(f.col("body").cast("string"), "$.n").alias("body"))
+        query = rows.writeStream.format("rocketmq").options(
+            **options, checkpointLocation=str(tmp_path / "c"), decisionLog=str(decisions)
+        ).trigger(availableNow=True).start()  # fmt: skip
+        with suppress(StreamingQueryException):
+            assert query.awaitTermination(300)
+        return query.exception()
+
+    assert "IsADirectoryError" in str(run())
+    log = DecisionLog(str(decisions))
+    decided = log.read("0")
+    assert decided is not None and bodies(server, "tx-abort") == Counter()
+    (decisions / "0.journal").rmdir()
+    assert run() is None and bodies(server, "tx-abort") == Counter(range(10))
+    assert log.read("0") == decided and log.is_finished("0")
+
+    class Source(RocketMQDataSource):
+        """Batch writes whose commit fails, before or after it has committed."""
+
+        is_late = True
+
+        @classmethod
+        def name(cls) -> str:
+            return "late" if cls.is_late else "early"
+
+        def writer(self, schema: StructType, overwrite: bool) -> sink.BatchWriter:
+            base: Any = super().writer(schema, overwrite)
+            is_late = self.is_late
+
+            class Failing(sink.BatchWriter):
+                def commit(self, messages: Any) -> None:
+                    if is_late:
+                        super().commit(messages)
+                    raise ValueError("failed in commit")
+
+            base.__class__ = Failing
+            return base  # type: ignore[no-any-return]
+
+    class Early(Source):
+        is_late = False
+
+    for kind in (Source, Early):
+        spark.dataSource.register(kind)
+        with pytest.raises(Exception, match="failed in commit"):
+            spark.range(10, 13).selectExpr("cast(id AS string) AS body").write.format(kind.name()).options(
+                **options, decisionLog=str(tmp_path / "runs")).mode("append").save()  # fmt: skip
+        assert bodies(server, "tx-abort") == Counter(range(13))
+    runs = DecisionLog(str(tmp_path / "runs"))
+    assert sorted(len(d.pending) for d in map(runs.read, runs.batches()) if d) == [0, 3]
 
 
 @pytest.mark.spark

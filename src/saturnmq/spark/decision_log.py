@@ -1,24 +1,30 @@
-"""Decision log of the transactional sink: one file per batch, created before its first message is committed.
+"""Decision log of the transactional sink: what was decided about each batch, before its first message is committed.
 
-The file is the commit point: while it does not exist, the batch is open; once it exists, the batch is decided, permanently. It is
-written under a temporary name and then linked to its final one, which fails when that exists: of two writers exactly one wins.
-Does not import pyspark.
+Every file of the log that several drivers could write is created only if it is absent: written under a temporary name, made
+durable and linked to its final name, which fails if that exists. Of several drivers exactly one wins, and no file is read half
+written. Outcomes of a batch are numbered from 0: any count of aborts, then at most one decision, which is final. An attempt
+that was aborted therefore cannot be decided later, and one that is decided cannot be aborted. Claims of ends are numbered the
+same way, so that no end is sent by two drivers. Does not import pyspark.
 
 Requirements: SNK-13..SNK-16, SNK-19.
 """
 
-# Files of a decision log, in its folder:
-#   <batch>.json     {"queryId", "batchId", "tokens": [...], "pending": [[uniq, topic, broker, half offset, offset id], ...]}
-#   <batch>.journal  lines, appended and fsynced: "T <uniq> <Unix ms>" the end is being sent, "D ..." it was acknowledged
-#   <batch>.done     empty: the end of every pending half was acknowledged
+# Files of a decision log, in its folder; number 0 is left out of a name:
+#   <batch>[.<number>].json     a decision {"queryId", "batchId", "tokens": [...], "pending": [[uniq, topic, broker, half offset,
+#                               offset id], ...]}, or an abort {"queryId", "batchId", "aborted": [tokens]}
+#   <batch>[.<number>].journal  a claim: lines "T <uniq> <Unix ms>", the ends about to be sent by one driver; it appends
+#                               "D <uniq> <Unix ms>" for those acknowledged, and fsyncs
+#   <batch>.done                empty: the end of every pending half was acknowledged; the journals are deleted
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +39,7 @@ FENCE_PROPERTY: Final = "SPARK_TX"
 END_TIMEOUT_MS: Final = 10_000
 QUIET_MS: Final = 6 * END_TIMEOUT_MS  # after this long without a journal entry, no end request can still be in flight
 KEPT_BATCHES: Final = 100  # finished batches whose files are kept
+DECISIONS_CACHED: Final = 8
 
 
 class Half(NamedTuple):
@@ -81,7 +88,7 @@ def new_token() -> str:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a batch."""
+    """A decided batch: its tokens and half messages are committed, all others of the batch are rolled back."""
 
     query: str
     batch: str
@@ -89,8 +96,29 @@ class Decision:
     pending: tuple[Half, ...]
 
 
+@dataclass(frozen=True)
+class Abort:
+    """Attempts of tasks that must never be decided."""
+
+    query: str
+    tokens: frozenset[str]
+
+
+class Claim(NamedTuple):
+    """Half messages whose ends only the holder of the claim may send, until QUIET_MS / 2 after since_ms (Unix ms)."""
+
+    number: int
+    halves: tuple[Half, ...]
+    since_ms: int
+
+
+def is_repeatable(batch: str) -> bool:
+    """Whether Spark runs the batch again after a failure: one of a stream, named by its number. A batch write is not repeated."""
+    return batch.isdigit()
+
+
 class DecisionLog:
-    """The decision log of one query, or of one batch write."""
+    """The decision log of one query, or of batch writes."""
 
     def __init__(self, folder: str) -> None:
         """Raises ConfigError for a store that cannot create a file only if it is absent."""
@@ -100,40 +128,128 @@ class DecisionLog:
                 "object stores cannot create a file only when it is absent"
             )
         self.folder = Path(folder.removeprefix("file://").removeprefix("file:"))
+        self._decisions: dict[str, Decision] = {}  # read before; a decision is final
+        self._claims: dict[str, tuple[int, set[str]]] = {}  # next claim and claimed unique ids of the batch in work
+        self._lock = threading.Lock()  # of _claims
 
-    def _path(self, batch: str, kind: str) -> Path:
-        return self.folder / f"{batch}.{kind}"
+    def _path(self, batch: str, kind: str, number: int = 0) -> Path:
+        return self.folder / (f"{batch}.{number}.{kind}" if number else f"{batch}.{kind}")
 
-    def decide(self, decision: Decision) -> Decision:
-        """Record the decision, unless the batch was decided before; return the one that stands.
-
-        Raises OSError: the decision is not recorded, and nothing may be committed.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(decision.batch, "json")
-        text = json.dumps({"queryId": decision.query, "batchId": decision.batch, "tokens": sorted(decision.tokens),
-                           "pending": decision.pending})  # fmt: skip
-        beside = self.folder / f".{decision.batch}.{new_token()}"
+    def _create(self, path: Path, text: str) -> bool:
+        """Create a durable file unless it exists; return whether this call created it. Raises OSError."""
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_path(self.folder.parent)
+        beside = self.folder / f".{path.name}.{new_token()}"
         try:
             with beside.open("w") as handle:
                 handle.write(text)
                 handle.flush()
                 os.fsync(handle.fileno())
+            created = False
             with suppress(FileExistsError):
                 os.link(beside, path)
+                created = True
             sync_path(self.folder)
         finally:
             beside.unlink(missing_ok=True)
-        found = self.read(decision.batch)
-        if found is None:
-            raise StoreError(f"{path} was written and is not there")
-        return found
+        return created
+
+    # ---- outcomes
+
+    def decide(self, decision: Decision) -> Decision:
+        """Record the decision, unless the batch was decided before; return the one that stands.
+
+        Raises OSError if the decision cannot be recorded; nothing may be committed then. Raises StoreError for attempts that
+        were aborted, and for a log that belongs to another query or to a later state of this one.
+        """
+        batch, aborted = decision.batch, frozenset[str]()
+        self._check_owner(decision)
+        text = json.dumps({"queryId": decision.query, "batchId": batch, "tokens": sorted(decision.tokens),
+                           "pending": decision.pending})  # fmt: skip
+        number = 0
+        while True:
+            outcome = self._outcome(batch, number)
+            if isinstance(outcome, Decision):
+                sync_path(self.folder)  # a decision that is acted upon is durable, whichever driver recorded it
+                return outcome
+            if outcome is not None:
+                aborted |= outcome.tokens
+                number += 1
+                continue
+            if aborted & decision.tokens:
+                raise StoreError(
+                    f"batch {batch} was aborted before its commit: its half messages are rolled back, and nothing of this "
+                    "attempt is committed"
+                )
+            if self._create(self._path(batch, "json", number), text):
+                return decision
+
+    def abort(self, query: str, batch: str, tokens: frozenset[str]) -> Decision | None:
+        """Record that these attempts must never be decided, unless the batch is decided; return that decision, else None.
+
+        A batch write is not repeated: its abort is final, a decision for no half message at all. Raises OSError if the abort
+        cannot be recorded; nothing may be rolled back then.
+        """
+        if not is_repeatable(batch):
+            return self.decide(Decision(query, batch, frozenset(), ()))
+        text = json.dumps({"queryId": query, "batchId": batch, "aborted": sorted(tokens)})
+        aborted, number = frozenset[str](), 0
+        while True:
+            outcome = self._outcome(batch, number)
+            if isinstance(outcome, Decision):
+                return outcome
+            if outcome is not None:
+                aborted |= outcome.tokens
+                number += 1
+            elif tokens <= aborted or self._create(self._path(batch, "json", number), text):
+                return None
+
+    def _check_owner(self, decision: Decision) -> None:
+        """Raise StoreError if another query wrote the log, or if a later batch is decided and this one is not."""
+        newest = self.read(str(self.last()))
+        if newest is None or not is_repeatable(decision.batch):
+            return
+        if newest.query != decision.query:
+            raise StoreError(
+                f"decision log {self.folder} belongs to query {newest.query}, this is query {decision.query}: with a new "
+                "checkpoint use a new folder for option decisionLog"
+            )
+        if int(decision.batch) < int(newest.batch) and self.read(decision.batch) is None:
+            raise StoreError(
+                f"decision log {self.folder} decided batch {newest.batch} and has no decision for batch {decision.batch}: the "
+                "checkpoint is older than the log; restore both, or use a new checkpoint and a new folder for option decisionLog"
+            )
 
     def read(self, batch: str) -> Decision | None:
         """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""
-        path = self._path(batch, "json")
+        number = 0
+        while batch not in self._decisions:
+            outcome = self._outcome(batch, number)
+            if outcome is None:
+                return None
+            if isinstance(outcome, Decision):
+                while len(self._decisions) >= DECISIONS_CACHED:
+                    self._decisions.pop(next(iter(self._decisions)), None)
+                self._decisions[batch] = outcome
+                return outcome
+            number += 1
+        return self._decisions.get(batch)
+
+    def aborted(self, batch: str) -> frozenset[str]:
+        """Return the tokens of the batch that must never be decided."""
+        tokens, number = frozenset[str](), 0
+        while isinstance(outcome := self._outcome(batch, number), Abort):
+            tokens |= outcome.tokens
+            number += 1
+        return tokens
+
+    def _outcome(self, batch: str, number: int) -> Decision | Abort | None:
+        path = self._path(batch, "json", number)
         try:
             value = json.loads(path.read_text())
+            if "aborted" in value:
+                return Abort(value["queryId"], frozenset(value["aborted"]))
             return Decision(value["queryId"], str(value["batchId"]), frozenset(value["tokens"]),
                             tuple(Half(*item) for item in value["pending"]))  # fmt: skip
         except FileNotFoundError:
@@ -141,78 +257,133 @@ class DecisionLog:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path} is damaged: {error}") from error
 
-    def note(self, batch: str, word: str, halves: Iterable[Half]) -> None:
-        """Append to the journal and fsync. T: the ends of these halves are about to be sent. D: they are acknowledged."""
+    # ---- ends
+
+    def claim(self, batch: str, halves: Iterator[Half], limit: int) -> Claim | None:
+        """Claim the ends of the next halves, at most limit, that no driver has claimed; None if there are none. Raises OSError."""
+        part: list[Half] = []
+        with self._lock:
+            while not self.is_finished(batch):
+                number, claimed = self._claimed(batch)
+                part = [half for half in part if half.uniq not in claimed]
+                part += itertools.islice((half for half in halves if half.uniq not in claimed), limit - len(part))
+                now, path = now_ms(), self._path(batch, "journal", number)
+                if not part:
+                    return None
+                if self._create(path, "".join(f"T {half.uniq} {now}\n" for half in part)):
+                    if not self.is_finished(batch):
+                        return Claim(number, tuple(part), now)
+                    path.unlink(missing_ok=True)  # another driver finished the batch and deleted its journals meanwhile
+        return None
+
+    def acknowledge(self, batch: str, claim: Claim, halves: Iterable[Half]) -> None:
+        """Record that brokers acknowledged the ends of these halves of a claim. Raises OSError."""
         now = now_ms()
-        with self._path(batch, "journal").open("a") as handle:
-            handle.write("".join(f"{word} {half.uniq} {now}\n" for half in halves))
+        with self._path(batch, "journal", claim.number).open("a") as handle:
+            handle.write("".join(f"D {half.uniq} {now}\n" for half in halves))
             handle.flush()
             os.fsync(handle.fileno())
 
     def noted(self, batch: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return (unique ids whose end was sent, those acknowledged), each with the Unix ms of its entry.
+        """Return (unique ids whose end was claimed, those acknowledged), each with the Unix ms of its entry.
 
-        A torn last line is ignored.
+        A torn last line of a journal is ignored.
         """
-        tried: dict[str, int] = {}
-        done: dict[str, int] = {}
+        entries: dict[str, dict[str, int]] = {"T": {}, "D": {}}
+        number = 0
+        while (lines := self._journal(batch, number)) is not None:
+            for line in lines:
+                word, uniq, *when = line.split(" ")
+                entries["D" if word == "D" else "T"][uniq] = int(when[0]) if when else 0
+            number += 1
+        return entries["T"], entries["D"]
+
+    def _claimed(self, batch: str) -> tuple[int, set[str]]:
+        """Return the number of the next claim and the unique ids of the claims before it."""
+        number, claimed = self._claims.pop(batch, (0, set()))
+        self._claims.clear()
+        while (lines := self._journal(batch, number)) is not None:
+            claimed.update(line.split(" ")[1] for line in lines)
+            number += 1
+        self._claims[batch] = number, claimed
+        return number, claimed
+
+    def _journal(self, batch: str, number: int) -> list[str] | None:
+        """Return the whole lines of a claim; None if there is no claim of this number."""
         try:
-            lines = self._path(batch, "journal").read_text().split("\n")[:-1]
+            return self._path(batch, "journal", number).read_text().split("\n")[:-1]
         except FileNotFoundError:
-            return tried, done
-        for line in lines:
-            word, uniq, *when = line.split(" ")
-            (done if word == "D" else tried)[uniq] = int(when[0]) if when else 0
-        return tried, done
+            return None
 
     def finish(self, batch: str) -> None:
-        """Record that every pending half is acknowledged; delete the files of batches finished long ago."""
+        """Record that every pending half is acknowledged; delete its journals, and the files of batches finished long ago."""
         self._path(batch, "done").touch()
-        if batch.isdigit():
+        sync_path(self.folder)  # before the journals go: without both, the ends would be sent again
+        for path in self.folder.glob(f"{batch}.*journal"):
+            path.unlink(missing_ok=True)
+        if is_repeatable(batch):
             for path in self.folder.glob("*.done"):
                 if path.stem.isdigit() and int(path.stem) < int(batch) - KEPT_BATCHES:
-                    for kind in ("json", "journal", "done"):
-                        self._path(path.stem, kind).unlink(missing_ok=True)
+                    self._decisions.pop(path.stem, None)
+                    for kind in ("json", "done"):  # without .done an interrupted deletion would not be found again
+                        for outdated in self.folder.glob(f"{path.stem}.*{kind}"):
+                            outdated.unlink(missing_ok=True)
 
     def is_finished(self, batch: str) -> bool:
         """Whether every pending half is acknowledged."""
         return self._path(batch, "done").exists()
 
+    def batches(self) -> list[str]:
+        """Return the batches that have an outcome, those of streams in order."""
+        names = {path.name.split(".")[0] for path in self.folder.glob("[!.]*.json")}
+        return sorted(names, key=lambda name: (int(name) if name.isdigit() else -1, name))
+
     def last(self) -> int:
-        """Return the newest decided batch, -1 for none."""
-        return max((int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdigit()), default=-1)
+        """Return the newest decided batch of a stream, -1 for none."""
+        return next((int(b) for b in reversed(self.batches()) if b.isdigit() and self.read(b) is not None), -1)
 
     def open_ends(self) -> list[tuple[str, Half]]:
         """Return (batch, half) of halves that are decided and not acknowledged: a check-back will settle them, or already did."""
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
-            if not self.is_finished(path.stem):
-                decision, (_, done) = self.read(path.stem), self.noted(path.stem)
-                found += [(path.stem, half) for half in (decision.pending if decision else ()) if half.uniq not in done]
-        return found
+        unacknowledged = []
+        for batch in self.batches():
+            if not self.is_finished(batch):
+                decision, (_, done) = self.read(batch), self.noted(batch)
+                unacknowledged += [
+                    (batch, half) for half in (decision.pending if decision else ()) if half.uniq not in done
+                ]
+        return unacknowledged
 
     def verdict(self, fence: Fence, uniq: str) -> TransactionState:
         """Return the answer to a broker's check-back about a half message (SNK-15, SNK-16).
 
         The broker stores a copy of the half that it asks about. A half already ended is therefore rolled back: a commit would
         store the message twice. While the half's end may be in flight or yet to come the answer is UNKNOWN, because a broker
-        that receives both commits would store the message twice as well.
+        that receives both commits would store the message twice as well. The answer is also UNKNOWN for a half of another
+        query: brokers ask any producer of a group, and only that query's log has the decision.
         """
-        decision = self.read(fence.batch)
+        batch, last = fence.batch, self.read(str(self.last()))
+        if is_repeatable(batch) and last is not None and last.query != fence.query:
+            return TransactionState.UNKNOWN
+        decision = self.read(batch)
         if decision is None:
-            older = fence.batch.isdigit() and int(fence.batch) < self.last()
-            return TransactionState.ROLLBACK if older else TransactionState.UNKNOWN
-        if fence.token not in decision.tokens or self.is_finished(fence.batch):
+            older = is_repeatable(batch) and last is not None and int(batch) < int(last.batch)
+            return (
+                TransactionState.ROLLBACK if older or fence.token in self.aborted(batch) else TransactionState.UNKNOWN
+            )
+        half = next((half for half in decision.pending if half.uniq == uniq), None)
+        if half is None or fence.token not in decision.tokens or self.is_finished(batch):
             return TransactionState.ROLLBACK
-        tried, done = self.noted(fence.batch)
-        if not any(half.uniq == uniq for half in decision.pending) or uniq in done:
+        claimed, done = self.noted(batch)
+        if uniq in done:
             return TransactionState.ROLLBACK
-        if uniq not in tried and fence.batch.isdigit() and int(fence.batch) == self.last():
+        if uniq in claimed:
+            return TransactionState.UNKNOWN if now_ms() - claimed[uniq] < QUIET_MS else TransactionState.COMMIT
+        if is_repeatable(batch) and last is not None and batch == last.batch:
             return TransactionState.UNKNOWN  # the query is about to end it, or will when it runs the batch again
-        since = tried[uniq] if uniq in tried else self._written_ms(fence.batch)
-        return TransactionState.UNKNOWN if now_ms() - since < QUIET_MS else TransactionState.COMMIT
+        if now_ms() - self._written_ms(batch) < QUIET_MS or self.claim(batch, iter([half]), 1) is None:
+            return TransactionState.UNKNOWN
+        return TransactionState.COMMIT
 
     def _written_ms(self, batch: str) -> int:
         """Return when the files of a batch were last written, Unix ms."""
-        paths = (self._path(batch, kind) for kind in ("json", "journal"))
-        return max(int(path.stat().st_mtime * 1000) for path in paths if path.exists())
+        return max((int(path.stat().st_mtime * 1000) for path in self.folder.glob(f"{batch}.*")), default=0)

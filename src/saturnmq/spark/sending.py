@@ -27,7 +27,7 @@ from saturnmq.spark.sink_options import SinkOptions
 
 BUDGET_S: Final = 120.0
 PAUSE_S: Final = (0.1, 5.0)
-_PASSING: Final = frozenset(
+BUSY_CODES: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
 
@@ -42,7 +42,7 @@ class Sender:
     took: Callable[[Request, list[Receipt]], None] | None = None  # called for every stored request
 
     def __post_init__(self) -> None:
-        self.producer = self.link.client.producer(self.options.producer_group, retry_codes=_PASSING)
+        self.producer = self.link.client.producer(self.options.producer_group, retry_codes=BUSY_CODES)
 
     async def shard_target(self, topic: str, key: str) -> Target:
         """Return the queue of a key, chosen as by Java producers; fixed for the task, also when brokers fail (SNK-05)."""
@@ -122,5 +122,5 @@ def _may_pass(error: SaturnError) -> bool:
     """Whether a retry can help: busy, shutting down, unreachable. A rejection by the broker is final (SNK-08)."""
     cause: BaseException | None = error.__cause__ if isinstance(error, SendFailed) else error
     if isinstance(cause, ResponseError):
-        return cause.code in _PASSING
+        return cause.code in BUSY_CODES
     return isinstance(cause, CallTimeout) or error.retryable

@@ -64,18 +64,19 @@ def task_name() -> tuple[int, int, str]:
     return partition, context.attemptNumber(), f"{query}/{batch}/{partition}"
 
 
-def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: str = "-") -> Sent | Stored:
-    """Send the rows of one task; return when all are acknowledged. run: identifies the write where it has no query or batch.
+def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: str | None = None) -> Sent | Stored:
+    """Send the rows of one task; return when all are acknowledged. run: identifies a batch write, None for a stream.
 
-    Raises BadRowError, StoreError.
+    A batch write in foreachBatch runs within a query, too: only a stream may use the query's id and batch. Raises BadRowError,
+    StoreError.
     """
     partition, attempt, name = task_name()
     size = 0
     halves = options.delivery == "transactional"
     if halves:
-        query, batch_id = name.split("/")[:2]
-        fence = Fence(query, run if batch_id == "-" else batch_id, partition, attempt, new_token())
-        options = replace(options, producer_group=group_of(options.own_group, run if query == "-" else query))
+        query, batch_id = name.split("/")[:2] if run is None else ("-", run)
+        fence = Fence(query, batch_id, partition, attempt, new_token())
+        options = replace(options, producer_group=group_of(options.own_group, run or query))
     with linked(options) as link:
         sender = Sender(link, options)
         encoder = Encoder(options, lambda: link.core.ids.next(time.time()), name, _shards(link, sender))
@@ -152,11 +153,11 @@ class BatchWriter(DataSourceArrowWriter):
         _say("written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back half messages.
+        """Roll back half messages, unless they are decided: the write can then not be committed any more.
 
         Messages already sent stay in the topic and are counted in the log; Spark reports the failure to the caller.
         """
-        _roll_back(self._options, messages)
+        _roll_back(self._options, messages, self._run, self._run)
         _say("aborted, these stay in the topic", messages)
 
 
@@ -176,8 +177,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _say(f"batch {batchId} written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Roll back half messages. Messages already sent stay in the topic, and Spark runs the batch again."""
-        _roll_back(self._options, messages)
+        """Roll back half messages, unless they are decided. Messages already sent stay in the topic.
+
+        Spark ends the query; its restart runs the batch again, under the same number and with new half messages.
+        """
+        _roll_back(self._options, messages, str(batchId), None)
         _say(f"batch {batchId} aborted, these stay in the topic", messages)
 
 
@@ -193,11 +197,13 @@ def _end(options: SinkOptions, messages: list[WriterCommitMessage | None], batch
         commit(options, DecisionLog(options.decision_log), group, written, batch)
 
 
-def _roll_back(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+def _roll_back(options: SinkOptions, messages: list[WriterCommitMessage | None], batch: str, run: str | None) -> None:
+    """Record the abort of a batch of half messages and roll them back; also without a task that reported, for a batch write."""
     written = _halves(messages)
-    if written:
-        fence = written[0].fence
-        abort(options, group_of(options.own_group, fence.batch if fence.query == "-" else fence.query), written)
+    if written or (run and options.delivery == "transactional"):
+        query = written[0].fence.query if written else "-"
+        group = group_of(options.own_group, run or query)
+        abort(options, DecisionLog(options.decision_log), group, written, query, batch)
 
 
 W = TypeVar("W", BatchWriter, StreamWriter)

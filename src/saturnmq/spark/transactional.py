@@ -1,8 +1,9 @@
 """The transactional sink: tasks store half messages; the commit of a batch decides and ends them.
 
-`write_halves` runs in tasks, `commit` and `abort` in the process that commits a batch, `answering` in the user's driver: brokers
-know only that process as a producer of the group, so they send it the check-backs of halves whose end was lost. Does not import
-pyspark.
+`write_halves` runs in tasks, `commit` and `abort` in processes that Spark starts beside its driver, and that may outlive it;
+`answering` runs in the user's driver: brokers know only that process as a producer of the group, so they send it the check-backs
+of halves whose end was lost. Spark calls `abort` after every failure, also of `commit` itself, and before tasks of the batch
+have ended that still store halves. Only the decision log says what becomes of a half (decision 0028). Does not import pyspark.
 
 Requirements: SNK-10, SNK-11, SNK-14, SNK-17..SNK-19.
 """
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from saturnmq.client.connection.transaction_checks import end_command
+from saturnmq.client.errors import ConnectFailed
 from saturnmq.client.message import Message
 from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
@@ -24,13 +28,24 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.spark.connect import Connection, Link, linked
-from saturnmq.spark.decision_log import END_TIMEOUT_MS, FENCE_PROPERTY, Decision, DecisionLog, Fence, Half
+from saturnmq.spark.decision_log import (
+    END_TIMEOUT_MS,
+    FENCE_PROPERTY,
+    QUIET_MS,
+    Decision,
+    DecisionLog,
+    Fence,
+    Half,
+    is_repeatable,
+    now_ms,
+)
 from saturnmq.spark.encode import Request
-from saturnmq.spark.sending import Sender
+from saturnmq.spark.sending import BUSY_CODES, PAUSE_S, Sender
 
 logger = logging.getLogger(__name__)
 GROUP_PREFIX: Final = "SPARK_"
 ENDS_AT_ONCE: Final = 64
+REACH_SECONDS: Final = 60.0  # how long a commit waits for an unreachable broker
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,9 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
 
     For a batch decided before, the new halves are rolled back and decided ones whose end was not sent yet are committed. An end
     whose response was lost is not repeated, because an Apache broker would store the message twice: the check-back settles it.
-    Raises OSError when the decision cannot be recorded; nothing is committed then.
+
+    Raises OSError or StoreError when the decision cannot be recorded; nothing is committed then. Raises StoreError for a decided
+    batch when a broker is unreachable or rejects an end; the next run of the batch sends the ends that were not sent.
     """
     mine = Decision(written[0].fence.query if written else "-", batch, frozenset(w.fence.token for w in written),
                     tuple(half for w in written for half in w.halves))  # fmt: skip
@@ -84,55 +101,150 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
         return 0
     decision = log.decide(mine)
     stale = [half for w in written if w.fence.token not in decision.tokens for half in w.halves]
-    tried, done = log.noted(batch)
-    todo = [half for half in decision.pending if half.uniq not in tried and half.uniq not in done]
-    count = 0
     with linked(connection) as link:
-        for at in range(0, len(todo), ENDS_AT_ONCE * 4):
-            part = todo[at : at + ENDS_AT_ONCE * 4]
-            log.note(batch, "T", part)
-            ended = link.run(end(link, group, part, TransactionState.COMMIT))
-            log.note(batch, "D", ended)
-            count += len(ended)
         link.run(end(link, group, stale, TransactionState.ROLLBACK))
-    if len(done) + count == len(decision.pending):
+        if decision.tokens != mine.tokens and not is_repeatable(batch):
+            raise StoreError(f"write {batch} was aborted before its commit: its half messages are rolled back")
+        if log.is_finished(batch):
+            return 0
+        count, failures = _end_decided(link, log, group, decision)
+    unacknowledged = len(decision.pending) - len(log.noted(batch)[1])
+    if not unacknowledged:
         log.finish(batch)
+    elif log.is_finished(batch):
+        pass  # by another driver, which deleted the journals meanwhile
+    elif failures:
+        raise StoreError(
+            f"batch {batch} is decided, but {unacknowledged} of its {len(decision.pending)} messages are not committed: "
+            f"{'; '.join(failures)}. Ends that were not sent are sent when the batch runs again, the others need "
+            "saturnmq.spark.transactional.answering around the query"
+        )
     else:
         logger.warning(
-            "transaction ends not acknowledged batch=%s count=%d; brokers will check them",
+            "transaction ends not acknowledged batch=%s count=%d; brokers check them with the process that runs "
+            "saturnmq.spark.transactional.answering",
             batch,
-            len(decision.pending) - len(done) - count,
+            unacknowledged,
         )
     return count
 
 
-def abort(connection: Connection, group: str, written: Sequence[Halves]) -> None:
-    """Roll back the halves that tasks reported; those of failed tasks are rolled back by check-backs."""
-    with linked(connection) as link:
-        link.run(end(link, group, [half for w in written for half in w.halves], TransactionState.ROLLBACK))
+def _end_decided(link: Link, log: DecisionLog, group: str, decision: Decision) -> tuple[int, list[str]]:
+    """Commit the decided halves that no driver has claimed; return how many ends were acknowledged, and what failed.
+
+    Broker by broker, and none is claimed while its broker is unreachable: such halves are left to the next run of the batch.
+    """
+    brokers: dict[str, list[Half]] = {}
+    for half in decision.pending:
+        brokers.setdefault(half.broker, []).append(half)
+    count, failures = 0, []
+    for broker, halves in brokers.items():
+        rest, rejections = iter(halves), Counter[str]()
+        error = link.run(_unreachable(link, halves[0].topic, broker))
+        while error is None and (claim := log.claim(decision.batch, rest, ENDS_AT_ONCE * 4)) is not None:
+            ends = link.run(end(link, group, claim.halves, TransactionState.COMMIT, claim.since_ms + QUIET_MS // 2))
+            log.acknowledge(decision.batch, claim, ends.acknowledged)
+            rejections.update(ends.rejections)
+            count += len(ends.acknowledged)
+            if len(ends.acknowledged) < len(claim.halves):
+                error = link.run(_unreachable(link, halves[0].topic, broker))
+        failures += [f"broker {broker} is unreachable: {error}"] if error is not None else []
+        failures += [f"broker {broker} rejected {number}: {remark}" for remark, number in rejections.items()]
+    return count, failures
 
 
-async def end(link: Link, group: str, halves: Sequence[Half], state: TransactionState) -> list[Half]:
-    """Send END_TRANSACTION (37) two-way for each half; return those that a broker acknowledged. The others are logged."""
-    gate = asyncio.Semaphore(ENDS_AT_ONCE)
-
-    async def one(half: Half) -> bool:
-        _, physical = parse_offset_message_id(half.offset_id)
-        command = end_command(group, half.offset, physical, state, half.uniq, asked=False)
-        command.ext["bname"] = half.broker
+async def _unreachable(link: Link, topic: str, broker: str) -> SaturnError | None:
+    """Return why the broker's master does not answer, None as soon as it does; tries for REACH_SECONDS."""
+    until, pause = time.monotonic() + REACH_SECONDS, PAUSE_S[0]
+    while True:
         try:
-            async with gate:
-                address = await link.core.master_address(half.topic, half.broker)
-                answer = await link.core.remote.call(address, command, END_TIMEOUT_MS)
+            address = await link.core.master_address(topic, broker)
+            await link.core.remote.call(address, Command(RequestCode.GET_BROKER_CONFIG), END_TIMEOUT_MS)
+            return None
         except SaturnError as error:
-            logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, error)
-            return False
-        if answer.code != ResponseCode.SUCCESS:
-            logger.warning("half message end rejected id=%s code=%s remark=%s", half.uniq, answer.code, answer.remark)
-        return answer.code == ResponseCode.SUCCESS
+            if time.monotonic() > until:
+                return error
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, PAUSE_S[1])
 
-    results = await asyncio.gather(*map(one, halves))
-    return [half for half, ok in zip(halves, results, strict=True) if ok]
+
+def abort(
+    connection: Connection, log: DecisionLog, group: str, written: Sequence[Halves], query: str, batch: str
+) -> int:
+    """Roll back the halves that tasks reported, except decided ones; return how many rollbacks a broker acknowledged.
+
+    The abort is recorded first, so that these attempts cannot be decided later. Decided halves are left to the next run of the
+    batch, or to check-backs. Halves of tasks that did not report, or have not ended yet, are rolled back by check-backs.
+    Raises OSError when the abort cannot be recorded; nothing is rolled back then.
+    """
+    decision = log.abort(query, batch, frozenset(w.fence.token for w in written))
+    tokens = decision.tokens if decision is not None else frozenset()
+    halves = [half for w in written if w.fence.token not in tokens for half in w.halves]
+    if len(halves) < sum(len(w.halves) for w in written):
+        logger.warning("abort of a decided batch batch=%s: its messages are committed, not rolled back", batch)
+    with linked(connection) as link:
+        return len(link.run(end(link, group, halves, TransactionState.ROLLBACK)).acknowledged)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Responses to END_TRANSACTION: the halves acknowledged, and the remarks of brokers that rejected one."""
+
+    acknowledged: tuple[Half, ...]
+    rejections: tuple[str, ...]
+
+
+async def end(
+    link: Link, group: str, halves: Sequence[Half], state: TransactionState, until_ms: int | None = None
+) -> Ends:
+    """Send END_TRANSACTION (37) two-way for each half; those without a response are logged.
+
+    until_ms: an end that certainly did not reach its broker, or that the broker rejected as busy, is sent again until this Unix
+    time, and none is sent after it; None: each is sent once. An end whose response was lost is never sent again.
+    """
+    limit, remarks = asyncio.Semaphore(ENDS_AT_ONCE), list[str]()
+
+    async def answer(half: Half) -> Command | None:
+        pause, cause = PAUSE_S[0], "its claim has expired"
+        while until_ms is None or now_ms() < until_ms:
+            try:
+                response = await _end_one(link, group, half, state)
+                if response.code not in BUSY_CODES or until_ms is None:
+                    return response
+                cause = f"{response.code} {response.remark}"
+            except SaturnError as error:
+                cause = str(error)
+                if until_ms is None or not (isinstance(error, ConnectFailed) and not error.sent):
+                    break
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_S[1])
+        logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, cause)
+        return None
+
+    async def is_acknowledged(half: Half) -> bool:
+        async with limit:
+            response = await answer(half)
+        if response is not None and response.code != ResponseCode.SUCCESS:
+            logger.warning(
+                "half message end rejected id=%s code=%s remark=%s", half.uniq, response.code, response.remark
+            )
+            remarks.append(f"code {response.code} {response.remark}")
+        return response is not None and response.code == ResponseCode.SUCCESS
+
+    results = await asyncio.gather(*map(is_acknowledged, halves))
+    return Ends(tuple(half for half, ok in zip(halves, results, strict=True) if ok), tuple(remarks))
+
+
+async def _end_one(link: Link, group: str, half: Half, state: TransactionState) -> Command:
+    """Return the response. Raises ConnectFailed with `sent` false where the request was certainly not sent, and other errors."""
+    _, physical = parse_offset_message_id(half.offset_id)
+    command = end_command(group, half.offset, physical, state, half.uniq, asked=False)
+    command.ext["bname"] = half.broker
+    try:
+        address = await link.core.master_address(half.topic, half.broker)
+    except SaturnError as error:
+        raise ConnectFailed(str(error), broker=half.broker) from error
+    return await link.core.remote.call(address, command, END_TIMEOUT_MS)
 
 
 def verdict(log: DecisionLog, message: Message[bytes]) -> TransactionState:
