@@ -1,8 +1,9 @@
-"""Spark programs killed at random points: the lake holds exactly the broker's messages, a transactional topic each row once.
+"""Spark programs killed at every step and at random points: a lake has each message once, a transactional topic each row once.
 
-`make chaos-spark` kills 20 times each; CHAOS_SPARK_KILLS sets the number, SEED chooses the points. Drivers, their JVM,
-Python workers (executors, with CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with SIGKILL;
-drivers and the broker are restarted at once, as a supervisor would.
+`make chaos-spark` kills a first batch at each of `sparksteps.STEPS`, then the export and the sink 20 times at random:
+CHAOS_SPARK_KILLS sets the number, SEED chooses the points. Drivers, their JVM, Python workers (executors, with
+CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with SIGKILL; drivers and the broker are restarted at once,
+as a supervisor would.
 """
 
 from __future__ import annotations
@@ -10,17 +11,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from sparkprocess import Broker, Load, Program, points, torture
+import sparksteps
+from sparkprocess import Broker, Load, Program, points, torture, wait_for
+from sparksteps import STEPS
 
-from saturnmq.spark.connect import close_all
+from recorded import SHORT_JAVA
+from saturnmq import Outgoing
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC
+from saturnmq.spark.connect import Connection, Link, close_all, linked
 from saturnmq.spark.pipelines.sink_log import read_log
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
@@ -28,6 +37,7 @@ from saturnmq.sync import Client
 KILLS = int(os.environ.get("CHAOS_SPARK_KILLS", "0"))
 SEED = int(os.environ.get("SEED", "1"))
 LAST_RUN_SECONDS = 300
+STEP_ROWS = 40
 MASTER = os.environ.get("CHAOS_SPARK_MASTER", "local[2,4]")
 VICTIMS = ["driver", "executor" if "cluster" in MASTER else "worker", "broker", "driver", "jvm"]
 Place = tuple[str, int, int]
@@ -39,9 +49,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(tmp_path)
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("broker"))
     made.start()
     try:
         yield made
@@ -71,6 +81,50 @@ def create(broker: Broker, *topics: str) -> None:
     with Client(name_servers=broker.name_servers) as client:
         for topic in topics:
             client.create_topic(topic, queues=3)
+
+
+def undecided(broker: Broker) -> int:
+    """Number of half messages that were neither committed nor rolled back: each that was has an operation."""
+
+    async def stored(link: Link, topic: str) -> int:
+        return int(await link.puller.max_offset(MessageQueue(topic, "broker-a", 0)))
+
+    with linked(Connection(broker.name_servers)) as link:
+        return link.run(stored(link, HALF_TOPIC)) - link.run(stored(link, OP_HALF_TOPIC))
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=[step.replace(" ", "-") for step in STEPS])
+def test_first_batch_killed_at_step_has_every_row_once(broker: Broker, tmp_path: Path, number: int) -> None:
+    topics = f"steps-{number}-from", f"steps-{number}-to"
+    create(broker, *topics)
+    with Client(name_servers=broker.name_servers) as client, client.producer("chaos-steps-load") as out:
+        out.send_many(topics[0], [Outgoing(value=b"%d" % n, keys=[str(n)]) for n in range(STEP_ROWS)])
+    words = [sys.executable, sparksteps.__file__, broker.name_servers, *topics, str(tmp_path)]
+    environment = {**os.environ, **SHORT_JAVA, "PYTHONPATH": str(Path(sparksteps.__file__).parent)}
+    began = time.monotonic()
+    first = subprocess.run(words, env=environment | {"CHAOS_STEP": STEPS[number]}, stdin=subprocess.DEVNULL,
+                           capture_output=True, text=True, timeout=LAST_RUN_SECONDS)  # fmt: skip
+    assert first.returncode == -signal.SIGKILL, f"{STEPS[number]!r} was not reached:\n{first.stderr[-4000:]}"
+    expected = Counter(b"%d" % n for n in range(STEP_ROWS))
+    log = tmp_path / "second.log"
+    with log.open("wb") as output:
+        second = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output)
+
+    def rows() -> Counter[bytes]:
+        return Counter(messages(broker, topics[1]).values())
+
+    def is_settled() -> bool:
+        return second.poll() is not None or (
+            b"caught up" in log.read_bytes() and rows().total() >= STEP_ROWS and not undecided(broker)
+        )
+
+    try:
+        wait_for("all rows", is_settled, LAST_RUN_SECONDS)
+        visible, unsettled = rows(), undecided(broker)
+    finally:
+        second.communicate(timeout=LAST_RUN_SECONDS)
+    say(f"{STEPS[number]}: {visible.total()} rows in {time.monotonic() - began:.0f} s")
+    assert visible == expected and unsettled == 0 and second.returncode == 0, log.read_text()[-4000:]
 
 
 @pytest.mark.spec("PIP-08", "STR-16", "SRC-22", "PIP-04")
