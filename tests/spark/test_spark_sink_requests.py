@@ -188,9 +188,9 @@ def test_nothing_is_committed_if_decision_cannot_be_written(
     assert isinstance(stored, sink.Stored) and len(stored.written.halves) == 3
     ended: list[int] = []
 
-    async def end(_link: Link, _group: str, halves: Any, _state: Any) -> list[Any]:
+    async def end(_link: Link, _group: str, halves: Any, *_: Any) -> transactional.Ends:
         ended.append(len(halves))
-        return list(halves)
+        return transactional.Ends(tuple(halves), ())
 
     def full(*_given: Any) -> None:
         raise OSError("no space")
@@ -202,4 +202,4 @@ def test_nothing_is_committed_if_decision_cannot_be_written(
         with pytest.raises(OSError, match="no space"):
             transactional.commit(options.connection, log, "G", [stored.written], "0")
     assert ended == []
-    assert transactional.commit(options.connection, log, "G", [stored.written], "0") == 3 and ended == [3, 0]
+    assert transactional.commit(options.connection, log, "G", [stored.written], "0") == 3 and ended == [0, 3]

@@ -130,7 +130,7 @@ class DecisionLog:
         self.folder = Path(folder.removeprefix("file://").removeprefix("file:"))
         self._decisions: dict[str, Decision] = {}  # read before; a decision is final
         self._claims: dict[str, tuple[int, set[str]]] = {}  # next claim and claimed unique ids of the batch in work
-        self._lock = threading.Lock()  # of _claims
+        self._lock = threading.Lock()  # of both: check-backs are answered in several threads
 
     def _path(self, batch: str, kind: str, number: int = 0) -> Path:
         return self.folder / (f"{batch}.{number}.{kind}" if number else f"{batch}.{kind}")
@@ -224,17 +224,18 @@ class DecisionLog:
     def read(self, batch: str) -> Decision | None:
         """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""
         number = 0
-        while batch not in self._decisions:
+        while (cached := self._decisions.get(batch)) is None:
             outcome = self._outcome(batch, number)
             if outcome is None:
                 return None
             if isinstance(outcome, Decision):
-                while len(self._decisions) >= DECISIONS_CACHED:
-                    self._decisions.pop(next(iter(self._decisions)), None)
-                self._decisions[batch] = outcome
+                with self._lock:
+                    while len(self._decisions) >= DECISIONS_CACHED:
+                        del self._decisions[next(iter(self._decisions))]
+                    self._decisions[batch] = outcome
                 return outcome
             number += 1
-        return self._decisions.get(batch)
+        return cached
 
     def aborted(self, batch: str) -> frozenset[str]:
         """Return the tokens of the batch that must never be decided."""
@@ -324,7 +325,8 @@ class DecisionLog:
         if is_repeatable(batch):
             for path in self.folder.glob("*.done"):
                 if path.stem.isdigit() and int(path.stem) < int(batch) - KEPT_BATCHES:
-                    self._decisions.pop(path.stem, None)
+                    with self._lock:
+                        self._decisions.pop(path.stem, None)
                     for kind in ("json", "done"):  # without .done an interrupted deletion would not be found again
                         for outdated in self.folder.glob(f"{path.stem}.*{kind}"):
                             outdated.unlink(missing_ok=True)
