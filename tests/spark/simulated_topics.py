@@ -121,20 +121,23 @@ class SimulatedTopics(KnownBounds):
         return Snapshot(dict(self.bounds), {}, {})
 
     def states(self, offsets: Mapping[Key, int]) -> dict[Key, QueueState]:
-        self.bounds = {key: queue.bounds for key, queue in self._served().items()}
-        return super().states(offsets)
+        served = self._served()
+        self.bounds = {key: queue.bounds for key, queue in served.items()}
+        states = super().states(offsets)
+        return {key: state._replace(record=self._record(key, offsets[key])) for key, state in states.items()}
+
+    def _record(self, key: Key, offset: int) -> Preceding | None:
+        queue = self._served().get(key)
+        has_offset = queue is not None and queue.low <= offset < len(queue.messages)
+        return queue.messages[offset].record if queue is not None and has_offset else None
 
     def records(self, offsets: Mapping[Key, int]) -> dict[Key, Preceding]:
         self.pulls += len(offsets)
         is_failing, self.failing = 1 in self.failing, {number - 1 for number in self.failing}
         if is_failing:
             raise ConnectFailed("connection refused")
-        found = {}
-        for key, offset in offsets.items():
-            queue = self._served().get(key)
-            if queue is not None and queue.low <= offset < len(queue.messages):
-                found[key] = queue.messages[offset].record
-        return found
+        records = {key: self._record(key, offset) for key, offset in offsets.items()}
+        return {key: record for key, record in records.items() if record is not None}
 
     def stored_after(self, times_ms: Mapping[Key, int], bounds: Mapping[Key, Bounds]) -> dict[Key, int]:
         return {key: self._after(self.queues[key], time_ms) for key, time_ms in times_ms.items()}

@@ -169,6 +169,9 @@ class FakeLink:
     def __init__(self, puller: Answers) -> None:
         self.puller = puller
 
+    def masters(self) -> FakeLink:
+        return self
+
     def run(self, work: Any) -> Any:
         return asyncio.run(work)
 

@@ -31,7 +31,7 @@ from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 from saturnmq.spark.sink_options import parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
-from saturnmq.spark.steady_puller import SteadyPuller
+from saturnmq.spark.source_puller import SteadyPuller
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 

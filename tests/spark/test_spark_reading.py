@@ -31,7 +31,8 @@ from saturnmq.spark.fetch import DataLossError, RangeFetcher
 from saturnmq.spark.options import MAPPERS_ENVIRONMENT, SourceOptions
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.planning import offset_of_time
-from saturnmq.spark.ranges import Bounds, QueueRange
+from saturnmq.spark.queue_state import QueueState
+from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of
 from saturnmq.spark.source import BatchReader, RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -331,6 +332,14 @@ class Script:
         self.counts: list[int] = []
         self.flying = self.most = 0
 
+    @property
+    def _core(self) -> Script:
+        return self
+
+    async def master_states(self, _group: str, offsets: dict[MessageQueue, int]) -> dict[Key, QueueState]:
+        ((queue, offset),) = offsets.items()
+        return {key_of(queue): QueueState(Bounds(self.low, self.high), next_offset=max(self.low, offset))}
+
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int, expression: Any = "*", **_more: Any
     ) -> PullResult:
@@ -370,7 +379,9 @@ def fetched(script: Script, begin: int, end: int, **options: Any) -> list[int]:
 
     from saturnmq.protocol.message import decode_records
 
-    return [m.queue_offset for body in asyncio.run(run()) for m in decode_records(body)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch, "queue_states", type(script).master_states)
+        return [m.queue_offset for body in asyncio.run(run()) for m in decode_records(body)]
 
 
 @pytest.mark.spec("SRC-12")
@@ -411,6 +422,18 @@ def test_fetch_retries_transient_errors_and_resumes(monkeypatch: pytest.MonkeyPa
     slave = CatchesUp(0, 20)
     assert fetched(slave, 0, 40) == list(range(40))
     assert slave.asked.count(20) == 2, "the slave had nothing at 20, and was asked again"
+
+    class Unled(Script):
+        async def master_states(self, _group: str, offsets: dict[MessageQueue, int]) -> dict[Key, QueueState]:
+            return {key_of(queue): QueueState(reason="broker-x has no master") for queue in offsets}
+
+    for slave, words in (
+        (Unled(0, 20), r"offset 20 .*0\.\.20 .*; broker-x has no master"),
+        (Unled(9, 40), "offset 0 "),
+    ):
+        with pytest.raises(StoreError, match=words) as caught:
+            fetched(slave, 0, 40, fail_on_data_loss=False)
+        assert not isinstance(caught.value, DataLossError), "a slave's answer is no proof of loss"
     dead = Script(0, 40, iter([CallTimeout("silence")] * 10_000))
     with pytest.raises(StoreError, match=r"T/broker-x/7: no progress at offset 0 for 300 ms: silence"):
         fetched(dead, 0, 40)

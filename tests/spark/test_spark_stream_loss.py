@@ -11,13 +11,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from saturnmq import Outgoing
 from saturnmq.admin.sync import Admin
+from saturnmq.client.connection.remote import Remote
 from saturnmq.client.errors import BrokerNotExist
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import close_all
 from saturnmq.spark.fetch import DataLossError
-from saturnmq.spark.ranges import begins_of, from_offset, preceding_of
+from saturnmq.spark.ranges import Bounds, begins_of, from_offset, preceding_of
 from saturnmq.spark.source import BatchReader, RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
+from saturnmq.spark.stream_queries import Snapshot, StreamQueries
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -177,6 +181,35 @@ def test_missing_topic_of_new_query_is_an_error_and_pattern_is_not(server: SyncE
     delete(server, "only-one")
     with pytest.raises(DataLossError, match="topic only-one"):
         stream(server, "only-.*").latestOffset(end, ALL)
+
+
+def test_former_leader_without_bounds_proves_no_loss(
+    monkeypatch: pytest.MonkeyPatch, server: SyncEmbeddedBroker
+) -> None:
+    """A member that lost the lead answers "ask the master" with offsets 0..0 until the NameServer has the new leader."""
+    fill(server, "deposed", 3)
+    reader = stream(server, "deposed", failOnDataLoss="false")
+    end, _rows = step(reader, reader.initialOffset())
+    limits = dict.fromkeys(from_offset(end), Bounds(0, 2))  # of a slave
+    monkeypatch.setattr(StreamQueries, "snapshot", lambda _self: Snapshot(limits, {}, {}))
+    call = Remote.call
+
+    async def follower_call(self: Remote, address: str, command: Command, timeout_ms: int) -> Command:
+        if command.code != RequestCode.PULL_MESSAGE:
+            return await call(self, address, command, timeout_ms)
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": command.ext["queueOffset"],
+            "minOffset": "0",
+            "maxOffset": "0",
+        }
+        return Command(ResponseCode.PULL_RETRY_IMMEDIATELY, ext=ext)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "call", follower_call)
+        with pytest.raises(BrokerNotExist, match="does not lead its group any more"):
+            stream(server, "deposed", failOnDataLoss="false").latestOffset(end, ALL)
+    assert stream(server, "deposed").latestOffset(end, ALL) == end
 
 
 def test_stopped_broker_is_waited_for_and_is_no_data_loss() -> None:

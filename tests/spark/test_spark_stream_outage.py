@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
-from simulated_topics import KnownBounds, reader_of
+from simulated_topics import KnownBounds, SimulatedTopics, reader_of
 
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, RouteNotFound
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import stream
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.pipelines import pipeline, running
-from saturnmq.spark.ranges import Bounds, to_offset
+from saturnmq.spark.queue_state import QueueState
+from saturnmq.spark.ranges import Bounds, Key, Preceding, to_offset
 from saturnmq.spark.stream import StreamReader
 from saturnmq.spark.stream_queries import Snapshot
 
@@ -111,6 +113,58 @@ def test_latest_offset_keeps_last_known_ends_without_answer(made: Any) -> None:
     with pytest.raises(ConfigError):  # a starting query fails at once
         reader.latestOffset(START, limit)
     assert not waited
+
+
+class SlaveAnswers(SimulatedTopics):
+    """Topics whose bounds and records a slave answers, differently from its master; only the state comes from the master."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: dict[Key, Bounds] = {}
+        self.copies: dict[Key, Preceding] = {}
+        self.has_master = True
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        return snapshot._replace(bounds=snapshot.bounds | self.limits)
+
+    def records(self, offsets: Mapping[Key, int]) -> dict[Key, Preceding]:
+        return super().records(offsets) | {key: self.copies[key] for key in offsets if key in self.copies}
+
+    def states(self, offsets: Mapping[Key, int]) -> dict[Key, QueueState]:
+        if self.has_master:
+            return super().states(offsets)
+        return {key: QueueState(reason=f"broker {key[1]} has no master at the name server") for key in offsets}
+
+
+@pytest.mark.parametrize("tolerant", ["true", "false"])
+@pytest.mark.parametrize(
+    ("limits", "copy", "moves"),
+    [(Bounds(0, 4), None, True), (Bounds(6, 10), None, False), (Bounds(0, 10), Preceding(1, 1), True)],
+    ids=["behind", "begins later", "another record"],
+)
+def test_slave_answer_is_no_proof_of_loss(
+    tmp_path: Path, limits: Bounds, copy: Preceding | None, moves: bool, tolerant: str
+) -> None:
+    """Waited for, then an error that is not data loss, also with failOnDataLoss=false; the master's answer decides."""
+    topics = SlaveAnswers()
+    topics.create(A)
+    names = topics.append(A, 10)
+    options = {"failOnDataLoss": str(tolerant == "false").lower(), "dataLossLog": str(tmp_path / "loss")}
+    first = reader_of(topics, startingOffsets="earliest", **options)
+    start, limit = first.initialOffset(), first.getDefaultReadLimit()
+    end = first.latestOffset(start, limit)
+    topics.limits = {A: limits}
+    topics.copies = {A: copy} if copy else {}
+    topics.has_master = False
+    reader = reader_of(topics, **options)
+    for plan in [lambda: reader.partitions(start, end), *([lambda: reader.latestOffset(end, limit)] if moves else [])]:
+        with pytest.raises(BrokerNotExist, match=r"T/a/0 cannot be read: broker a has no master .* up to 1 ms"):
+            plan()
+    topics.has_master = True
+    assert reader.latestOffset(end, limit) == end
+    assert [name for part in reader.partitions(start, end) for name in topics.read(part.piece)] == names  # type: ignore[attr-defined]
+    assert not (tmp_path / "loss").exists()
 
 
 @pytest.mark.spec("PIP-05")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import os
 import threading
 from collections.abc import Coroutine, Iterator
@@ -82,7 +83,7 @@ def _puller(client: Client, read_from: str) -> Puller:
     chosen = _BROKER_IDS.get(read_from)
     if chosen is None:
         return client.puller(READ_GROUP)
-    from saturnmq.spark.steady_puller import SteadyPuller
+    from saturnmq.spark.source_puller import SteadyPuller
 
     return SteadyPuller(client._core, READ_GROUP, chosen)
 
@@ -100,6 +101,14 @@ class Link:
     def core(self) -> Core:
         """Routes and raw requests, for calls that the puller does not have."""
         return self.client._core
+
+    def masters(self) -> Link:
+        """Return a link of this client with a puller that asks masters only."""
+        from saturnmq.spark.source_puller import MasterPuller
+
+        link = copy.copy(self)  # never in the cache: its users are not counted
+        link.puller = MasterPuller(self.core, READ_GROUP)
+        return link
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the clients' loop and return its result."""

@@ -26,7 +26,7 @@ from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, res
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.spark.options import SourceOptions
-from saturnmq.spark.queue_state import queue_states
+from saturnmq.spark.queue_state import QueueState, queue_states
 from saturnmq.spark.ranges import QueueRange
 from saturnmq.tasks import cancel
 
@@ -182,68 +182,76 @@ class RangeFetcher:
     async def _pull(self, offset: int, count: int) -> PullResult:
         """Return one response that makes progress: its next offset is beyond `offset`.
 
-        Retries until readTimeoutMs (SRC-13, SRC-14).
+        Retries until readTimeoutMs (SRC-13, SRC-14). Messages are lost only if the master says so: a slave may be behind it.
         """
         began, pause = time.monotonic(), BACKOFF_S[0]
         while True:
-            cause: str
+            state: QueueState | None = None
             try:
                 result = await self._puller.pull(
                     self._queue, offset, max_count=count, expression=self._filter, bulk_bytes=BULK_BYTES
                 )
-                if result.next_offset > offset and result.status is not PullStatus.OFFSET_ILLEGAL:
-                    if result.status is not PullStatus.FOUND and not self._filtered:
-                        self._lost(offset, min(result.next_offset, self._end), "the broker skipped them")
-                    return result
-                if result.min_offset > offset:
-                    self._lost(offset, min(result.min_offset, self._end), f"the queue begins at {result.min_offset}")
-                    return _skipped(result, result.min_offset)
-                cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
-                behind = True
             except ResponseError as error:
-                if error.code in _ABSENT and (reason := await self._deletion(offset)):
-                    return self._end_lost(offset, f"the queue was deleted: {reason}")
-                if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST:
+                if error.code in _ABSENT:
+                    state = await self._master_state(offset)
+                is_deleted = state is not None and state.deleted
+                if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST and not is_deleted:
                     place = f"{where(self._queue)}, group {self._puller.group}"
                     raise response_error(
                         error.code or 0, f"{place}: {error.message}", broker=error.broker, hint=error.hint
                     ) from error
-                cause, behind = str(error), False
+                cause = str(error)
             except SaturnError as error:
                 if not error.retryable:
                     raise
-                if isinstance(error, BrokerNotExist) and (reason := await self._deletion(offset)):
-                    return self._end_lost(offset, f"the queue was deleted: {reason}")
-                cause, behind = str(error), False
+                if isinstance(error, BrokerNotExist):
+                    state = await self._master_state(offset)
+                cause = str(error)
+            else:
+                is_skip = self._filtered and result.status is not PullStatus.OFFSET_ILLEGAL
+                if result.next_offset > offset and (result.status is PullStatus.FOUND or is_skip):
+                    return result
+                cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
+                state = await self._master_state(offset)
+            if state is not None:
+                if (skipped := self._loss(offset, state)) is not None:
+                    return skipped
+                if state.bounds is None:
+                    cause = f"{cause}; {state.reason}"
             waited_ms = (time.monotonic() - began) * 1000
             if waited_ms + pause * 1000 > self._options.read_timeout_ms:
-                if behind:  # a slave would have caught up by now: the planned messages no longer exist
-                    return self._end_lost(offset, cause)
+                if state is not None and state.bounds is not None and state.bounds.high <= offset:
+                    return self._lost(offset, self._end, cause)  # the planned messages no longer exist
                 raise StoreError(
                     f"{where(self._queue)}: no progress at offset {offset} for {self._options.read_timeout_ms} ms: {cause}"
                 )
+            if pause == BACKOFF_S[0]:
+                logger.warning("waiting for a broker queue=%s offset=%d cause=%s", where(self._queue), offset, cause)
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, BACKOFF_S[1])
 
-    async def _deletion(self, offset: int) -> str:
-        """Return why the queue no longer exists; "" if its master has it or does not answer."""
+    async def _master_state(self, offset: int) -> QueueState:
+        """Return what the queue's master says about the offset."""
         try:
             states = await queue_states(self._puller._core, self._puller.group, {self._queue: offset})
-        except SaturnError:
-            return ""
+        except SaturnError as error:
+            return QueueState(reason=str(error))
         (state,) = states.values()
-        return state.reason if state.deleted else ""
+        return state
 
-    def _end_lost(self, offset: int, reason: str) -> PullResult:
-        """Report everything from the offset on as lost; the result ends the range."""
-        self._lost(offset, self._end, reason)
-        return PullResult(PullStatus.NO_NEW_MESSAGE, QueueOffset(self._end), _NONE, _NONE, queue=self._queue)
+    def _loss(self, offset: int, state: QueueState) -> PullResult | None:
+        """Return the result of `_lost` for messages that the master has deleted; None if there are none or it does not answer."""
+        if state.deleted:
+            return self._lost(offset, self._end, f"the queue was deleted: {state.reason}")
+        if state.bounds is None or state.record is not None or state.next_offset <= offset:
+            return None
+        low = state.bounds.low
+        reason = f"the queue begins at {low}" if low > offset else "the broker skipped them"
+        return self._lost(offset, min(state.next_offset, self._end), reason)
 
-    def _lost(self, begin: int, end: int, reason: str) -> None:
+    def _lost(self, begin: int, end: int, reason: str) -> PullResult:
+        """Report messages as lost; the result goes on behind them."""
         met_loss(
             self._options, Loss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason)
         )
-
-
-def _skipped(result: PullResult, to: QueueOffset) -> PullResult:
-    return PullResult(PullStatus.NO_MATCHED_MESSAGE, to, result.min_offset, result.max_offset, queue=result.queue)
+        return PullResult(PullStatus.NO_MATCHED_MESSAGE, QueueOffset(end), _NONE, _NONE, queue=self._queue)

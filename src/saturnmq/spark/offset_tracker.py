@@ -38,7 +38,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.parallel import gathered
-from saturnmq.spark.planning import store_ms
+from saturnmq.spark.planning import records_at
 from saturnmq.spark.ranges import Key, from_offset
 from saturnmq.spark.session_kind import is_connect
 from saturnmq.spark.stream_advice import log_advice
@@ -202,7 +202,8 @@ async def _oldest(link: Link, lag: Lag) -> dict[str, int]:
 
     async def one(key: Key) -> tuple[str, int | None]:
         await link.puller.queues(key[0])  # its route
-        return key[0], await store_ms(link, MessageQueue(*key), lag.end.get(key, 0))
+        record = (await records_at(link, {key: lag.end.get(key, 0)})).get(key)
+        return key[0], None if record is None else record.stored_ms
 
     found: dict[str, int] = {}
     for topic, at_ms in await gathered(one, [key for key, behind in lag.by_queue.items() if behind]):

@@ -11,21 +11,24 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from saturnmq.client.errors import RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
-from saturnmq.protocol.errors import ConfigError, MessageError, SaturnError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.connect import Link, linked
-from saturnmq.spark.fetch import Loss, met_loss, where
+from saturnmq.spark.fetch import BACKOFF_S, Loss, met_loss, where
 from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import EARLIEST, Positions, SourceOptions
 from saturnmq.spark.parallel import gathered
+from saturnmq.spark.queue_state import queue_states, record_at
 from saturnmq.spark.ranges import Bounds, Key, Preceding, QueueRange, key_of, named_queues, place, split
+from saturnmq.spark.source_puller import NoMaster
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ SIZE_SAMPLES: Final = 4
 Known = dict[MessageQueue, Bounds]
 RangeOption = tuple[str, str | int | Positions]  # name and value
 Missing = dict[str, ConfigError]  # by topic, or by pattern
+R = TypeVar("R")
 
 
 def is_system_topic(topic: str) -> bool:
@@ -140,21 +144,34 @@ async def records_at(link: Link, offsets: Mapping[Key, int]) -> dict[Key, Preced
 
     async def ask(item: tuple[Key, int]) -> Preceding | None:
         key, offset = item
-        result = await link.puller.pull(MessageQueue(*key), offset, max_count=1)
-        try:
-            record = decode_record(result.body)
-        except MessageError:  # no record, or a damaged one: those are the reader's to report
-            return None
-        return Preceding(record.store_timestamp_ms, record.physical_offset) if record.queue_offset == offset else None
+        return record_at(await link.puller.pull(MessageQueue(*key), offset, max_count=1), offset)
 
     records = await gathered(ask, offsets.items())
     return {key: record for key, record in zip(offsets, records, strict=True) if record is not None}
 
 
-def checked(
-    known: Known, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
+def _behind(queue: MessageQueue, limits: Bounds, reason: str) -> NoMaster:
+    """Return the error for offsets that a slave does not have, while its master does not answer."""
+    return NoMaster(
+        f"{where(queue)}: a slave has offsets {limits.low}..{limits.high}, not all that are to be read; {reason}",
+        broker=queue.broker_name,
+    )
+
+
+async def checked(
+    link: Link, known: Known, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
 ) -> dict[MessageQueue, int]:
-    """Clamp offsets to the bounds; an offset outside is data loss: raised, or with failOnDataLoss=false recorded (SRC-15)."""
+    """Clamp offsets to the bounds; an offset outside is data loss: raised, or with failOnDataLoss=false recorded (SRC-15).
+
+    Masters are asked about offsets outside, as a slave's bounds may be narrower (SRC-14). Raises NoMaster.
+    """
+    outside = {q: known[q].low for q, offset in offsets.items() if not known[q].low <= offset <= known[q].high}
+    states = await queue_states(link.core, link.puller.group, outside) if outside else {}
+    for queue in outside:
+        state = states[key_of(queue)]
+        if state.bounds is None:
+            raise _behind(queue, known[queue], state.reason)
+        known[queue] = state.bounds
     moved = {}
     for queue, offset in offsets.items():
         limits = known[queue]
@@ -182,9 +199,12 @@ async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[M
     return {q: fallback[q] if offset is None else offset for q, offset in zip(listed, stored, strict=True)}
 
 
-async def store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
-    """Return when the message was stored, Unix ms; None if it cannot be read."""
+async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
+    """Return when the message was stored, Unix ms; None if it cannot be read. Raises NoMaster for a slave that is behind it."""
     result = await link.puller.pull(queue, offset, max_count=1)
+    if not result.body and result.max_offset <= offset:
+        limits = Bounds(result.min_offset, result.max_offset)
+        raise _behind(queue, limits, f"offset {offset} is needed to find a time")
     return decode_record(result.body).store_timestamp_ms if result.body else None
 
 
@@ -216,7 +236,7 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     steps = [1 << n for n in range((high - low).bit_length())]
     around = [at for step in steps for at in (found - step, found + step) if low <= at < high and at not in seen]
     for at in around:  # sequential: many queues are searched in parallel
-        if (stored := await store_ms(link, queue, at)) is not None:
+        if (stored := await _store_ms(link, queue, at)) is not None:
             seen[at] = stored
     early = min((at for at, stored in seen.items() if stored >= time_ms), default=high)
     late = max((at for at, stored in seen.items() if stored < time_ms), default=low - 1)
@@ -236,7 +256,7 @@ async def _crossing(
     low, high = limits
     for guess in (hint, min(hint + 1, high)):
         for at in (guess - 1, guess):
-            if low <= at < high and at not in seen and (stored := await store_ms(link, queue, at)) is not None:
+            if low <= at < high and at not in seen and (stored := await _store_ms(link, queue, at)) is not None:
                 seen[at] = stored
         if (guess == low or seen.get(guess - 1, time_ms) < time_ms) and (
             guess == high or seen.get(guess, time_ms - 1) >= time_ms
@@ -250,7 +270,7 @@ async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: in
     low, high = limits
     while low < high:
         middle = (low + high) // 2
-        if middle not in seen and (stored := await store_ms(link, queue, middle)) is not None:
+        if middle not in seen and (stored := await _store_ms(link, queue, middle)) is not None:
             seen[middle] = stored
         if seen.get(middle, time_ms - 1) >= time_ms:
             high = middle
@@ -295,8 +315,8 @@ async def starts(
             )
         return offsets, wanted
     if options.starting == "group":
-        return checked(known, await _committed(link, known, options), options, "startingOffsets=group"), {}
-    return checked(known, place(known, options.starting, "startingOffsets"), options, "startingOffsets"), {}
+        return await checked(link, known, await _committed(link, known, options), options, "startingOffsets=group"), {}
+    return await checked(link, known, place(known, options.starting, "startingOffsets"), options, "startingOffsets"), {}
 
 
 async def _ends(
@@ -307,7 +327,7 @@ async def _ends(
         name = "endingOffsetsByTimestamp" if options.ending_times is not None else "endingTimestamp"
         found, wanted = await _by_times(link, known, times, name)
         return {q: known[q].high if bound.falls else bound.offset for q, bound in found.items()}, wanted
-    return checked(known, place(known, options.ending, "endingOffsets"), options, "endingOffsets"), {}
+    return await checked(link, known, place(known, options.ending, "endingOffsets"), options, "endingOffsets"), {}
 
 
 async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
@@ -373,6 +393,26 @@ def _brief(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link: Link, options: SourceOptions) -> R:
+    """Return the result of a plan that asks masters only, as a slave may be behind; with readFrom=slave that asks either.
+
+    While a broker name has slaves only, as during the election of a DLedger leader, it waits up to readTimeoutMs. Raises NoMaster.
+    """
+    is_slave_permitted = options.read_from == "slave"
+    until, pause = time.monotonic() + options.read_timeout_ms / 1000, BACKOFF_S[0]
+    while True:
+        try:
+            return await plan(link if is_slave_permitted else link.masters(), options)
+        except NoMaster as error:
+            if time.monotonic() > until:
+                if not is_slave_permitted:
+                    error.hint = "Its slave may be behind; readFrom=slave plans with what the slave has."
+                raise
+            logger.warning("waiting for a master error=%s", error)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, BACKOFF_S[1])
+
+
 async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
     known = await bounds(link, options)
     _check_values(known, options)
@@ -390,4 +430,4 @@ async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
 def batch_ranges(options: SourceOptions) -> list[QueueRange]:
     """Return the ranges of a batch read, fixed and split (SRC-02, SRC-06). Raises ConfigError, DataLossError."""
     with linked(options) as link:
-        return link.run(_plan(link, options))
+        return link.run(with_masters(_plan, link, options))

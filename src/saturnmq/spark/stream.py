@@ -310,16 +310,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = draft.bounds.get(key) if key in draft.preceding else None
             if limits is not None and limits.low < draft.begin[key] <= limits.high:
                 offsets[key] = draft.begin[key] - 1
-        records = self._queries.records(offsets) if offsets else {}
         others = {}
-        for key, record in records.items():
-            if record != (before := draft.preceding[key]):
-                others[key] = (
-                    f"the record before it was stored at {before.stored_ms} ms at position {before.physical}, now there is one "
-                    f"of {record.stored_ms} ms at position {record.physical}: the topic was created again"
-                )
+        for key, record in self._different(
+            offsets, draft.bounds, lambda key, record: record != draft.preceding[key]
+        ).items():
+            before = draft.preceding[key]
+            others[key] = (
+                f"the record before it was stored at {before.stored_ms} ms at position {before.physical}, now there is one "
+                f"of {record.stored_ms} ms at position {record.physical}: the topic was created again"
+            )
         self._restart(draft, others, start)
         return bool(others)
+
+    def _different(
+        self, offsets: Mapping[Key, int], bounds: dict[Key, Bounds], differs: Callable[[Key, Preceding], bool]
+    ) -> dict[Key, Preceding]:
+        """Return the records that differ, if they do at their masters: a slave may still have those of a deleted topic.
+
+        The bounds of these queues become those of the masters. Raises BrokerNotExist while a master does not answer.
+        """
+        records = self._queries.records(offsets) if offsets else {}
+        suspects = {key: offsets[key] for key, record in records.items() if differs(key, record)}
+        states = self._queries.states(suspects) if suspects else {}
+        away = {}
+        for key, state in states.items():
+            if state.bounds is None:
+                away[key] = state.reason
+            else:
+                bounds[key] = state.bounds
+        if away:
+            raise self._away(away)
+        return {key: s.record for key, s in states.items() if s.record is not None and differs(key, s.record)}
 
     def _restart(self, draft: Draft, reasons: Mapping[Key, str], start: dict[str, Any]) -> None:
         """Let queues go on at the first message stored after the checkpoint's, or at their first one if that is not known."""
@@ -376,7 +397,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, firsts: Mapping[Key, int], lasts: Mapping[Key, int], end: dict[str, Any]
     ) -> tuple[list[ranges.QueueRange], list[Loss], dict[Key, float]]:
         """Return the ranges that the brokers have of a batch, what is lost of it, and record sizes."""
-        bounds, deleted, sizes = self._current(lasts)
+        bounds, deleted, sizes = self._current(firsts, lasts)
         again = self._created_again(firsts, lasts, end, bounds) if end != self._planned else set()
         whole, losses = [], []
         for key, last in sorted(lasts.items()):
@@ -396,13 +417,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 whole.append(ranges.QueueRange(*key, min(inside), inside[1]))
         return whole, losses, sizes
 
-    def _current(self, lasts: Mapping[Key, int]) -> tuple[dict[Key, Bounds], dict[Key, str], dict[Key, float]]:
-        """Return current bounds, why queues are deleted, and sizes. Raises BrokerNotExist while brokers are away."""
+    def _current(
+        self, firsts: Mapping[Key, int], lasts: Mapping[Key, int]
+    ) -> tuple[dict[Key, Bounds], dict[Key, str], dict[Key, float]]:
+        """Return current bounds, why queues are deleted, and sizes; the masters' bounds where others are narrower than a batch.
+
+        Raises BrokerNotExist while a broker or a master that is needed is away.
+        """
         snapshot = self._queries.snapshot()
         self._cached = (time.monotonic(), snapshot)
         bounds = dict(snapshot.bounds)
         suspects = {key: bounds[key].low if key in bounds else 0 for key, last in lasts.items()
-                    if key not in bounds or bounds[key].high < last}  # fmt: skip
+                    if key not in bounds or bounds[key].low > firsts[key] or bounds[key].high < last}  # fmt: skip
         states = self._queries.states(suspects) if suspects else {}
         away = {}
         for key, state in states.items():
@@ -415,7 +441,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds, {key: state.reason for key, state in states.items() if state.deleted}, snapshot.sizes
 
     def _created_again(
-        self, firsts: Mapping[Key, int], lasts: Mapping[Key, int], end: dict[str, Any], bounds: Mapping[Key, Bounds]
+        self, firsts: Mapping[Key, int], lasts: Mapping[Key, int], end: dict[str, Any], bounds: dict[Key, Bounds]
     ) -> set[Key]:
         """Return the queues of a batch planned by another process whose messages are not those of that time.
 
@@ -428,13 +454,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offset = lasts[key] - 1 if high >= lasts[key] else max(low, firsts[key])
             if low <= offset < high:
                 offsets[key] = offset
-        records = self._queries.records(offsets) if offsets else {}
-        again = set()
-        for key, record in records.items():
+
+        def differs(key: Key, record: Preceding) -> bool:
             is_last = offsets[key] == lasts[key] - 1
-            if record != preceding[key] if is_last else record.stored_ms > preceding[key].stored_ms:
-                again.add(key)
-        return again
+            return record != preceding[key] if is_last else record.stored_ms > preceding[key].stored_ms
+
+        return set(self._different(offsets, bounds, differs))
 
     # ---- losses and warnings
 

@@ -37,15 +37,15 @@ class StreamQueries:
         self._sized = sized
 
     def initial(self) -> dict[Key, int]:
-        """Return where a query without checkpoint starts. Raises ConfigError, DataLossError."""
+        """Return where a query without checkpoint starts, as masters answer. Raises ConfigError, DataLossError, NoMaster."""
 
-        async def ask(link: Link) -> dict[Key, int]:
-            known = await planning.bounds(link, self._options)
-            placed, _times = await planning.starts(link, known, self._options, compared=False)
+        async def ask(link: Link, options: SourceOptions) -> dict[Key, int]:
+            known = await planning.bounds(link, options)
+            placed, _times = await planning.starts(link, known, options, compared=False)
             return {key_of(queue): offset for queue, offset in placed.items()}
 
         with linked(self._options) as link:
-            return link.run(ask(link))
+            return link.run(planning.with_masters(ask, link, self._options))
 
     def snapshot(self) -> Snapshot:
         """Return bounds and sizes of every selected queue."""
@@ -71,7 +71,7 @@ class StreamQueries:
             return link.run(planning.records_at(link, offsets))
 
     def stored_after(self, times_ms: Mapping[Key, int], bounds: Mapping[Key, Bounds]) -> dict[Key, int]:
-        """Return the first offset of each queue that was stored later than the time; the queue's end if there is none."""
+        """Return the first offset of each queue that its master stored later than the time; its end if there is none."""
 
         async def ask(link: Link) -> dict[Key, int]:
             async def search(key: Key) -> int:
@@ -81,4 +81,4 @@ class StreamQueries:
             return dict(zip(times_ms, await gathered(search, times_ms), strict=True))
 
         with linked(self._options) as link:
-            return link.run(ask(link))
+            return link.run(ask(link.masters()))

@@ -371,9 +371,7 @@ class Puller:
         for attempt in range(attempts):
             last_try = attempt == attempts - 1
             try:
-                # Only pulls may go to a slave; offset queries and commits need the master.
-                wanted = self._suggested.get(wire, self._home) if command.code == RequestCode.PULL_MESSAGE else 0
-                address, _slave = await core.read_address(wire.topic, wire.broker_name, wanted)
+                address = await self._address(wire, command.code)
             except BrokerNotExist:
                 if last_try or deadline.remaining_ms <= 0:
                     raise
@@ -395,6 +393,13 @@ class Puller:
             pause_s = min(0.02 * 4**attempt * (0.5 + random.random() / 2), max(deadline.remaining_ms, 0) / 1000)
             await asyncio.sleep(pause_s)
         raise CallTimeout(f"no answer for {wire.topic} from {wire.broker_name}")
+
+    async def _address(self, wire: MessageQueue, code: int) -> str:
+        """Address of the broker that a request goes to. Raises BrokerNotExist."""
+        # Only pulls may go to a slave; offset queries and commits need the master, and use a slave while there is none.
+        wanted = self._suggested.get(wire, self._home) if code == RequestCode.PULL_MESSAGE else 0
+        address, _slave = await self._core.read_address(wire.topic, wire.broker_name, wanted)
+        return address
 
     async def _switch(self, wire: MessageQueue) -> None:
         """After a failed call, refresh the route and use another broker id of the same name for the next attempt."""
