@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -247,3 +248,31 @@ def test_name_server_restarted_in_mid_read_changes_no_row(group: Cluster) -> Non
     total = sum(partition.piece[4] for partition in partitions)  # type: ignore[attr-defined, index]
     assert killed_in_mid_read(reader, partitions, restart) == sent(total)
     assert reading_on == [sent(total)], "without any NameServer"
+
+
+@pytest.mark.spark
+@pytest.mark.spec("STR-02")
+def test_streaming_query_goes_on_behind_a_killed_leader(spark: Any, group: Cluster, tmp_path: Path) -> None:
+    """The leader is killed while batch 0 is in the sink; the query goes on, and another continues from its checkpoint."""
+    fill(group, "streamed", 600)
+    stored: list[Row] = []
+    killed: list[str] = []
+
+    def keep(frame: Any, batch_id: int) -> None:
+        stored.extend((row["queueId"], row["queueOffset"], bytes(row["body"])) for row in frame.collect())
+        if not killed:
+            killed.append(group.master())
+            group.brokers[killed[0]].kill()
+
+    def run() -> None:
+        options = {"nameServer": group.name_servers, "topic": "streamed", "startingOffsets": "earliest"}
+        frame = spark.readStream.format("rocketmq").options(**options, maxOffsetsPerTrigger="250").load()
+        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(200)
+
+    run()
+    assert sorted(stored) == sent(600)
+    fill(group, "streamed", 100, first=600)
+    group.restart(*killed)
+    run()
+    assert sorted(stored) == sent(700)
