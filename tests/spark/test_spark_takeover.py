@@ -77,7 +77,7 @@ def batch(cluster: Cluster, topic: str, **options: str) -> BatchReader:
 
 
 def stream(cluster: Cluster, topic: str, **options: str) -> StreamReader:
-    made = source(cluster, topic, startingOffsets="earliest", **options)
+    made = source(cluster, topic, startingOffsets="earliest", metadataRefreshMs="0", **options)
     reader = made.streamReader(made.schema())
     assert isinstance(reader, StreamReader)
     return reader
