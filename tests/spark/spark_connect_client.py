@@ -1,12 +1,14 @@
 """A Spark Connect client in a process of its own: one process cannot have a classic and a Connect session.
 
-Arguments: URL of the Connect server, name servers, a folder. Topic `connect-in` has 40 messages. Prints one JSON line per step.
+Arguments: URL of the Connect server, name servers, a folder, the example of docs/spark.md. Topic `connect-in` has 40 messages.
+Prints one JSON line per step.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +34,7 @@ def message(query: Callable[[], Any]) -> str:
         return str(error)
 
 
-def main(url: str, name_servers: str, folder: str) -> None:
+def main(url: str, name_servers: str, folder: str, example: str) -> None:
     spark: Any = SparkSession.builder.remote(url).getOrCreate()
     say("unregistered", message(lambda: spark.read.format("rocketmq").option("topic", TOPIC).load().count()))
     register(spark, mappers=[copy.copy])
@@ -69,6 +71,7 @@ def main(url: str, name_servers: str, folder: str) -> None:
         nameServer=name_servers, topic="connect-batch"
     ).mode("append").save()
     say("sinks", [bodies("connect-out"), bodies("connect-once"), bodies("connect-batch")])
+    say("documented", runpy.run_path(example)["orders"].count())
     tracker.stop()
     spark.stop()
 

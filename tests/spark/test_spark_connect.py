@@ -22,7 +22,18 @@ from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
+
+from code_blocks import blocks_of
+
 CLIENT = Path(__file__).with_name("spark_connect_client.py")
+FAILING = """
+import sys
+from pyspark.sql import SparkSession
+from saturnmq.spark.offset_tracker import track
+track(SparkSession.builder.remote(sys.argv[1]).getOrCreate(), sys.argv[2])
+raise SystemExit("the program failed")
+"""
 
 
 @pytest.fixture
@@ -43,7 +54,14 @@ def test_connect_client_reads_writes_and_commits(
 ) -> None:
     send("connect-in", 40)
     sent = sorted(json.dumps({"n": n}) for n in range(40))
-    command = [sys.executable, str(CLIENT), connect_url, server.name_servers, str(tmp_path)]
+    failing = [sys.executable, "-c", FAILING, connect_url, server.name_servers]
+    ended = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1 and "the program failed" in ended.stderr, "no listener keeps it alive"
+    (example,) = [block for block in blocks_of("docs/spark.md") if "sc://" in block.code]
+    file = tmp_path / "example.py"
+    code = example.file(server.name_servers).replace("sc://localhost:15002", connect_url)
+    file.write_text(code.replace('"orders"', '"connect-in"'), encoding="utf-8")
+    command = [sys.executable, str(CLIENT), connect_url, server.name_servers, str(tmp_path), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr
     results = {line["step"]: line["value"] for line in map(json.loads, done.stdout.splitlines())}
@@ -51,6 +69,7 @@ def test_connect_client_reads_writes_and_commits(
     assert results["batch"] == results["mapped"] == sent
     assert results["session"] is True and results["settings"] == ["UTC", "3"]
     assert results["tracked"] == [40], "events of the stream reach the client"
+    assert results["documented"] == 40
     assert results["sinks"] == [sent, sent, ["0", "1", "2"]]
     for step, cause in (
         ("refused", "saturnmq.protocol.errors.ConfigError: option mapArrow='copy:deepcopy': is not permitted"),

@@ -232,9 +232,8 @@ class Tracker(StreamingQueryListener):
         self._change = threading.Condition()
         self._http = LoopThread("saturnmq-metrics")
         self._port = MetricsPort(lambda: iter([self.gauges().encode()]))
-        self.detach: Callable[[], None] | None = (
-            None  # removes the listener, where the session does not do that when it stops
-        )
+        # Removes the listener, where the session does not do that when it stops.
+        self.detach: Callable[[], None] | None = None
         _running.add(self)
 
     # Spark's callbacks; they only enqueue
@@ -290,6 +289,7 @@ class Tracker(StreamingQueryListener):
                 item = self._events.get(timeout=1.0)
             except queue.Empty:
                 self._committer.flush(time.monotonic() * 1000)
+                self._detach_at_exit()
                 continue
             if item is None:
                 return
@@ -304,6 +304,13 @@ class Tracker(StreamingQueryListener):
                 item.set()
             else:
                 self._committer.reached(*item)
+
+    def _detach_at_exit(self) -> None:
+        """Remove the listener once the program has ended: a Connect client's listener thread would keep the process alive."""
+        if self.detach is not None and not threading.main_thread().is_alive():
+            self._committer.flush(time.monotonic() * 1000, all_of_it=True)
+            detach, self.detach = self.detach, None
+            detach()
 
     def _look(self, lag: Lag) -> None:
         """Query ages for gauge saturnmq_spark_lag_seconds, at most once per AGE_INTERVAL_MS.
