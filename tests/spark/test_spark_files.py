@@ -310,7 +310,7 @@ def test_renamed_file_is_read_with_base_offset(tmp_path: Path) -> None:
     assert read(pack(copy, "gzip"), baseOffset=2000) == expected
     with pytest.raises(ConfigError, match="is no file; files of folders have their names"):
         read(tmp_path, baseOffset=0)
-    with pytest.raises(ConfigError, match="baseOffset is for mode=files"):
+    with pytest.raises(ConfigError, match="option baseOffset: only with mode=files"):
         RocketMQDataSource({"nameServer": "h:1", "topic": "T", "baseOffset": "0"}).schema()
 
 

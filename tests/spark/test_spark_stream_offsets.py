@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from simulated_topics import KnownBounds, reader_of
 
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import Connection, Lag, OffsetCommitter, write_lag
 from saturnmq.spark.partition import RangePartition
@@ -148,3 +149,39 @@ def test_stream_has_no_pushdown_and_advances_over_filtered_messages() -> None:
     assert not hasattr(source.streamReader(source.schema()), "pushFilters")
     reader = made({A: Bounds(0, 100)}, subExpression="none")
     assert from_offset(latest(reader, to_offset({A: 0}, expression="none"))) == {A: 100}
+
+
+HOSTILE: list[tuple[Any, str]] = [
+    ([], "no version 1"),
+    (None, "no version 1"),
+    ("-", "no version 1"),
+    ({"v": 2, "q": {}}, "no version 1"),
+    ({"v": True, "q": {}}, "no version 1"),
+    ({"v": 1}, "field 'q': 'q'"),
+    ({"v": 1, "q": [1]}, "field 'q': 'list' object has no attribute 'items'"),
+    ({"v": 1, "q": {"T": {"a": {"x": 1}}}}, "field 'q': invalid literal"),
+    ({"v": 1, "q": {"T": {"a": {"0": float("inf")}}}}, "field 'q': inf is no offset, must be 0"),
+    ({"v": 1, "q": {"T": {"a": {"0": 1.5}}}}, "1.5 is no offset"),
+    ({"v": 1, "q": {"T": {"a": {"0": "7"}}}}, "'7' is no offset"),
+    ({"v": 1, "q": {"T": {"a": {"0": -1}}}}, "-1 is no offset"),
+    ({"v": 1, "q": {"T": {"a": {"0": 2**63}}}}, "9223372036854775808 is no offset"),
+    ({"v": 1, "q": {"T": {"a": {"0": 1}}}, "p": {"T": {"a": {"0": [1]}}}}, "field 'p'"),
+    ({"v": 1, "q": {"T": {"a": {"0": 1}}}, "p": {"T": {"a": {"0": [1, float("inf")]}}}}, "field 'p': inf"),
+    ({"v": 1, "q": {f"T{n}": {} for n in range(100_000)} | {"T": 5}}, "field 'q': 'int' object"),
+]
+
+
+@pytest.mark.parametrize(("offset", "problem"), HOSTILE)
+def test_damaged_checkpoint_is_one_short_error(offset: Any, problem: str) -> None:
+    reader = made({A: Bounds(0, 5)})
+    with pytest.raises(ConfigError, match=r"the checkpoint holds .*is no offset of this source") as error:
+        latest(reader, offset)
+    assert problem in str(error.value) and "another checkpointLocation" in str(error.value)
+    assert len(str(error.value)) < 500
+    with pytest.raises(ConfigError, match="is no offset of this source"):
+        reader.partitions(to_offset({A: 0}) | {"n": {"T": {"a": {"0": "1"}}}}, to_offset({A: 2}) | {"n": []})
+
+
+def test_record_of_a_queue_without_position_is_ignored() -> None:
+    start = to_offset({A: 1}) | {"p": {"T": {"a": {"1": [5, 5]}}}}
+    assert from_offset(latest(made({A: Bounds(0, 5), B: Bounds(0, 5)}), start)) == {A: 5, B: 5}

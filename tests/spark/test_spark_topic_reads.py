@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from saturnmq import Outgoing
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import topic
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -174,7 +175,17 @@ def test_views_show_the_messages_of_their_plan(spark: Any, server: SyncEmbeddedB
     reads.view("live_a", tags="b", queues=[1])
     assert numbers(spark.table("live_a")) == where(lambda n: n % 4 == 1, 80), "replaced"
     quoted = topic(spark, "viewed", name_server=server.name_servers, columns="body,keys,queueId,propertiesMap")
-    quoted.view("odd `name`", "keys <> 'it''s'", keys=["k7", "it's", "back\\slash", "k9"], queues=[1, 3])
+    quoted.view("odd `name`", "keys <> 'it''s' -- no others", keys=["k7", "it's", "back\\slash", "k9"], queues=[1, 3])
     assert numbers(spark.table("`odd ``name```")) == [7, 9]
+    with Client(name_servers=server.name_servers) as client, client.producer("view-tests") as out:
+        out.send_many("viewed", [Outgoing(value=b"99", tag="c", keys=["${env:HOME}"])])
+    quoted.view("variable", keys="${env:HOME}")
+    assert numbers(quoted.where(keys="${env:HOME}")) == numbers(spark.table("variable")) == [99]
+    for name, condition in (("limited", "keys = 'k7' LIMIT 1"), ("blank", ""), ("unresolved", "nope = 1")):
+        with pytest.raises(Exception, match=r"PARSE_|UNRESOLVED_COLUMN"):
+            quoted.view(name, condition)
+    other = spark.newSession()
+    with pytest.raises(ConfigError, match=r"topic 'viewed': this session does not have format rocketmq.*register"):
+        topic(other, "viewed", name_server=server.name_servers).load()
     with pytest.raises(Exception, match="unknown option 'topci'"):
         topic(spark, "viewed", name_server=server.name_servers, topci="x").view("wrong")

@@ -254,8 +254,8 @@ _TABLE: Final[table.OptionTable] = {
     "assign": ("assign", queues_of),
     "startingOffsets": ("starting", _offsets("startingOffsets", ("earliest", "latest", "group"))),
     "endingOffsets": ("ending", _offsets("endingOffsets", ("latest",))),
-    "startingTimestamp": ("starting_ms", table.number(0)),
-    "endingTimestamp": ("ending_ms", table.number(0)),
+    "startingTimestamp": ("starting_ms", table.number(0, 2**63 - 1)),
+    "endingTimestamp": ("ending_ms", table.number(0, 2**63 - 1)),
     "startingOffsetsByTimestamp": ("starting_times", _times("startingOffsetsByTimestamp")),
     "endingOffsetsByTimestamp": ("ending_times", _times("endingOffsetsByTimestamp")),
     "startingOffsetsByTimestampStrategy": ("time_strategy", table.one_of("error", "latest")),
@@ -311,6 +311,20 @@ _STREAM_ONLY: Final = {
     "min_offsets_per_trigger": "minOffsetsPerTrigger",
 }
 _STORED_ONLY: Final = {"keys": "keys", "uniq_keys": "uniqKeys"}
+# attribute -> (option, the value that every mode has)
+_BROKER_ONLY: Final = {
+    "starting": ("startingOffsets", "earliest"),
+    "ending": ("endingOffsets", "latest"),
+    "starting_times": ("startingOffsetsByTimestamp", None),
+    "ending_times": ("endingOffsetsByTimestamp", None),
+    "group": ("group", None),
+}
+_FILES_ONLY: Final = {
+    "base_offset": ("baseOffset", None),
+    "include_system": ("includeSystem", False),
+    "uncommitted": ("uncommitted", False),
+    "broker_name": ("brokerName", None),
+}
 
 
 def parse_options(
@@ -392,7 +406,13 @@ def _check_together(values: dict[str, Any], problems: list[str], *, files: bool)
     for attribute, name in (("pattern", "subscribePattern"), ("assign", "assign")):
         if files and attribute in values:
             problems.append(f"option {name} needs a broker; with mode=files name topics by option topic")
-    if not files and "base_offset" in values:
-        problems.append("option baseOffset is for mode=files")
+    foreign = _BROKER_ONLY if files else _FILES_ONLY
+    names = [name for key, (name, common) in foreign.items() if values.get(key, common) != common]
+    if names:
+        mode = "mode=broker; limit a read of files by startingTimestamp and endingTimestamp" if files else "mode=files"
+        problems.append(f"option {', '.join(names)}: only with {mode}")
+    for edge in ("starting", "ending"):
+        if f"{edge}_ms" in values and f"{edge}_times" in values:
+            problems.append(f"give only one of {edge}Timestamp and {edge}OffsetsByTimestamp")
     if not files and "path" in values:
         values.pop("path")  # set by Spark for load(PATH); has no meaning with mode=broker

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError
@@ -15,6 +15,7 @@ from saturnmq.spark.options import EARLIEST, LATEST, Positions
 
 Key = tuple[str, str, int]  # topic, broker name, queue id
 T = TypeVar("T")
+VERSION: Final = 1  # of stream offsets
 
 
 class QueueRange(NamedTuple):
@@ -133,7 +134,7 @@ def to_offset(
     offset["q"] = _table(positions)
     if expression:
         offset["s"] = expression
-    return offset | {"v": 1}
+    return offset | {"v": VERSION}
 
 
 def _table(values: Mapping[Key, T]) -> dict[str, dict[str, dict[str, T]]]:
@@ -145,17 +146,29 @@ def _table(values: Mapping[Key, T]) -> dict[str, dict[str, dict[str, T]]]:
 
 def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
     """Decode the positions of an offset. Raises ConfigError for one of another source."""
-    return _values(offset, offset.get("q"), int)
+    return _decoded(offset, "q", _positions)
 
 
 def begins_of(offset: Mapping[str, object]) -> dict[Key, int]:
     """Decode where the batch that ends at this offset begins; the previous offset, or 0, for queues not listed (SRC-15)."""
-    return _values(offset, offset.get("n", {}), int)
+    return _decoded(offset, "n", _positions)
 
 
 def preceding_of(offset: Mapping[str, object]) -> dict[Key, Preceding]:
     """Decode the records before the positions; none for queues not listed, as in offsets of earlier versions."""
-    return _values(offset, offset.get("p", {}), lambda pair: Preceding(*map(int, pair)))
+
+    def records(table: Any) -> dict[Key, Preceding]:
+        pairs = _values(table)
+        for pair in pairs.values():
+            _check_int64(pair)
+        positions: Any = offset["q"]
+        return {
+            key: Preceding(*pair)
+            for key, pair in pairs.items()
+            if str(key[2]) in positions.get(key[0], {}).get(key[1], {})
+        }
+
+    return _decoded(offset, "p", records)
 
 
 def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
@@ -163,20 +176,38 @@ def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool
     return all(one.get(name) == other.get(name) for name in ("g", "q", "v"))
 
 
-def _values(offset: Mapping[str, object], table: object, value_of: Callable[[Any], T]) -> dict[Key, T]:
+def _decoded(offset: Mapping[str, object], field: str, decode: Callable[[Any], T]) -> T:
+    """Decode a table of an offset; only that of the positions, "q", must be there. Raises ConfigError."""
     try:
-        if offset.get("v") != 1 or not isinstance(table, dict):
-            raise ValueError
-        return {
-            (topic, broker, int(queue)): value_of(value)
-            for topic, brokers in table.items()
-            for broker, queues in brokers.items()
-            for queue, value in queues.items()
-        }
-    except (ValueError, AttributeError, TypeError):
+        if not isinstance(offset, dict) or isinstance(offset.get("v"), bool) or offset.get("v") != VERSION:
+            raise ValueError(f"it has no version {VERSION}")
+        return decode(offset["q"] if field == "q" else offset.get(field, {}))
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version 1)"
+            f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version {VERSION}), field "
+            f"{field!r}: {str(error)[:120]}; restore the checkpoint from a copy, or begin again with another checkpointLocation"
         ) from None
+
+
+def _values(table: Any) -> dict[Key, Any]:
+    return {
+        (topic, broker, int(queue)): value
+        for topic, brokers in table.items()
+        for broker, queues in brokers.items()
+        for queue, value in queues.items()
+    }
+
+
+def _positions(table: Any) -> dict[Key, int]:
+    values = _values(table)
+    _check_int64(values.values())
+    return values
+
+
+def _check_int64(values: Iterable[Any]) -> None:
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise ValueError(f"{value!r:.40} is no offset, must be 0..2^63-1")
 
 
 def limited(

@@ -15,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.local_session import NAME_SERVER_CONF
@@ -28,7 +29,7 @@ VIEW_TABLES: Final = "spark_catalog.default.saturnmq_"  # tables of views; a dig
 _SECRETS: Final = ("accesskey", "secretkey", "securitytoken")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Texts = str | Sequence[str]
-Time = datetime | int | str
+Time = datetime | date | int | str
 
 
 class TopicReads:
@@ -72,11 +73,10 @@ class TopicReads:
         condition: SQL text or a Column, evaluated by Spark on every row. The others make the source read less: tags are
         compared by the broker; sql is an SQL92 condition on properties, evaluated by the broker; keys (a message has any of
         them) and uniq_keys are looked up in the key index where it covers the range, queues are queue ids; since (inclusive)
-        and until (exclusive) are store times: datetime (UTC without a zone), Unix ms or ISO text. Raises ConfigError.
+        and until (exclusive) are store times: datetime (UTC without a zone), date, Unix ms or ISO text. Raises ConfigError.
         """
         given = _narrowing(tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until)
-        options = self._with(given)
-        frame = self._spark.read.format(FORMAT).options(**options).load()
+        frame = self._loaded(self._spark.read, self._with(given))
         return frame if condition is None else frame.where(condition)
 
     def stream(
@@ -93,8 +93,7 @@ class TopicReads:
         orders.stream(tags="paid", since="2026-03-01").writeStream.format("console").start()
         """
         given = _narrowing(tags=tags, sql=sql, queues=queues, since=since)
-        options = self._with(given)
-        frame = self._spark.readStream.format(FORMAT).options(**options).load()
+        frame = self._loaded(self._spark.readStream, self._with(given))
         return frame if condition is None else frame.where(condition)
 
     def view(
@@ -119,6 +118,10 @@ class TopicReads:
         is created once per set of options. The text of a view is readable in the session, so credentials are rejected as
         options: set them in the environment or by option keyFile. Raises ConfigError.
         """
+        if not name.strip() or "${" in name:
+            raise ConfigError(
+                f"view {name!r}: its name must not be blank or contain '${{', which Spark replaces in SQL"
+            )
         if condition is not None and not isinstance(condition, str):
             raise ConfigError(f"view {name!r}: its condition is SQL text, not {type(condition).__name__}")
         given = _narrowing(tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until)
@@ -128,15 +131,29 @@ class TopicReads:
                 f"view {name!r}: options {', '.join(secrets)} would be readable in the view's text; set SATURNMQ_ACCESS_KEY "
                 "and SATURNMQ_SECRET_KEY, or give option keyFile"
             )
-        schema = self._spark.read.format(FORMAT).options(**options).load().schema  # an invalid option fails here
-        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+        frame = self._loaded(self._spark.read, options)
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields)
+        if condition is not None:
+            _ = frame.where(condition).schema  # text that is more than a condition, or no valid one, fails here
         digest = hashlib.sha256(json.dumps([columns, sorted(options.items())]).encode()).hexdigest()
         table = VIEW_TABLES + digest[:16]
         self._spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING {FORMAT}")
         assigned = ", ".join(f"{_quoted(option)} = {_literal(value)}" for option, value in sorted(options.items()))
-        where = "" if condition is None else f" WHERE {condition}"
+        where = "" if condition is None else f" WHERE (\n{condition}\n)"  # it may end with a comment
         self._spark.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name)} AS SELECT * FROM {table} WITH ({assigned}){where}"  # noqa: S608 - names and values are quoted
+        )
+
+    def _loaded(self, reader: DataFrameReader | DataStreamReader, options: Mapping[str, str]) -> DataFrame:
+        """Return the DataFrame of a new load. Raises ConfigError in a session without the data source."""
+        try:
+            return reader.format(FORMAT).options(**options).load()
+        except Exception as error:  # the class differs between classic sessions and Connect
+            if "DATA_SOURCE_NOT_FOUND" not in str(error):
+                raise
+        raise ConfigError(
+            f"topic {options['topic']!r}: this session does not have format {FORMAT}, as one of spark.newSession() does not; "
+            "call saturnmq.spark.register(spark) first"
         )
 
     def _with(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +167,7 @@ class TopicReads:
 
 def reads_of(spark: SparkSession, name: str, name_server: str | None, options: Mapping[str, Any]) -> TopicReads:
     """Return the reads of a topic. name_server: by default that of the session, else of the environment."""
-    settled = {option: _text(value) for option, value in options.items()}
+    settled = {option: _text(value) for option, value in options.items() if value is not None}
     if any(option.lower() == "topic" for option in settled):
         raise ConfigError(
             f"topic {name!r}: option topic names another one; several topics are one text, 'orders,refunds'"
@@ -170,6 +187,8 @@ def _narrowing(**arguments: Any) -> dict[str, str]:
             options["startingTimestamp" if name == "since" else "endingTimestamp"] = str(_unix_ms(name, value))
             continue
         if name == "sql":
+            if not isinstance(value, str):
+                raise ConfigError(f"sql={value!r} is {type(value).__name__}, must be text, such as \"region = 'EU'\"")
             options["sql"] = value
             continue
         items = [value] if isinstance(value, (str, int)) else list(value)
@@ -180,17 +199,26 @@ def _narrowing(**arguments: Any) -> dict[str, str]:
     return options
 
 
-def _unix_ms(name: str, time: Time) -> int:
-    """Return the first millisecond at or after a time: store times are whole milliseconds."""
-    if isinstance(time, int):
-        return time
-    if isinstance(time, str):
+def _unix_ms(name: str, time: Any) -> int:
+    """Return the first millisecond at or after a time: store times are whole milliseconds. Raises ConfigError."""
+    moment = time
+    if isinstance(moment, str):
         try:
-            time = datetime.fromisoformat(time)
+            moment = datetime.fromisoformat(moment)
         except ValueError:
             raise ConfigError(f"{name}={time!r} is no time, such as 2026-01-31T12:00:00") from None
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return -((_EPOCH - aware) // timedelta(milliseconds=1))
+    elif isinstance(moment, date) and not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if isinstance(moment, datetime):
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        unix_ms = -((_EPOCH - aware) // timedelta(milliseconds=1))
+    elif isinstance(moment, int) and not isinstance(moment, bool):
+        unix_ms = moment
+    else:
+        raise ConfigError(f"{name}={time!r} is {type(time).__name__}, must be a datetime, a date, Unix ms or ISO text")
+    if not 0 <= unix_ms < 2**63:
+        raise ConfigError(f"{name}={time!r} is {unix_ms} ms, must be 0 (1970-01-01) to 2^63-1")
+    return unix_ms
 
 
 def _text(value: Any) -> str:
@@ -202,4 +230,6 @@ def _quoted(name: str) -> str:
 
 
 def _literal(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Return an SQL literal. Spark replaces variables such as ${env:HOME} in SQL text, also inside literals; not in an escape."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"
