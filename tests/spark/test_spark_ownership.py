@@ -13,6 +13,9 @@ import pytest
 from pyarrow import dataset
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.decision_log import DecisionLog
+from saturnmq.spark.local_paths import local_path
+from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.pipelines import export, lake, ownership, replay, running, stats, trace
 from saturnmq.spark.pipelines.ownership import BATCH_FOLDERS, SINK_LOG, HadoopFiles, LocalFiles, Owner, Stream
 from saturnmq.sync import Client
@@ -134,6 +137,69 @@ def test_replay_with_chunks_and_without_their_limits_is_refused(
         replay.run(None, conf, quietly)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}", "{}"])
+def test_every_name_of_a_local_folder_is_guarded(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "a b%20é"
+    rows = table(folder / "t", SINK_LOG, 3, Owner("export", SINK_LOG, OTHER, "elsewhere"))
+    stream = Stream("export", SINK_LOG, form.format(folder / "_checkpoint"), (form.format(rows),))
+    with pytest.raises(ConfigError, match=f"it belongs to query {OTHER}"):
+        ownership.claim(stream, None)
+    with pytest.raises(ConfigError, match="which adds to it"):
+        ownership.check_replaceable(form.format(rows))
+    ownership.claim(replace(stream, tables=(form.format(folder / "fresh"),)), None)
+    assert (folder / "_checkpoint" / "metadata").exists() and (folder / "fresh" / ownership.OWNER_FILE).exists()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name], "nothing beside the folder"
+
+
+def test_path_of_another_file_system_is_not_local() -> None:
+    for path in ("hdfs:/lake", "hdfs://n:1/lake", "s3a://b/lake", "file://host/lake"):
+        assert local_path(path) is None
+        with pytest.raises(ConfigError, match=f"option decisionLog='{path}': must be a folder"):
+            DecisionLog(path)
+        with pytest.raises(ConfigError, match=f"option path='{path}': mode=files reads a local disk"):
+            log_files(path)
+    assert local_path("runs/12:30/lake") == Path("runs/12:30/lake") and local_path("12:30") == Path("12:30")
+
+
+def test_processes_that_claim_at_once_agree_on_one_query(tmp_path: Path) -> None:
+    """Both have seen no query before either writes; the second adopts what the first has written."""
+    stream = Stream("export", SINK_LOG, str(tmp_path / "_checkpoint"), (str(tmp_path / "t"),))
+
+    class Overtaken(LocalFiles):
+        def create(self, path: str, text: str) -> None:
+            super().create(path, json.dumps({"id": OTHER}))
+            super().create(path, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ownership, "files_of", lambda *_: Overtaken())
+        ownership.claim(stream, None)
+    assert ownership.check(stream) == OTHER
+    assert json.loads((tmp_path / "t" / ownership.OWNER_FILE).read_text())["query"] == OTHER
+    assert sorted(path.name for path in (tmp_path / "_checkpoint").iterdir()) == ["metadata"]
+
+    def without_links(*_arguments: object) -> None:
+        raise PermissionError("Operation not permitted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "hardlink_to", without_links)
+        LocalFiles().create(f"{tmp_path}/linked", "text")
+    assert LocalFiles().read(f"{tmp_path}/linked") == "text"
+
+
+def test_metadata_of_a_killed_or_foreign_writer_is_handled(tmp_path: Path) -> None:
+    stream = Stream("export", SINK_LOG, str(tmp_path / "_checkpoint"), (str(tmp_path / "t"),))
+    metadata = tmp_path / "_checkpoint" / "metadata"
+    metadata.parent.mkdir()
+    metadata.write_text("")  # created, and not yet written
+    ownership.claim(stream, None)
+    assert ownership.check(stream) == json.loads(metadata.read_text())["id"]
+    for text in ('{"id": "1', "[]", "{}", "null"):
+        metadata.write_text(text)
+        with pytest.raises(ConfigError, match=r"metadata: .* is no metadata of a streaming query; restore"):
+            ownership.claim(stream, None)
+
+
 @pytest.mark.spark
 def test_pipelines_refuse_tables_of_others_on_paths_and_uris(
     spark: Any, server: SyncEmbeddedBroker, send: Callable[..., None], tmp_path: Path
@@ -178,9 +244,21 @@ def test_pipelines_refuse_tables_of_others_on_paths_and_uris(
         shutil.rmtree(folder / f"_checkpoint_{name}")
         with pytest.raises(ConfigError, match=rf"of pipeline {name}, checkpoint .* holds no query; .*--lake"):
             start()
+    configuration = spark._jsc.hadoopConfiguration()
+    assert isinstance(ownership.files_of("/lake", spark), LocalFiles)
+    before = configuration.get("fs.defaultFS")
+    configuration.set("fs.defaultFS", "hdfs://127.0.0.1:1")  # where Spark writes plain paths then
+    try:
+        assert isinstance(ownership.files_of("/lake", spark), HadoopFiles)
+        assert isinstance(ownership.files_of("file:/lake", spark), LocalFiles)
+    finally:
+        configuration.set("fs.defaultFS", before)
     hadoop, local = HadoopFiles(spark), LocalFiles()
+    hadoop.create(f"{tmp_path}/h/new.json", "first")
+    assert local.read(f"{tmp_path}/h/new.json") == "first"
     for folder_name in (str(tmp_path / "h"), (tmp_path / "h").as_uri()):
         hadoop.write(f"{folder_name}/a.json", "é")
+        hadoop.create(f"{folder_name}/a.json", "of a second process")
         assert hadoop.read(f"{folder_name}/a.json") == local.read(f"{folder_name}/a.json") == "é"
         assert hadoop.read(f"{folder_name}/b") is local.read(f"{folder_name}/b") is None
         assert "a.json" in hadoop.names(folder_name) and hadoop.names(f"{folder_name}/none") == []

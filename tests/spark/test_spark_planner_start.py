@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,10 +94,15 @@ def test_interpreter_changes_for_this_machine_and_package_only(tmp_path: Path) -
     other = tmp_path / "other"
     (other / "pyspark").mkdir(parents=True)
     mine = {"environment": {"PYTHONPATH": str(tmp_path)}}
+    archive, jobs = tmp_path / "spark python.zip", tmp_path / "jobs.zip"
+    for path, name in ((archive, "pyspark/__init__.py"), (jobs, "jobs.py")):
+        with zipfile.ZipFile(path, "w") as out:
+            out.writestr(name, "")
     for changes, is_replaced in (
         ({}, True), (mine, True), ({"master": "local-cluster[2,1,1024]"}, True), ({"master": "spark://h:7077"}, False),
         ({"master": "yarn"}, False), ({"pythonExec": "./env/bin/python"}, False), ({"pythonExec": "/bin/sh"}, False),
         ({"environment": {"PYTHONPATH": f"{tmp_path}:{other}"}}, False), ({"inherited": str(other)}, False),
+        ({"inherited": str(archive)}, False), ({"inherited": str(jobs)}, True),
         ({"_temp_dir": "/proc/self"}, False),
     ):  # fmt: skip
         spark_context = context(tmp_path, **changes)

@@ -34,6 +34,7 @@ from saturnmq.client.receipt import TransactionState
 from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.spark.local_paths import local_path
 
 FENCE_PROPERTY: Final = "SPARK_TX"
 END_TIMEOUT_MS: Final = 10_000
@@ -122,12 +123,13 @@ class DecisionLog:
 
     def __init__(self, folder: str) -> None:
         """Raises ConfigError for a store that cannot create a file only if it is absent."""
-        if "://" in folder and not folder.startswith("file://"):
+        path = local_path(folder)
+        if path is None:
             raise ConfigError(
                 f"option decisionLog={folder!r}: must be a folder of a file system that all restarts of the driver see; "
                 "object stores cannot create a file only when it is absent"
             )
-        self.folder = Path(folder.removeprefix("file://").removeprefix("file:"))
+        self.folder = path
         self._decisions: dict[str, Decision] = {}  # read before; a decision is final
         self._claims: dict[str, tuple[int, set[str]]] = {}  # next claim and claimed unique ids of the batch in work
         self._lock = threading.Lock()  # of both: check-backs are answered in several threads

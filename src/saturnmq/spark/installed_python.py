@@ -15,6 +15,7 @@ import shutil
 import site
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +76,18 @@ def installed_package() -> Path | None:
 def has_other_pyspark(package: Path, path: str) -> bool:
     """Whether an entry of this PYTHONPATH outside `package` has a pyspark, which would be imported in place of `package`."""
     entries = [Path(entry) for entry in path.split(os.pathsep) if entry]
-    return any((entry / "pyspark").exists() for entry in entries if package not in entry.parents)
+    return any(_has_pyspark(entry) for entry in entries if package not in entry.parents)
+
+
+def _has_pyspark(entry: Path) -> bool:
+    """Whether Python imports a pyspark from a folder or archive of PYTHONPATH."""
+    if not entry.is_file():
+        return (entry / "pyspark").exists()
+    try:
+        with zipfile.ZipFile(entry) as archive:
+            return any(name.startswith("pyspark/") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False  # Python cannot import from it either
 
 
 def interpreter_script(package: Path) -> str:

@@ -32,6 +32,7 @@ import numpy as np
 from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
 from saturnmq.spark.decode import Ints
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import is_archive, number_of, opened
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -95,7 +96,9 @@ def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None =
     Compressed files are included unless the same file exists uncompressed. base_offset: physical offset of the first byte of a
     single file whose name does not contain it. Raises ConfigError.
     """
-    root = Path(path.removeprefix("file://"))
+    root = local_path(path)
+    if root is None:
+        raise ConfigError(f"option path={path!r}: mode=files reads a local disk; copy the store to one, or mount it")
     if root.is_file():
         return [_named(root, ledger=False, last=True, base=base_offset)]
     if base_offset is not None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash
 from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
 from saturnmq.spark.options import SourceOptions
@@ -108,7 +109,9 @@ def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan |
 
 def store_root(path: str) -> Path | None:
     """Return the store root that the path belongs to, if it has consume queues."""
-    given = Path(path.removeprefix("file://"))
+    given = local_path(path)
+    if given is None:
+        return None
     for root in (given, given.parent) if given.name == "commitlog" else (given,):
         if (root / "consumequeue").is_dir():
             return root

@@ -25,6 +25,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import avro, planning
 from saturnmq.spark.connect import close_all, linked
 from saturnmq.spark.lake_sink import FORMATS, sink_of
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running
@@ -174,7 +175,7 @@ def caught_up(conf: ExportConf) -> Outcome | None:
 
 
 def _is_local(conf: ExportConf) -> bool:
-    return "://" not in conf.checkpoint and "://" not in conf.lake
+    return all(local_path(path) == Path(path) for path in (conf.checkpoint, conf.lake))
 
 
 def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.pipelines import ownership
 
 MESSAGES: Final = (
@@ -93,16 +94,10 @@ def property_of(name: str, column: str = "properties") -> str:
     return f"substring(get(filter({pairs}, p -> startswith(p, '{name}\\u0001')), 0), {len(name) + 2})"
 
 
-def _local(path: str) -> Path | None:
-    if path.startswith("file://"):
-        return Path(path.removeprefix("file://"))
-    return None if "://" in path else Path(path)
-
-
 def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
     """Replace a whole table. Raises Spark's errors; the old table stays then. Raises ConfigError for the table of a stream."""
     ownership.check_replaceable(path, frame.sparkSession)
-    folder = _local(path)
+    folder = local_path(path)
     if folder is None:
         frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
         return
@@ -169,7 +164,7 @@ def writing(path: Path | str) -> Iterator[None]:
 
     Raises ConfigError when another process holds it.
     """
-    folder = _local(str(path))
+    folder = local_path(str(path))
     if folder is None:
         yield
         return
@@ -193,7 +188,7 @@ def startable(checkpoint: str) -> str:
     A query killed while it wrote its first offsets leaves a temporary file, for which Spark refuses every later start. As long
     as the checkpoint has no batch, such files are meaningless and are deleted.
     """
-    folder = _local(checkpoint)
+    folder = local_path(checkpoint)
     if folder is not None:
         found = [path for name in ("offsets", "commits") for path in (folder / name).glob("*")]
         if not any(path.name.isdigit() for path in found):
@@ -210,7 +205,7 @@ def write_part(frame: DataFrame, path: str, batch: int) -> None:
 
 def exists(path: str) -> bool:
     """Whether there is a table. For a URI True is assumed; reading it will show."""
-    folder = _local(path)
+    folder = local_path(path)
     if folder is None:
         return True
     _mend(folder)
@@ -228,7 +223,7 @@ def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> 
 
 def in_lake(path: str, *names: str) -> Path:
     """Return a file or folder of a lake on a local disk. Raises ConfigError for other lakes."""
-    folder = _local(path)
+    folder = local_path(path)
     if folder is None:
         raise ConfigError(f"{path}: this needs a lake on a local disk")
     return folder.joinpath(*names)
@@ -238,7 +233,7 @@ def count(spark: SparkSession | None, path: str) -> int:
     """Return the number of rows of a table, 0 if it does not exist; without a Spark job if the files are local."""
     if not exists(path):
         return 0
-    folder = _local(path)
+    folder = local_path(path)
     if folder is not None:
         return int(_files(folder).count_rows())
     if spark is None:
@@ -250,7 +245,7 @@ def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
     """Return some rows of a table; without a Spark job if the files are local."""
     if not exists(path):
         return []
-    folder = _local(path)
+    folder = local_path(path)
     if folder is None:
         return [row.asDict() for row in spark.read.parquet(path).limit(rows).collect()]
     found: list[dict[str, Any]] = _files(folder).head(rows).to_pylist()

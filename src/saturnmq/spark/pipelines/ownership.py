@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.pipelines.sink_log import FOLDER as SINK_LOG_FOLDER
+from saturnmq.spark.session_kind import is_connect
 
 OWNER_FILE: Final = "_saturnmq.json"  # readers ignore names that begin with an underscore
 VERSION: Final = 1
@@ -44,6 +46,9 @@ class Files(Protocol):
     def write(self, path: str, text: str) -> None:
         """Create or replace a file."""
 
+    def create(self, path: str, text: str) -> None:
+        """Create a file; leave one that exists as it is."""
+
 
 class LocalFiles:
     """Files of a local disk, named by path or file:// URI."""
@@ -60,10 +65,27 @@ class LocalFiles:
 
     def write(self, path: str, text: str) -> None:
         target = _path(path)
+        self._beside(target, text).replace(target)
+
+    def create(self, path: str, text: str) -> None:
+        target = _path(path)
+        fresh = self._beside(target, text)
+        try:
+            target.hardlink_to(fresh)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    @staticmethod
+    def _beside(target: Path, text: str) -> Path:
+        """Write a file of its own for each call, as two processes may write the same target."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f".{target.name}.new")
+        fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
         fresh.write_text(text)
-        fresh.replace(target)
+        return fresh
 
 
 class HadoopFiles:
@@ -71,6 +93,10 @@ class HadoopFiles:
 
     def __init__(self, spark: Any) -> None:
         self._jvm, self._configuration = spark._jvm, spark._jsc.hadoopConfiguration()
+
+    def is_local_by_default(self) -> bool:
+        """Whether paths without scheme are on the local disk."""
+        return str(self._configuration.get("fs.defaultFS", "file:///")).startswith("file:")
 
     def _open(self, text: str) -> tuple[Any, Any]:
         path = self._jvm.org.apache.hadoop.fs.Path(text)
@@ -90,27 +116,37 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path: str, text: str, *, replacing: bool = True) -> None:
         system, name = self._open(path)
-        stream = system.create(name, True)
+        stream = system.create(name, replacing)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
 
+    def create(self, path: str, text: str) -> None:
+        try:
+            self.write(path, text, replacing=False)
+        except Exception:
+            if self.read(path) is None:
+                raise
+
 
 def _path(text: str) -> Path:
-    return Path(text.removeprefix("file://"))
-
-
-def is_local(path: str) -> bool:
-    """Whether a path is on a local disk."""
-    return "://" not in path or path.startswith("file://")
+    path = local_path(text)
+    if path is None:
+        raise ConfigError(f"{text}: is not on a local disk")
+    return path
 
 
 def files_of(path: str, spark: Any) -> Files:
-    """Return access to the file system of a path."""
-    return LocalFiles() if is_local(path) else HadoopFiles(spark)
+    """Return access to the file system of a path: a plain path is one of the session's default file system, as in Spark."""
+    if local_path(path) is None:
+        return HadoopFiles(spark)
+    if spark is None or is_connect(spark) or path.lower().startswith("file:"):
+        return LocalFiles()
+    hadoop = HadoopFiles(spark)
+    return LocalFiles() if hadoop.is_local_by_default() else hadoop
 
 
 @dataclass(frozen=True)
@@ -142,9 +178,11 @@ class Stream:
 def claim(stream: Stream, spark: Any) -> None:
     """Make the stream the owner of its tables, before it starts. Raises ConfigError as `check`."""
     checkpoint, query = files_of(stream.checkpoint, spark), check(stream, spark)
-    if not query:
-        query = str(uuid.uuid4())
-        checkpoint.write(f"{stream.checkpoint}/metadata", json.dumps({"id": query}))  # Spark adopts it
+    if not query:  # Spark adopts what is written here; another process may have been first
+        metadata = f"{stream.checkpoint}/metadata"
+        add = checkpoint.create if checkpoint.read(metadata) is None else checkpoint.write
+        add(metadata, json.dumps({"id": str(uuid.uuid4())}))
+        query = _query(checkpoint, stream.checkpoint)
     for table in (*stream.tables, *stream.optional):
         owner = Owner(stream.pipeline, stream.form, query, stream.checkpoint)
         files_of(table, spark).write(f"{table}/{OWNER_FILE}", json.dumps(asdict(owner)))
@@ -157,8 +195,7 @@ def check(stream: Stream, spark: Any = None) -> str:
     checkpoint, or is missing although the checkpoint has batches.
     """
     checkpoint = files_of(stream.checkpoint, spark)
-    metadata = checkpoint.read(f"{stream.checkpoint}/metadata")
-    query = str(json.loads(metadata)["id"]) if metadata else ""
+    query = _query(checkpoint, stream.checkpoint)
     planned = _newest(checkpoint.names(f"{stream.checkpoint}/offsets"))
     committed = _newest(checkpoint.names(f"{stream.checkpoint}/commits"))
     holds = f"checkpoint {stream.checkpoint} holds {f'query {query}' if query else 'no query'}"
@@ -206,6 +243,20 @@ def check_replaceable(table: str, spark: Any = None) -> None:
             f"{table}: the table belongs to {belongs}, which adds to it; replacing it would lose its rows and hide the new ones; "
             "to go on, name another folder by --lake"
         )
+
+
+def _query(files: Files, checkpoint: str) -> str:
+    """Return the id of the checkpoint's query, empty without one, or with the empty file of a writer that was killed."""
+    text = files.read(f"{checkpoint}/metadata")
+    if not text:
+        return ""
+    try:
+        return str(json.loads(text)["id"])
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{checkpoint}/metadata: {text[:60]!r} is no metadata of a streaming query; restore the checkpoint from a copy, or "
+            f"delete the folder {checkpoint} and name another table, to begin again"
+        ) from None
 
 
 def _owner(files: Files, table: str) -> Owner | None:

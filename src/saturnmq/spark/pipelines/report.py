@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.pipelines.lake import in_lake
 
 Figure = Any  # plotly is untyped
@@ -85,7 +86,7 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def write(lake: str, name: str, title: str, facts: Mapping[str, Any], figures: Sequence[Figure],
           tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:  # fmt: skip
     """Write LAKE/reports/NAME.html atomically; return its path, None for a lake that is not on a local disk."""
-    if "://" in lake and not lake.startswith("file://"):
+    if local_path(lake) is None:
         return None
     path = in_lake(lake, "reports", f"{name}.html")
     path.parent.mkdir(parents=True, exist_ok=True)
