@@ -84,6 +84,10 @@ class SimulatedTopics(KnownBounds):
         for key in keys:
             self.queues[key] = SimulatedQueue(next(self._incarnations))
 
+    def step_clock_back(self) -> None:
+        """Store later messages at times before those of all earlier ones."""
+        self._clock = itertools.count(10)
+
     def delete(self, key: Key) -> None:
         del self.queues[key]
 

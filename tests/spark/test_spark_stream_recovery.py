@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from simulated_topics import LatestTopics, SimulatedTopics, reader_of
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import stream
 from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.options import parse_options
+from saturnmq.spark.planning import selects
 from saturnmq.spark.ranges import Key, begins_of, from_offset, preceding_of, to_offset
 from saturnmq.spark.stream import StreamReader
 
@@ -269,6 +273,42 @@ def test_lost_connection_in_plan_neither_hides_nor_repeats_loss(tmp_path: Path) 
     topics.failing = {2}  # the loss is recorded, then the records before the new positions are read
     query.drain()
     assert query.rows == new and len(losses(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("count", [8, 25])
+def test_topic_created_again_after_clock_step_back_is_read_whole(count: int) -> None:
+    """Its messages are older than the checkpoint by their store times; their positions in the log say that they are newer."""
+    topics, old = filled()
+    query = Query(topics, startingOffsets="earliest", failOnDataLoss="false")
+    query.drain()
+    topics.create(A)
+    topics.step_clock_back()
+    new = topics.append(A, count)
+    query.reader = None
+    query.drain()
+    assert sorted(query.rows) == sorted(old + new)
+
+
+def test_idle_polls_compute_nothing_until_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark polls every 10 ms; decoding an offset of 10,000 queues takes longer."""
+    topics, old = filled()
+    query = Query(topics, startingOffsets="earliest", metadataRefreshMs="3600000")
+    query.drain()
+    assert query.reader is not None
+    start, decoded = json.loads(query.offsets[-1]), []
+    query.reader.latestOffset(start, ReadAllAvailable())
+    monkeypatch.setattr(stream.ranges, "from_offset", lambda offset: decoded.append(offset) or from_offset(offset))
+    assert [query.reader.latestOffset(dict(start), ReadAllAvailable()) for _ in range(5)] == [start] * 5
+    assert not decoded
+    query.reader._cached = None
+    new = topics.append(A, 2)
+    query.drain()
+    assert decoded and sorted(query.rows) == sorted(old + new)
+
+
+def test_queues_that_the_options_leave_out_are_not_waited_for() -> None:
+    fewer = parse_options({"nameServer": "h:1", "topic": "T", "queues": "0"}, streaming=True)
+    assert [selects(fewer, key) for key in (A, B)] == [True, False]
 
 
 def test_topic_created_again_while_stream_runs_is_seen_at_next_message() -> None:

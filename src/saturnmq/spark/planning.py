@@ -82,6 +82,8 @@ async def topics_of(link: Link, options: SourceOptions, missing: Missing | None 
 def selects(options: SourceOptions, key: Key) -> bool:
     """Whether the options select the queue if it exists."""
     topic, broker, queue = key
+    if options.queue_ids and queue not in options.queue_ids:
+        return False
     if options.assign is not None:
         return queue in options.assign.get(topic, {}).get(broker, ())
     if options.pattern is not None:

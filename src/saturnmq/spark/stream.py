@@ -79,6 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cached: tuple[float, Snapshot] | None = None
         self._states: tuple[Snapshot, dict[Key, QueueState]] | None = None  # of the suspect queues of a snapshot
         self._highs: dict[Key, int] = {}  # ends of queues when they were last in order
+        self._idle: tuple[Snapshot, dict[str, Any]] | None = None  # the last poll that found nothing
         self._verified = False  # whether the records before all positions of the checkpoint were compared
         self._planned: dict[str, Any] | None = None  # the newest offset of this reader
         self._recorded: dict[str, tuple[dict[str, Any], set[tuple[Key, int]]]] = {}
@@ -123,6 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLossError for queues that were deleted or created again since `start` was reached.
         """
+        if self._idle is not None and self._idle[0] is self._snapshot() and self._idle[1] == start:
+            return start  # Spark polls an idle query every 10 ms
         ranges.from_offset(start)
         self._warn_changed_filter(start)
         if self._initial_error is not None and start == self._initial:
@@ -204,7 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the error about queues whose brokers do not answer."""
         reason = next(iter(reasons.values()))
         return BrokerNotExist(
-            f"{_named(reasons)} cannot be read: {reason}; waited up to {self._options.read_timeout_ms} ms (option readTimeoutMs)"
+            f"{_named(reasons)} cannot be read: {reason}; waited up to {self._options.read_timeout_ms} ms (option readTimeoutMs); "
+            "if a broker was removed for good, option assign or queues without its queues lets the query go on"
         )
 
     # ---- the next offset
@@ -223,6 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._limited(draft, known, snapshot)
         if not verify_all and self._verify(draft, [k for k in reached if reached[k] != draft.begin[k]], start):
             reached = self._limited(draft, known, snapshot)
+        is_idle = reached == draft.begin and all(reached.get(k, 0) >= b.high for k, b in draft.bounds.items())
         is_first = start == self._initial
         is_same = ranges.at_one_place(start, ranges.to_offset(reached, options.group)) and not draft.lossy
         if not is_same or (is_first and self._moves_when_asked_again):
@@ -230,6 +235,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             preceding = self._preceding(draft, reached)
             self._planned = ranges.to_offset(reached, options.group, begins, options.filter_text, preceding)
             start = self._planned
+            is_idle = False
+        self._idle = (snapshot, start) if is_idle and self._target is None else None
         self._verified = True  # not earlier: an error above would forget what was compared
         self._highs = {key: limits.high for key, limits in draft.bounds.items()}
         return start
@@ -348,6 +355,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         known = {key: draft.preceding[key].stored_ms for key in reasons if key in draft.preceding}
         resumed = {key: draft.bounds[key].low for key in reasons} | self._queries.stored_after(known, draft.bounds)
+        oldest = {key: draft.bounds[key].low for key in known if draft.bounds[key].low < resumed[key]}
+        for key, record in self._queries.records(oldest).items() if oldest else ():
+            if record.physical > draft.preceding[key].physical:  # appended later, whatever the broker's clock said
+                resumed[key] = oldest[key]
         losses = []
         for key, reason in sorted(reasons.items()):
             at, limits = draft.begin[key], draft.bounds[key]
