@@ -46,6 +46,7 @@ from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
 from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.checkpoint import Checkpoint
+from saturnmq.store.recovery.hints import start_refusal
 from saturnmq.store.recovery.recover import SkipLog, messages_from
 from saturnmq.store.replicas import Replicas, when_replicated
 from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
@@ -116,6 +117,7 @@ class MessageStore:
             settings.root / LIST_NAME,
             lambda: self.log.first_position,
             settings.queue_extension,
+            log_file_bytes=settings.commit_log_bytes,
         )
         self.index: MessageIndex | None = None
         if settings.message_index_enable:
@@ -160,14 +162,12 @@ class MessageStore:
         self._lock.acquire()
         try:
             self._recover(self, rebuild)
-        except OSError as error:
+        except (OSError, SaturnError) as error:
             self.close_files()
-            if isinstance(error, SaturnError):
+            refusal = start_refusal(error, self.settings, quorum=self.quorum)
+            if refusal is error:
                 raise
-            raise StoreError(f"store {self.settings.root} cannot be opened: {error}") from error
-        except SaturnError:
-            self.close_files()
-            raise
+            raise refusal from error
         self._open = True
 
     def begin_maintenance(self, boundaries: Sequence[PhysicalOffset]) -> None:

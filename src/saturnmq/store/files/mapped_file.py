@@ -153,15 +153,15 @@ class MappedFiles:
             length = path.stat().st_size
             if length != self.size_bytes:
                 raise CorruptRecord(
-                    f"{path} is {length} bytes long, must be {self.size_bytes}: it was cut, or the store was written "
-                    "with another file size (mappedFileSizeCommitLog)"
+                    f"{path} is {length} bytes long, must be {self.size_bytes}: it was cut or copied in part, or written with "
+                    "another file size"
                 )
             self.files.append(MappedFile(path, self.size_bytes, self._disk, create=False))
         for before, after in zip(self.files, self.files[1:], strict=False):
             if after.start != before.end:
                 raise CorruptRecord(
                     f"{after.path} does not follow {before.path}: the files from offset {before.end} to {after.start} "
-                    "are missing; restore them, or remove the files before or behind the gap if their messages may go"
+                    "are missing"
                 )
         if self.files:
             self.files[-1].flush(named=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -66,9 +67,10 @@ class StateFile:
                 log.warning("state file read from its backup path=%s reason=%s", self.path, problems[0])
             return parsed
         if problems:
+            copies = f"{shlex.quote(str(self.path))} {shlex.quote(str(self.backup))}"
             raise CorruptRecord(
                 f"state file {self.path} and its backup {self.backup.name} cannot be read: {problems[0]}",
-                hint="Put back a good copy of the file, or remove both to start without what they held.",
+                hint=f"Put back a good copy of the file, or start without what both held: `rm -f {copies}`",
             )
         return None
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import struct
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -76,9 +77,11 @@ class QueueExtension:
         for path in paths:
             length = path.stat().st_size
             if length not in (0, self.file_bytes):
+                folder = shlex.quote(str(self.folder.parent.parent))
                 raise StoreError(
-                    f"{path} is {length} bytes long, not {self.file_bytes}: set mappedFileSizeConsumeQueueExt to that, "
-                    f"or remove the folder {self.folder.parent.parent}, which only makes filtered pulls faster"
+                    f"{path} is {length} bytes long, must be {self.file_bytes} (mappedFileSizeConsumeQueueExt)",
+                    hint=f"If the store was written with that size, start with --set mappedFileSizeConsumeQueueExt={length}; "
+                    f"otherwise remove the extensions, which only make filtered pulls faster: `rm -r {folder}`",
                 )
         self.first = int(paths[0].name) if paths else 0
         if last_code <= ADDRESS_MAX:

@@ -11,6 +11,8 @@ Requirements: CQ-01, CQ-12, RC-03, RC-04, RC-10, DEL-10, DUR-13.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import logging
 import threading
@@ -25,7 +27,7 @@ from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueO
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.state_file import StateFile
-from saturnmq.store.queue.consume_queue import ConsumeQueue, Pending, allocated_files, write_pending
+from saturnmq.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue, Pending, allocated_files, write_pending
 from saturnmq.store.queue.queue_extension import QueueExtension
 
 log = logging.getLogger(__name__)
@@ -40,20 +42,31 @@ AT_ONCE: Final = 16  # of them at the same time
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Contents of queues.json: per queue the first queue offset in files and the next one, and the log's start at that time."""
+    """Contents of queues.json: per queue the first queue offset in files and the next one, and the log's start at that time.
+
+    log_file_bytes, queue_file_bytes: length of the files that the store was written with, 0 if not recorded.
+    """
 
     log_start: PhysicalOffset
     queues: dict[Key, tuple[QueueOffset, QueueOffset]]
+    log_file_bytes: int = 0
+    queue_file_bytes: int = 0
 
     def encode(self) -> bytes:
         table: dict[str, dict[str, tuple[QueueOffset, QueueOffset]]] = {}
         for (topic, queue_id), reach in sorted(self.queues.items()):
             table.setdefault(topic, {})[str(queue_id)] = reach
-        return json.dumps({"logStart": self.log_start, "queues": table}, separators=(",", ":")).encode()
+        contents = {
+            "logStart": self.log_start,
+            "logFileBytes": self.log_file_bytes,
+            "queueFileBytes": self.queue_file_bytes,
+            "queues": table,
+        }
+        return json.dumps(contents, separators=(",", ":")).encode()
 
     def without(self, keys: Iterable[Key]) -> Listed:
         gone = set(keys)
-        return Listed(self.log_start, {key: reach for key, reach in self.queues.items() if key not in gone})
+        return dataclasses.replace(self, queues={key: reach for key, reach in self.queues.items() if key not in gone})
 
 
 def parse_list(data: bytes) -> Listed:
@@ -64,7 +77,8 @@ def parse_list(data: bytes) -> Listed:
         for topic, ids in table["queues"].items()
         for queue_id, (first, reached) in ids.items()
     }
-    return Listed(PhysicalOffset(int(table["logStart"])), queues)
+    sizes = int(table.get("logFileBytes", 0)), int(table.get("queueFileBytes", 0))
+    return Listed(PhysicalOffset(int(table["logStart"])), queues, *sizes)
 
 
 class Round:
@@ -126,7 +140,10 @@ class QueueTable:
         list_path: Path,
         log_start: Callable[[], PhysicalOffset],
         extension: tuple[Path, int] | None = None,
+        *,
+        log_file_bytes: int = 0,
     ) -> None:
+        self._log_file_bytes = log_file_bytes
         self._extension = extension
         self._log_start = log_start
         self.folder = folder
@@ -144,10 +161,11 @@ class QueueTable:
 
     # ---- load
 
-    def load(self, *, linear: bool, use_list: bool) -> list[str]:
+    def load(self, *, linear: bool, use_list: bool, rebuild: bool = False) -> list[str]:
         """Load the queues on disk; returns what is wrong with them. If anything is, all must be rebuilt from the log.
 
-        Raises StoreError if every file has the same other length: that is a changed setting, not damage (RC-04).
+        Raises StoreError if every file has the same other length, unless all are rebuilt or the list says that the store was
+        written with the configured one: that is a changed setting, not damage (RC-04).
         """
         problems: list[str] = []
         lengths: set[int] = set()
@@ -159,15 +177,27 @@ class QueueTable:
                 queue.load_extension()
             except CorruptRecord as error:
                 problems.append(error.message)
-        if problems and len(lengths) == 1 and self.file_bytes not in lengths:
-            raise StoreError(
-                f"the consume queue files in {self.folder} are {lengths.pop()} bytes long, not {self.file_bytes}: set "
-                "mappedFileSizeConsumeQueue to that"
-            )
+        if problems and not rebuild and len(lengths) == 1 and self.file_bytes not in lengths:
+            self._check_setting(lengths.pop())
         if use_list:
             problems += self._missing()
         self._drop_extensions()
         return problems
+
+    def _check_setting(self, length: int) -> None:
+        """Raise StoreError if the files may have been written with this length. One of broken units is damage for certain."""
+        listed = None
+        with contextlib.suppress(CorruptRecord):
+            listed = self.list_file.read(parse_list)
+        recorded = listed.queue_file_bytes if listed is not None else 0
+        if length % UNIT_BYTES or recorded == self.file_bytes:
+            return
+        raise StoreError(
+            f"the consume queue files in {self.folder} are {length} bytes long, must be {self.file_bytes} "
+            "(mappedFileSizeConsumeQueue)",
+            hint=f"If the store was written with that size, start with --set mappedFileSizeConsumeQueue={recorded or length}; "
+            f"otherwise rebuild the queues with files of {self.file_bytes} bytes: `saturnmq store rebuild`",
+        )
 
     def _make(self, folder: Path, topic: str, queue_id: int) -> ConsumeQueue:
         extension = None
@@ -248,7 +278,7 @@ class QueueTable:
         listing = None
         if least_bytes == 0:
             reaches = {key: (q.first_offset, q.max_offset) for key, q in self.by_key.items() if q.max_offset}
-            listing = Listed(self._log_start(), reaches)
+            listing = Listed(self._log_start(), reaches, self._log_file_bytes, self.file_bytes)
             with self.lock:
                 self.removed = set()
         return Round(self, taken, listing)
@@ -362,7 +392,7 @@ class QueueTable:
                 if ends.get(key, 1)
             }
             if lowered != listed.queues:
-                self.listed = Listed(listed.log_start, lowered)
+                self.listed = dataclasses.replace(listed, queues=lowered)
                 self.list_file.write(self.listed.encode())
         return sum(queue.truncate(physical_end) for queue in self.by_key.values())
 

@@ -37,6 +37,7 @@ from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
+from saturnmq.store.recovery.hints import log_files_hint
 from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
 from saturnmq.store.settings import StoreSettings
 
@@ -90,8 +91,13 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     if failed_at is not None:
         log.warning("flush failed before this start check_from=%s", failed_at)
     _drop_unallocated_file(store, clean=clean)
-    store.log.load()
-    problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
+    try:
+        store.log.load()
+    except CorruptRecord as error:
+        error.hint = log_files_hint(settings)
+        raise
+    unlisted = checkpoint.note is None and not clean
+    problems = store.queues.load(linear=unlisted, use_list=True, rebuild=rebuild is not None)
     for problem in problems:
         log.warning("consume queues rebuilt reason=%s", problem)
     index_from = load_index(store, clean=clean)
@@ -114,7 +120,7 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
             )
         )
     except CorruptRecord as error:
-        raise CorruptRecord(f"{settings.commit_log_dirs[0]}: {error.message}") from error
+        raise CorruptRecord(f"{settings.commit_log_dirs[0]}: {error.message}", hint=error.hint) from error
     if not settings.abort_path.exists():
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
@@ -236,6 +242,7 @@ def _empty(store: RecoveredStore) -> None:
     begin = store.dispatched = PhysicalOffset(0)
     store.log.set_end(begin)
     store.log.set_confirmed(begin)
+    store.queues.round(0).write(store.disk, store.queues.list_file)  # records the file sizes
     store.begin_maintenance([begin])
     store.write_note()
 

@@ -21,6 +21,7 @@ from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
 
 log = logging.getLogger(__name__)
 
+_GIVE_UP: Final = "Restore the files from a copy, or continue without their messages: `saturnmq store repair`"
 _NO_LIMIT: Final = PhysicalOffset(1 << 62)
 SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is checked from the third last file on
 
@@ -72,8 +73,7 @@ def plan(facts: Facts) -> Plan | None:
     if not files:
         if note is not None and note.log_synced > 0:
             raise CorruptRecord(
-                f"the commit log has no files, but it was on disk up to offset {note.log_synced}: restore the folder, or "
-                "remove the file `checkpoint` as well if its messages may go"
+                f"the commit log has no files, but it was on disk up to offset {note.log_synced}", hint=_GIVE_UP
             )
         return None
     start, end = files[0].start, files[-1].start + facts.file_bytes
@@ -81,7 +81,8 @@ def plan(facts: Facts) -> Plan | None:
         if note.log_synced > end:
             raise CorruptRecord(
                 f"the commit log ends at offset {end}, but it was on disk up to {note.log_synced}: the files from "
-                f"{end:020d} on are missing; restore them, or remove the file `checkpoint` if their messages may go"
+                f"{end:020d} on are missing",
+                hint=_GIVE_UP,
             )
         verify, durable = note.verify_from, note.log_synced
         dispatch = note.dispatched

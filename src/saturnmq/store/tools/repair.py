@@ -109,11 +109,21 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
         return _loss(files, file, Bad(differs[0] - file.start, "not the bytes that were synced there"), synced)
     if isinstance(fault, int):
         if synced <= fault:
-            return None
+            return _wrong_length(files, fault)
         path = files[-1].path if files else settings.commit_log_dirs[0]
         what = f"the log ends at offset {fault}, but it was on disk up to {synced}: files or their ends are missing"
         return Loss(fault, path, fault - files[-1].start if files else 0, what, 0, 0, synced - fault)
     return _loss(files, *fault, synced)
+
+
+def _wrong_length(files: list[LogFile], end: int) -> Loss | None:
+    """A file of the wrong length whose records are all there: nothing is cut but what is beyond its size."""
+    for file in files:
+        if file.length != file.file_bytes:
+            what = f"{file.path.name} is {file.length} bytes long, must be {file.file_bytes}"
+            surplus = sum(max(each.written_end() - each.file_bytes, 0) for each in files)
+            return Loss(end, file.path, file.usable, what, surplus, 0, 0)
+    return None
 
 
 def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
@@ -165,7 +175,13 @@ def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:
         cut += max(later.written_end() - at, 0)
         records += sum(isinstance(found, Message) for found in later.records(at))
         later.forget()
-    return Loss(offset, file.path, bad.byte, bad.what, cut, records, max(synced - max(offset, files[-1].end), 0))
+    return Loss(offset, file.path, bad.byte, bad.what, cut, records, _gone_bytes(files, offset, synced))
+
+
+def _gone_bytes(files: list[LogFile], offset: int, synced: int) -> int:
+    """Bytes from offset on that were durable once and that no file has."""
+    held = (min(file.start + file.usable, synced) - max(file.start, offset) for file in files)
+    return max(synced - offset - sum(max(size, 0) for size in held), 0)
 
 
 def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad] | int:
@@ -187,9 +203,9 @@ def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad
                 return file, fault
             if not file.is_filled(at) and at < file.file_bytes:
                 ended = (file, at)
-        if file.length != file.file_bytes:
-            at = ended[1] if ended is not None and ended[0] is file else min(file.length, file.file_bytes)
-            return file, Bad(at, f"the file is {file.length} bytes long, must be {file.file_bytes}")
+        if file.length != file.file_bytes and not (ended is None and file.is_filled(at)):
+            place, at = ended if ended is not None else (file, file.usable)
+            return place, Bad(at, f"{file.path.name} is {file.length} bytes long, must be {file.file_bytes}")
         done += file.length
         file.forget()
     if ended is not None:
@@ -240,18 +256,24 @@ def cut(
 
 def _move_away(settings: StoreSettings, loss: Loss, disk: Disk) -> Path | None:
     files = [file for file in log_files(settings) if file.end > loss.offset or file.length > file.file_bytes]
-    if not any(file.written_end() > max(loss.offset - file.start, 0) for file in files):
+    if not any(file.written_end() > _kept_bytes(file, loss) for file in files):
         return None
     stamp = time.strftime("%Y%m%dT%H%M%S")
     folder = settings.root / f"cut-{loss.offset:020d}-{stamp}"
     disk.make_folder(folder)
     for file in files:
-        at = max(loss.offset - file.start, 0)
+        at = _kept_bytes(file, loss)
         if file.written_end() > at:
-            _keep(file, at, folder / file_name(file.start + at), disk)
+            name = file_name(file.start + at) if at < file.file_bytes else f"{file.path.name}-surplus"
+            _keep(file, at, folder / name, disk)
     disk.sync_folder(folder)
     disk.sync_folder(settings.root)
     return folder
+
+
+def _kept_bytes(file: LogFile, loss: Loss) -> int:
+    """Bytes at the file's start that stay in the log."""
+    return min(max(loss.offset - file.start, 0), file.file_bytes)
 
 
 def _keep(file: LogFile, at: int, target: Path, disk: Disk) -> None:
@@ -279,8 +301,8 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
     files = [file for file in files if file.path.exists()]
     holder = file_of(files, loss.offset)
     for file in files:
-        if file is holder or (file.end == loss.offset and file.length != file.file_bytes):
-            _end_file(file, min(loss.offset - file.start, file.file_bytes), disk)
+        if file is holder or file.length != file.file_bytes:
+            _end_file(file, _kept_bytes(file, loss), disk)
     if not settings.abort_path.exists():
         disk.write_file(settings.abort_path, b"")
         disk.sync_folder(settings.abort_path.parent)

@@ -8,7 +8,6 @@ Requirements: DUR-08.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import sys
 from collections import Counter
@@ -21,10 +20,12 @@ from typing import Final, TypeAlias
 from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.files.mapped_file import PAGE_BYTES, numbered_files
+from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.files.record_sums import Evidence, RecordSums
 from saturnmq.store.index.index_file import IndexShape
+from saturnmq.store.queue.consume_queue import UNIT_BYTES
 from saturnmq.store.recovery.checkpoint import Note
+from saturnmq.store.recovery.hints import commit_log_paths, log_bytes_of, recorded
 from saturnmq.store.recovery.recover import is_torn
 from saturnmq.store.settings import StoreProfile, StoreSettings
 
@@ -73,22 +74,26 @@ class ReadOnlyDisk(Disk):
 
 
 def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
-    """The settings with file sizes detected from the files, except for keys that the operator gave.
+    """The settings with the file sizes that the store was written with, except for keys that the operator gave.
 
-    Raises StoreError if the store does not exist or a size cannot be detected.
+    The sizes are recorded in queues.json; without it they are derived from the files. Raises StoreError if the store does not
+    exist or a size cannot be derived.
     """
     if not settings.root.is_dir():
         raise StoreError(
             f"there is no store folder {settings.root}", hint="Name it with --data DIR, or -c broker.conf."
         )
     settings = dataclasses.replace(settings, profile=_profile(settings, given))
-    logs = [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
+    logs = commit_log_paths(settings)
     if "mappedFileSizeCommitLog" not in given and logs:
         settings = dataclasses.replace(settings, commit_log_file_bytes=_log_bytes(settings, logs))
     queues = list(settings.consume_queue_dir.glob("*/*"))
     lengths = Counter(path.stat().st_size for folder in queues for path in numbered_files(folder))
     if "mappedFileSizeConsumeQueue" not in given and lengths:
-        settings = dataclasses.replace(settings, consume_queue_file_bytes=lengths.most_common(1)[0][0])
+        listed = recorded(settings)
+        size = listed.queue_file_bytes if listed is not None else 0
+        whole = [length for length, _ in lengths.most_common() if length and length % UNIT_BYTES == 0]
+        settings = dataclasses.replace(settings, consume_queue_file_bytes=size or next(iter(whole), 0))
     return settings
 
 
@@ -104,17 +109,13 @@ def _profile(settings: StoreSettings, given: Set[str]) -> StoreProfile:
 
 
 def _log_bytes(settings: StoreSettings, paths: list[Path]) -> int:
-    """Detect the length from the distance of two files, or from the only one."""
-    starts = sorted(int(path.name) for path in paths)
-    steps = [after - before for before, after in itertools.pairwise(starts)]
-    if steps:
-        return min(steps)
+    """The size that the store was written with. That of an only file is trusted if it is the size of a profile."""
+    if size := log_bytes_of(settings, paths):
+        return size
     length = paths[0].stat().st_size
     usual = [dataclasses.replace(settings, profile=p, commit_log_file_bytes=0).commit_log_bytes for p in StoreProfile]
-    if length and (length in usual or length % PAGE_BYTES == 0):
+    if length in usual:
         return length
-    if (settings.root / "reserve").exists():
-        return dataclasses.replace(settings, commit_log_file_bytes=0).commit_log_bytes
     raise StoreError(
         f"{paths[0]} is {length} bytes long, which is no usual length of a commit log file, and it is the only one",
         hint="Say how long its files are: -c broker.conf, or --set mappedFileSizeCommitLog=BYTES.",
@@ -291,8 +292,8 @@ class LogFile:
 
 def log_files(settings: StoreSettings) -> list[LogFile]:
     """The files of the commit log, ascending by start offset."""
-    paths = [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
-    return [LogFile(path, settings.commit_log_bytes) for path in sorted(paths, key=lambda path: path.name)]
+    paths = sorted(commit_log_paths(settings), key=lambda path: path.name)
+    return [LogFile(path, settings.commit_log_bytes) for path in paths]
 
 
 def file_of(files: list[LogFile], offset: int) -> LogFile | None:
