@@ -69,7 +69,15 @@ def test_store_verify_of_killed_store_compares_checksums(cli: Cli, tmp_path: Pat
         return result.end_offset
 
     end = asyncio.run(killed())
-    words = ("store", "verify", "--data", str(tmp_path / "data"), "--quiet")
+    words = (
+        "store",
+        "verify",
+        "--data",
+        str(tmp_path / "data"),
+        "--quiet",
+        "--set",
+        f"mappedFileSizeCommitLog={LOG_BYTES}",
+    )
     assert cli(*words).returncode == 0
     file = tmp_path / "data" / "commitlog" / ("0" * 20)
     raw = bytearray(file.read_bytes())

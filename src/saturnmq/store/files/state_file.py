@@ -70,7 +70,7 @@ class StateFile:
             copies = f"{shlex.quote(str(self.path))} {shlex.quote(str(self.backup))}"
             raise CorruptRecord(
                 f"state file {self.path} and its backup {self.backup.name} cannot be read: {problems[0]}",
-                hint=f"Put back a good copy of the file, or start without what both held: `rm -f {copies}`",
+                hint=f"Put back a good copy of the file, or remove both to start without what they held: `rm -f {copies}`",
             )
         return None
 

@@ -242,7 +242,6 @@ def _empty(store: RecoveredStore) -> None:
     begin = store.dispatched = PhysicalOffset(0)
     store.log.set_end(begin)
     store.log.set_confirmed(begin)
-    store.queues.round(0).write(store.disk, store.queues.list_file)  # records the file sizes
     store.begin_maintenance([begin])
     store.write_note()
 
