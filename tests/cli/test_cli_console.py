@@ -95,6 +95,7 @@ def test_standalone_ends_with_the_reason_if_its_console_cannot_listen(cli: Start
         words = ("--namesrv-port", str(free_port()), "--port", str(free_port()), "--console-port", port)
         done = cli("standalone", "--data", str(tmp_path / "data"), "--console", *words)
     assert done.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in done.stderr, done.stderr
+    assert "boot success" not in done.stdout
 
 
 @pytest.fixture

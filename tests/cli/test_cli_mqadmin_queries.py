@@ -84,6 +84,10 @@ def test_query_by_id_prints_the_message_and_its_tracks(admin_cli: AdminCli, sent
 
 @pytest.mark.spec("C-23")
 def test_query_by_several_ids_goes_on_after_a_failure(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    code, out, err = admin_cli.run("queryMsgById", "-i", sent.message_id)
+    assert code == 1 and not out
+    assert f"{sent.message_id} is the message id (unique key) of a producer" in err and "must be in 1..65535" in err
+    assert "saturnmq admin queryMsgByUniqueKey -t TOPIC -i" in err
     code, out, err = admin_cli.run("queryMsgById", "-i", f"nonsense,{sent.offset_message_id}")
     assert code == 1 and f"OffsetID:            {sent.offset_message_id}" in out and "nonsense" in err
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from typing import Any
 
 import pytest
 from admincli import AdminCli
 
+from saturnmq.cli import console, servers
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.next_step import _BY_CODE, DEBUG, next_step
 from saturnmq.cli.output import plain
@@ -35,12 +38,46 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
         (response_error(ResponseCode.CONSUMER_NOT_ONLINE, "no"), "consumerProgress"),
         (response_error(ResponseCode.SYSTEM_ERROR, "no", hint="Do this."), "Do this."),
         (ConfigError("x must be a number"), "--print-config"),
+        (
+            response_error(ResponseCode.MESSAGE_ILLEGAL, "time should not be bigger than the max delay 259200000ms"),
+            "--delay takes 0 to 3d",
+        ),
         (SaturnError("strange"), DEBUG),
         (OSError("strange"), DEBUG),
     ],
 )
 def test_next_step_fits_the_error(error: Exception, expected: str) -> None:
     assert expected in next_step(error)
+
+
+def test_next_step_of_a_wrong_option_names_the_command() -> None:
+    assert next_step(ConfigError("x"), "send") == "saturnmq send --help lists the options and their values."
+    assert "saturnmq broker --print-config" in next_step(ConfigError("x"), "broker")
+
+
+@pytest.mark.parametrize("words", [("store", "verify", "-c", "none.conf"), ("broker", "-c", "none.conf")])
+def test_missing_configuration_file_is_named_with_what_it_must_be(cli: Any, words: tuple[str, ...]) -> None:
+    done = cli(*words)
+    assert done.returncode == 2 and "none.conf" in done.stderr
+    assert "ls -l none.conf" in done.stderr and "key=value lines" in done.stderr
+
+
+def test_wrong_duration_names_option_value_form_and_command(cli: Any) -> None:
+    done = cli("send", "orders", "x", "--delay", "soon")
+    assert done.returncode == 2
+    assert "--delay 'soon' must be a duration such as 90000" in done.stderr and "saturnmq send --help" in done.stderr
+
+
+def test_missing_packages_are_named_with_their_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "NEEDED", ("no_such_package",))
+    with pytest.raises(ConfigError, match="needs the packages no_such_package") as caught:
+        console.require_packages()
+    assert caught.value.hint == "Install them: pip install 'saturnmq[console]'"
+    arguments = argparse.Namespace(console=True, print_config=False, config=None, data=None, set=[])
+    monkeypatch.setattr(servers, "configure", lambda *given: None)
+    monkeypatch.setattr(servers, "Reload", lambda *given: None)
+    with pytest.raises(ConfigError, match="no_such_package"):  # before a port is opened
+        servers.run_standalone(arguments)
 
 
 def test_name_and_place_of_a_java_exception_are_cut_off() -> None:
@@ -71,6 +108,6 @@ def test_unknown_name_has_one_line_and_a_step(
     admin_cli: AdminCli, words: tuple[str, ...], code: int, problem: str, step: str
 ) -> None:
     got, _, err = admin_cli.run(*words)
-    error, following = err.splitlines()
+    error, following = [line for line in err.splitlines() if "cluster: NameServer" not in line]
     assert got == code and problem in error and "\\x0a" not in error and "faq" not in error
     assert following.startswith("saturnmq: next: ") and step in following and "traceback" not in following

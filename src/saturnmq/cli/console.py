@@ -50,7 +50,9 @@ def require_packages() -> None:
     """Raise ConfigError naming the packages of the console that are not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the console needs {', '.join(missing)}; pip install 'saturnmq[console]' installs it")
+        refusal = ConfigError(f"the console needs the packages {', '.join(missing)}, which are not installed")
+        refusal.hint = "Install them: pip install 'saturnmq[console]'"
+        raise refusal
 
 
 def run_console(args: argparse.Namespace) -> int:

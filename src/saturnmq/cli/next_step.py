@@ -16,6 +16,8 @@ _TOPIC: Final = re.compile(r"topic ?[:\[] ?([^\s\[\],]+)")
 _GROUPS: Final = "saturnmq admin consumerProgress lists the groups that have consumed."
 _SLOW: Final = "The server did not answer in time: it is overloaded, hangs, or a firewall drops packets. saturnmq admin clusterList"
 _REFUSED_KEY: Final = "Can not update config"
+_DELAY_MAX: Final = re.compile(r"bigger than the max delay (\d{1,18})ms")
+_SERVERS: Final = ("broker", "namesrv", "standalone")
 _BY_CODE: Final = {
     ResponseCode.CONNECT_BROKER: "See that the server runs and listens there: saturnmq admin clusterList, saturnmq doctor",
     ResponseCode.ACCESS_BROKER_TIMEOUT: _SLOW,
@@ -30,16 +32,27 @@ _BY_CODE: Final = {
 }
 
 
-def next_step(error: Exception) -> str:
-    """What to do about an error: its own hint, else one for its kind."""
+def next_step(error: Exception, command: str = "") -> str:
+    """What to do about an error: its own hint, else one for its kind. command: the name of the one that failed."""
     if isinstance(error, ConfigError):
-        return error.hint or "See saturnmq --help, or --print-config for every key with its value."
+        keys = (
+            " saturnmq broker --print-config lists every key with its value."
+            if command in _SERVERS or not command
+            else ""
+        )
+        return (
+            error.hint
+            or f"{' '.join(filter(None, ('saturnmq', command)))} --help lists the options and their values.{keys}"
+        )
     if not isinstance(error, SaturnError):
         if isinstance(error, TimeoutError):
             return _SLOW
         return _BY_CODE[ResponseCode.CONNECT_BROKER] if isinstance(error, ConnectionError) else DEBUG
     if error.hint:
         return error.hint
+    if (limit := _DELAY_MAX.search(error.message)) is not None:
+        days = int(limit[1]) / 86_400_000
+        return f"This broker delivers at most {days:g} days ahead: saturnmq send --delay takes 0 to {days:g}d here."
     if "AclException" in error.message:
         return "Name the keys of an account with this right: --tools-yml FILE, or $ROCKETMQ_HOME/conf/tools.yml."
     if "from slave broker" in error.message:

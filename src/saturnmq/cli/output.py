@@ -92,8 +92,14 @@ def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
         logging.getLogger("saturnmq").error("failed", exc_info=error)
     problems = error.problems if isinstance(error, ConfigError) else [_text(error)]
     number = error.code if isinstance(error, SaturnError) else None
-    print_error(problems, next_step(error), number, args.json)
+    print_error(problems, next_step(error, _name(args)), number, args.json)
     return code
+
+
+def _name(args: argparse.Namespace) -> str:
+    """The name of the command, such as `store verify`; empty before one is chosen."""
+    command = getattr(args, "command", None)
+    return "" if command is None else command.name
 
 
 def _text(error: Exception) -> str:

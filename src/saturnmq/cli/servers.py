@@ -202,6 +202,10 @@ def run_standalone(args: argparse.Namespace) -> int:
     reload = Reload(broker_classes(), args, STANDALONE_PRESET, configured)
     if args.print_config:
         return print_config(configured, args.json)
+    if args.console:
+        from saturnmq.cli.console import require_packages
+
+        require_packages()  # before anything is started
     settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
     warn_if_public(settings.bind_address)
     folder = Path(store.store_path_root_dir) / "namesrv"
@@ -232,12 +236,12 @@ def run_standalone(args: argparse.Namespace) -> int:
                 return
             reload.on_signal(broker.configuration)
             try:
-                if not args.json:
-                    write(boot_line(broker, name_servers))
                 facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
                 facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
                 facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
                 async with console_beside(args, name_servers, Path(store.store_path_root_dir)) as pages:
+                    if not args.json:
+                        write(boot_line(broker, name_servers))
                     ready("standalone", facts | pages, args)
                     await warn_of_address(broker.address, broker.advertised_address)
                     await wait_for_stop_or_failure(stop, broker)
@@ -257,10 +261,9 @@ async def console_beside(args: argparse.Namespace, name_servers: str, data: Path
         yield {}
         return
     from saturnmq.admin import read_access
-    from saturnmq.cli.console import Options, require_packages
+    from saturnmq.cli.console import Options
     from saturnmq.cli.console import serve as serve_console
 
-    require_packages()
     access = read_access(tools=args.tools_yml, config=args.config)
     options = Options(name_servers, data / "console", args.host or "127.0.0.1", args.console_port, access)
     stop, url = asyncio.Event(), asyncio.get_running_loop().create_future()

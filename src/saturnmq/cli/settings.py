@@ -99,7 +99,9 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {path}: {getattr(error, 'strerror', None) or error}") from error
+        refusal = ConfigError(f"configuration file {path}: {getattr(error, 'strerror', None) or error}")
+        refusal.hint = f"Name a readable file of key=value lines in UTF-8: ls -l {path}; --print-config lists all keys."
+        raise refusal from error
 
 
 def parse_pair(text: str) -> tuple[str, str]:

@@ -30,7 +30,9 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     try:
         export = importlib.import_module("saturnmq.spark.export")
     except ImportError as error:
-        raise ConfigError(f"{error.name} is missing: pip install 'saturnmq[spark]'") from error
+        refusal = ConfigError(f"saturnmq spark needs the package {error.name}, which is not installed")
+        refusal.hint = "Install it: pip install 'saturnmq[spark]'"
+        raise refusal from error
     common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
     code: int = export.main([*words, *common, *args.rest])
     return code

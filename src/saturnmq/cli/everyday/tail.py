@@ -19,9 +19,11 @@ from saturnmq.cli.everyday.positions import FIRST, parse_start
 from saturnmq.cli.everyday.reading import TopicReader
 from saturnmq.cli.output import EXIT_DONE, emit, warn
 from saturnmq.client.client import Client
+from saturnmq.client.errors import RouteNotFound
 from saturnmq.client.filters import Filter, sql, tag
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_duration_ms
+from saturnmq.protocol.codes import RETRY_PREFIX
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
 Messages = AsyncGenerator[list[Message[bytes]], None]
@@ -115,6 +117,13 @@ async def _peek(client: Client, args: argparse.Namespace, wanted: Filter, printe
     queues = await puller.refresh(args.topic)
     offsets = await asyncio.gather(*(puller.committed(args.group, queue) for queue in queues))
     starts = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
+    try:
+        await puller.refresh(RETRY_PREFIX + args.group)  # brokers create this topic when a member of the group connects
+    except RouteNotFound:
+        warn(
+            f"warning: no broker knows the group {args.group}: it is new, or the name is wrong. Every message of topic "
+            f"{args.topic} is shown. saturnmq admin consumerProgress lists the groups that have consumed."
+        )
     reader = TopicReader(client, args.topic, wanted, FIRST, starts)
     await _print(_both(reader, follow=False), printer, args)
 

@@ -24,10 +24,11 @@ from saturnmq.client.message import Message
 from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, MessageQueue
 from saturnmq.protocol.codes import TRACE_TOPIC
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.errors import ConfigError, MessageError, SaturnError
 from saturnmq.protocol.ids import parse_offset_message_id
 
 UNIQUE_ID: Final = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})")
+_PORT_MAX: Final = 65_535
 _KEYS: Final = "%-50s %4s %40s\n"
 _TRACE: Final = "%-10s %-20s %-20s %-20s %-10s %-10s\n"
 
@@ -38,7 +39,7 @@ async def by_id(call: Call) -> None:
     ids = [word.strip() for word in call.options.text("i").split(",") if word.strip()]
     for number in ids:
         try:
-            parse_offset_message_id(number)
+            _check_offset_id(number)
             if group and client:
                 await _consume(call, group, client, await call.admin.messages.by_offset_id(number))
             elif "s" in call.options:
@@ -50,6 +51,17 @@ async def by_id(call: Call) -> None:
             if len(ids) == 1:
                 raise
             call.out.problem(f"{number}: {error.message}")
+
+
+def _check_offset_id(number: str) -> None:
+    """Raise MessageError unless this is an offset message id; a producer's message id has the same form, but no valid port."""
+    host, offset = parse_offset_message_id(number)
+    if not 0 < host.port <= _PORT_MAX or offset < 0:
+        raise MessageError(
+            f"{number} is the message id (unique key) of a producer, and this command takes an offset message id, which holds the "
+            f"broker's address: its port would be {host.port}, must be in 1..{_PORT_MAX}",
+            hint=f"saturnmq admin queryMsgByUniqueKey -t TOPIC -i {number} finds the message, and prints its OffsetID.",
+        )
 
 
 async def by_key(call: Call) -> None:
