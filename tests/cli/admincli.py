@@ -20,9 +20,13 @@ class AdminCli:
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command; -n is added. `{broker}` in a word is the broker's address."""
+        return self.run_bare(*words, "-n", self.server.name_servers)
+
+    def run_bare(self, *words: str) -> tuple[int, str, str]:
+        """As `run`, without -n."""
         self._capsys.readouterr()
         given = [word.replace("{broker}", self.server.broker_address) for word in words]
-        code = main([*given, "-n", self.server.name_servers])
+        code = main(given)
         printed = self._capsys.readouterr()
         return code, printed.out, printed.err
 

@@ -147,7 +147,7 @@ def address_server() -> Iterator[str]:
 
 
 def name_servers(values: dict[str, str]) -> object:
-    return asyncio.run(run.name_servers_of(Options(values)))
+    return asyncio.run(run.cluster_of(Options(values), run.Common())).name_servers
 
 
 @pytest.mark.spec("ADM-03")
@@ -155,12 +155,37 @@ def test_name_servers_of_option_environment_address_server_default(
     address_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.delenv("SATURNMQ_URL", raising=False)
     assert name_servers({}) == "127.0.0.1:9876"
     monkeypatch.setenv("SATURNMQ_ADDRESS_SERVER", address_server)
     assert name_servers({}) == ("10.0.0.1:9876", "10.0.0.2:9876")
     monkeypatch.setenv("NAMESRV_ADDR", "from-environment:9876")
     assert name_servers({}) == "from-environment:9876"
     assert name_servers({"n": "given:1;given:2"}) == "given:1;given:2"
+
+
+def test_admin_commands_use_the_url_that_other_commands_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "another:9876")
+    monkeypatch.setenv("SATURNMQ_URL", "rmqs://key:secret@of-url:9876")
+    chosen = asyncio.run(run.cluster_of(Options({}), run.Common()))
+    assert chosen.name_servers == ("of-url:9876",) and "SATURNMQ_URL" in str(chosen)
+    assert "secret" not in str(chosen) and chosen.access.signer is not None
+    assert chosen.access.tls is not None and chosen.access.tls.enable
+    other = asyncio.run(run.cluster_of(Options({"n": "given:1"}), run.Common()))
+    assert other.name_servers == "given:1" and other.access.tls is None and other.access.signer is None
+
+
+def test_change_shows_its_cluster_and_why_on_stderr(admin_cli: AdminCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATURNMQ_URL", f"rmq://{admin_cli.server.name_servers}")
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    words = ("updateTopic", "-t", "chosen", "-b", admin_cli.server.broker_address)
+    code, out, err = admin_cli.run_bare(*words)
+    assert code == 0, err
+    line = f"cluster: NameServer {admin_cli.server.name_servers} (variable SATURNMQ_URL)"
+    assert err.count(line) == 1 and line not in out
+    assert "(option -n)" in admin_cli.run(*words)[2]
+    code, out, err = admin_cli.run_bare("topicList")
+    assert code == 0 and "chosen" in out and "cluster:" not in err
 
 
 def test_vip_channel_of_option_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:

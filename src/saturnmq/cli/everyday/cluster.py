@@ -17,7 +17,9 @@ from saturnmq.client.connection.url import ENV_NAME_SERVERS, ENV_URL, from_envir
 
 if TYPE_CHECKING:
     from saturnmq.admin.admin import Admin
+    from saturnmq.admin.credentials import AdminAccess
     from saturnmq.client.client import Client
+    from saturnmq.client.connection.url import ClientSettings
 
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
 GROUP: Final = "saturnmq-cli"
@@ -49,12 +51,18 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def admin_of(args: argparse.Namespace, *, timeout_ms: int) -> Admin:
     """Administration of the cluster, with the same access as `client_of`. Raises ConfigError."""
     from saturnmq.admin.admin import Admin
-    from saturnmq.admin.credentials import AdminAccess
     from saturnmq.client.connection.url import make_settings
+
+    settings = make_settings(settings_of(args))
+    return Admin(settings.name_servers, access=access_of(settings), timeout_ms=timeout_ms)
+
+
+def access_of(found: ClientSettings) -> AdminAccess:
+    """Credentials and certificates of a client's settings, for administration."""
+    from saturnmq.admin.credentials import AdminAccess
     from saturnmq.net import TlsSettings
     from saturnmq.net.signer import Signer
 
-    found = make_settings(settings_of(args))
     tls = TlsSettings(
         enable=found.tls,
         client_auth_server=found.tls_verify,
@@ -65,7 +73,7 @@ def admin_of(args: argparse.Namespace, *, timeout_ms: int) -> Admin:
     signer = None
     if found.access_key and found.secret_key:
         signer = Signer(found.access_key, found.secret_key, found.security_token or "", found.signature)
-    return Admin(found.name_servers, access=AdminAccess(tls, signer), timeout_ms=timeout_ms)
+    return AdminAccess(tls, signer)
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
