@@ -219,3 +219,49 @@ def test_on_append_runs_after_queue_and_index_are_updated(tmp_path: Path) -> Non
         for n, result in enumerate(results)
     ]
     asyncio.run(store.stop())
+
+
+class RecordingDisk(Disk):
+    """Records writes and syncs by descriptor."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        super().write(fd, at, data)
+        self.calls.append(("write", fd))
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self.calls.append(("sync", fd))
+
+
+def test_truncate_syncs_the_units_that_it_zeroes(tmp_path: Path) -> None:
+    """A stale unit that a power failure brings back would be taken for a valid one."""
+    disk = RecordingDisk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    for n in range(7):
+        assert queue.append(n, 100 * n, 100, n)
+    pending = queue.begin_flush()
+    write_pending(pending, disk)
+    queue.end_flush(pending)
+    disk.calls.clear()
+    assert queue.truncate(300) == 4
+    assert [kind for kind, _ in disk.calls] == ["write", "sync"] and len({fd for _, fd in disk.calls}) == 1
+    cache.close()
+
+
+def test_file_is_not_deleted_before_its_units_count_as_written(tmp_path: Path) -> None:
+    """Its flush may still run in a thread, which would create the file again behind a gap."""
+    disk = Disk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    for n in range(25):
+        assert queue.append(n, 100 * n, 100, n)
+    pending = queue.begin_flush()
+    write_pending(pending, disk)
+    assert queue.delete_before(99_999) == 0
+    queue.end_flush(pending)
+    assert queue.delete_before(99_999) == 2
+    cache.close()

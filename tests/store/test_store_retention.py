@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,29 @@ def test_expired_files_are_deleted_in_hour_of_delete_when(tmp_path: Path, hours:
         store = await filled(tmp_path, delete_when=hours)
         await store._maintenance.clean()
         assert len(store.log.files) == left and store.min_physical_offset == (5 - left) * CL
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def zone_of_utc_plus_11(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "XST-11")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone_of_utc_plus_11")
+@pytest.mark.parametrize(("ahead_h", "left"), [(11, 3), (0, 5)])
+def test_delete_when_is_an_hour_of_the_local_time_zone(tmp_path: Path, ahead_h: int, left: int) -> None:
+    hour = (NOW // HOUR_MS + ahead_h) % 24
+
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when=f"{hour:02d}")
+        await store._maintenance.clean()
+        assert len(store.log.files) == left
         await store.stop()
 
     asyncio.run(work())
