@@ -36,7 +36,7 @@ def next_step(error: Exception, command: str = "") -> str:
     """What to do about an error: its own hint, else one for its kind. command: the name of the one that failed."""
     if isinstance(error, ConfigError):
         keys = (
-            " saturnmq broker --print-config lists every key with its value."
+            " `saturnmq broker --print-config` lists every key with its value."
             if command in _SERVERS or not command
             else ""
         )
@@ -52,7 +52,7 @@ def next_step(error: Exception, command: str = "") -> str:
         return error.hint
     if (limit := _DELAY_MAX.search(error.message)) is not None:
         days = int(limit[1]) / 86_400_000
-        return f"This broker delivers at most {days:g} days ahead: saturnmq send --delay takes 0 to {days:g}d here."
+        return f"This broker delivers at most {days:g} days ahead: option --delay takes 0 to {days:g}d here."
     if "AclException" in error.message:
         return "Name the keys of an account with this right: --tools-yml FILE, or $ROCKETMQ_HOME/conf/tools.yml."
     if "from slave broker" in error.message:

@@ -30,7 +30,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     try:
         export = importlib.import_module("saturnmq.spark.export")
     except ImportError as error:
-        refusal = ConfigError(f"saturnmq spark needs the package {error.name}, which is not installed")
+        refusal = ConfigError(f"the package {error.name}, which the pipelines of Spark need, is not installed")
         refusal.hint = "Install it: pip install 'saturnmq[spark]'"
         raise refusal from error
     common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]

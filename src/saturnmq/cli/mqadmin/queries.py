@@ -60,7 +60,7 @@ def _check_offset_id(number: str) -> None:
         raise MessageError(
             f"{number} is the message id (unique key) of a producer, and this command takes an offset message id, which holds the "
             f"broker's address: its port would be {host.port}, must be in 1..{_PORT_MAX}",
-            hint=f"saturnmq admin queryMsgByUniqueKey -t TOPIC -i {number} finds the message, and prints its OffsetID.",
+            hint=f"`saturnmq admin queryMsgByUniqueKey -t TOPIC -i {number}` finds the message, and prints its OffsetID.",
         )
 
 
