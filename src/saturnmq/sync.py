@@ -331,16 +331,17 @@ class Producer(Generic[T]):
 
         shard_by: messages with the same key go to the same queue as long as the topic's queues do not change; the hash is that
         of Java clients. queue: the queue itself. selector: a function of (queues, selector_arg) that returns one of the queues.
-        Give at most one of the three; the message is then tried once, on that queue only.
+        Give at most one of the three; all attempts are then made on that queue.
 
         delay (seconds or timedelta), deliver_at (aware datetime) or delay_level (1 and up): deliver later. deliver_at, and a
         delay that equals no delay level, need a broker with arbitrary delivery times, as SaturnMQ's are; if no broker of the
         topic is one, Unsupported is raised, whose text lists the levels.
 
-        timeout: seconds in total, including retries; default: the client's. Raises MessageRefused and EncodeError before any
-        I/O, RouteNotFound, NoNameServer, CallTimeout if no route arrives in time, the ResponseError of a response that is not
-        retried, and SendFailed after the last attempt. If the call is cancelled or times out, the outcome is unknown; all
-        attempts carry the same message id.
+        timeout: seconds in total, including retries; default: the client's. While a broker or NameServer is away or busy, the call
+        tries again until then; with attempts=1 it does not. Raises MessageRefused and EncodeError before any I/O, RouteNotFound,
+        NoNameServer, CallTimeout if no route arrives in time, the ResponseError of a response that is not retried, and SendFailed
+        after the last attempt. If the call is cancelled or times out, the outcome is unknown; all attempts carry the same message
+        id.
 
         Example:
             receipt = out.send("orders", b"hello", tag="paid", keys=["order-1"], properties={"region": "EU"})
@@ -359,10 +360,11 @@ class Producer(Generic[T]):
         wait_stored: bool = True, delay: timedelta | float | None = None, deliver_at: datetime | None = None,
         delay_level: int = 0, timeout: float | None = None,
     ) -> str:
-        """Write one message to a connection without a response and without retries. Returns the message id.
+        """Write one message to a connection without a response. Returns the message id.
 
-        The options are those of `send`; timeout covers the route lookup, the connection and the write. Raises ConnectFailed or
-        CallTimeout if the message cannot be written, and what `send` raises before that.
+        The options are those of `send`; timeout covers the route lookup, the connection and the write, and retries of these as
+        long as nothing was written. Raises ConnectFailed or CallTimeout if the message cannot be written, and what `send` raises
+        before that.
 
         Example:
             message_id = out.send_oneway("metrics", b"42")

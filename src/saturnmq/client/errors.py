@@ -24,10 +24,15 @@ Requirements: API-30 (codes: spec 00, section 6).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
 
 from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import LocalProtocolError, SaturnError
+
+LISTED_MAX: Final = 8  # causes listed in the text of an error
 
 
 class ClientError(SaturnError):
@@ -123,11 +128,49 @@ class RouteNotFound(ClientError):
     code = int(ResponseCode.NOT_FOUND_TOPIC)
 
 
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One failed attempt of a send. broker, address: who was asked, empty if no broker was. after_ms: when it failed.
+
+    Example:
+        except SendFailed as error:
+            for attempt in error.failures:
+                print(attempt.after_ms, attempt.broker, attempt.address, attempt.error)
+    """
+
+    broker: str
+    address: str
+    after_ms: int
+    error: SaturnError
+
+    @property
+    def cause(self) -> str:
+        """Broker, address and error in a few words."""
+        error = self.error
+        reason = error.reason if isinstance(error, ConnectFailed | CallTimeout) else error.message
+        place = "@".join(part for part in (self.broker, self.address) if part)
+        return f"{place}: {reason:.160}" if place else f"{reason:.160}"
+
+
+def listed(failures: Sequence[FailedAttempt]) -> str:
+    """Failed attempts as text; consecutive ones with the same cause are one entry, the last LISTED_MAX entries are given."""
+    runs = [(cause, list(attempts)) for cause, attempts in groupby(failures, key=lambda attempt: attempt.cause)]
+    entries = [
+        f"after {attempts[0].after_ms} ms {cause}"
+        if len(attempts) == 1
+        else f"after {attempts[0].after_ms}..{attempts[-1].after_ms} ms {len(attempts)} attempts, {cause}"
+        for cause, attempts in runs[-LISTED_MAX:]
+    ]
+    omitted = len(failures) - sum(len(attempts) for _, attempts in runs[-LISTED_MAX:])
+    return "; ".join([f"{omitted} earlier"] * bool(omitted) + entries)
+
+
 class SendFailed(ClientError):
     """All attempts of one send failed. `__cause__` is the error of the last attempt, `code` its code.
 
-    attempts, elapsed_ms, brokers: how often, for how long and where it was tried. outcome_unknown: an attempt that failed may
-    nevertheless have stored the message; all attempts carried the same message id.
+    attempts, elapsed_ms, brokers: how often, for how long and where it was tried; failures: each attempt with its address, time
+    and error. outcome_unknown: an attempt that failed may nevertheless have stored the message; all attempts carried the same
+    message id.
 
     Example:
         try:
@@ -146,12 +189,15 @@ class SendFailed(ClientError):
         brokers: Sequence[str],
         cause: SaturnError,
         outcome_unknown: bool,
+        failures: Sequence[FailedAttempt] = (),
     ) -> None:
         names = ", ".join(brokers)
         text = (
             f"Send [{attempts}] times, still failed, cost [{elapsed_ms}]ms, Topic: {topic}, BrokersSent: [{names}], "
             f"group: {group}. Last: {cause}"
         )
+        if len(failures) > 1:
+            text += f". Attempts: {listed(failures)}."
         if outcome_unknown:
             text += " The outcome is unknown: the message may be stored."
         super().__init__(text, broker=cause.broker, hint=None)
@@ -163,6 +209,7 @@ class SendFailed(ClientError):
         self.code = cause.code
         self.retryable = cause.retryable
         self.outcome_unknown = outcome_unknown
+        self.failures = list(failures)
 
 
 class PartialSend(ClientError):

@@ -295,9 +295,13 @@ class Core:
             consumer.wake_rebalance()
 
     async def write_route(self, topic: str) -> Route:
-        """The route to send to a topic. Raises RouteNotFound (10005) with a hint."""
+        """The route to send to a topic. Raises RouteNotFound (10005) with a hint, BrokerNotExist if its brokers have no master."""
         route = await self.routes.for_send(topic)
         if route is None or not route.write_queues:
+            leaderless = [] if route is None else [name for name in route.addresses if route.master(name) is None]
+            if leaderless:
+                names = ", ".join(sorted(leaderless))
+                raise BrokerNotExist(f"topic {topic} exists, but broker[{names}] has no master now", broker=names)
             raise self.route_not_found(topic)
         return route
 

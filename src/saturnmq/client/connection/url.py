@@ -49,7 +49,9 @@ class ClientSettings:
 
     name_servers: tuple[str, ...]
     timeout: float = 3.0  # seconds in total per call, PR-03 sendMsgTimeout, API-28
-    attempts: int = 3  # 1 + retryTimesWhenSendFailed, API-28
+    # 1 + retryTimesWhenSendFailed, API-28: how often a send is tried if its failures do not pass on their own, and into how many
+    # parts its time is divided among brokers that do not answer. What passes is retried until the timeout. 1: no retry at all.
+    attempts: int = 3
     address_server: str | None = None  # PR-08: http(s) URL that returns the NameServer list; not used unless set
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)

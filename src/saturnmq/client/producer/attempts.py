@@ -1,6 +1,7 @@
 """The send loop of a producer group: choice of queue and broker for each attempt, and classification of its outcome.
 
-All attempts of a message share one deadline and carry the same unique id. A message with a fixed queue gets one attempt.
+All attempts of a message share one deadline and carry the same unique id. Module `retries` decides which failures are retried. A
+message with a fixed queue stays on it.
 
 Requirements: PR-15..PR-18, PR-21, PR-30, API-22, API-25, API-28, API-29.
 """
@@ -15,14 +16,24 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
-from saturnmq.client.connection.core import Core, now_ms
+from saturnmq.client.connection.core import Core, State, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.connection.routes import Route
 from saturnmq.client.connection.vip_channel import plain_address
-from saturnmq.client.errors import BrokerNotExist, CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
+from saturnmq.client.errors import (
+    BrokerNotExist,
+    CallTimeout,
+    ClientError,
+    ConnectFailed,
+    MessageRefused,
+    NoNameServer,
+    RouteNotFound,
+    SendFailed,
+)
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.hooks import SendContext, SendHook, run_quietly
+from saturnmq.client.producer.retries import Retries
 from saturnmq.client.producer.send_request import Prepared, receipts, send_command
 from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.client.selection import RoundRobin, shard
@@ -48,17 +59,7 @@ RETRY_CODES: Final = frozenset(
         int(ResponseCode.FLOW_CONTROL),
     }
 )
-BACKOFF_MS: Final = (10, 1000)
 IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
-
-
-def backoff_ms(attempt: int, chance: float) -> float:
-    """Back-off in ms before retry number `attempt`, counted from 1: 10 ms, growing fourfold up to 1000 ms (API-28).
-
-    chance: a random number in 0..1 for the jitter, which halves the pause at most, but not below 10 ms.
-    """
-    least, most = BACKOFF_MS
-    return max(min(least * 4.0 ** (attempt - 1), most) * (0.5 + chance / 2), least)
 
 
 class Attempts:
@@ -82,7 +83,7 @@ class Attempts:
                 await self._in_flight.acquire(size)
         except TimeoutError:
             cause = CallTimeout("send call timeout: too many messages were in flight")
-            raise self._failure(prepared, 0, [], deadline, cause, unknown=False) from cause
+            raise self._failure(prepared, Retries(1, deadline), cause, unknown=False) from cause
 
     async def _fixed(self, topic: str, choice: Choice, deadline: Deadline) -> MessageQueue | None:
         """The queue that the caller chose, None if it gave neither shard_by nor queue nor selector (PR-21)."""
@@ -108,14 +109,29 @@ class Attempts:
         return chosen
 
     async def _route(self, topic: str, deadline: Deadline) -> Route:
+        """The route to send by; while the topic has no route or no master that can be found, asks again.
+
+        Raises CallTimeout, NoNameServer, BrokerNotExist, and RouteNotFound for a topic that does not exist.
+        """
         route = self._core.routes.get(topic)
-        if route is not None:
-            return route
-        try:
-            async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
-                return await self._core.write_route(topic)
-        except TimeoutError:
-            raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
+        retries = None
+        while route is None:
+            try:
+                async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
+                    route = await self._core.write_route(topic)
+            except TimeoutError:
+                raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
+            except (NoNameServer, BrokerNotExist, RouteNotFound) as error:
+                retries = retries or Retries(self._core.settings.attempts, deadline)
+                retries.failed(error, error.broker or "")
+                if not await self._again(retries):
+                    error.add_note(f"Attempts: {retries.text}")
+                    raise
+        return route
+
+    async def _again(self, retries: Retries) -> bool:
+        """Whether to try once more, after the back-off; not when the client is stopping."""
+        return self._core.state is State.RUNNING and await retries.again()
 
     async def _route_for(self, prepared: Prepared, deadline: Deadline) -> Route:
         """The route to pick a queue from; for a delay that is not a level, reduced to the brokers that support it."""
@@ -170,74 +186,87 @@ class Attempts:
         )
 
     async def _deliver(self, prepared: Prepared, fixed: MessageQueue | None, deadline: Deadline) -> list[Receipt]:
-        """Try until the message is stored, an error is not retryable, or time or attempts are exhausted (PR-15..PR-18).
+        """Try until the message is stored, an error cannot pass, or time or attempts are exhausted (PR-15..PR-18).
 
         An attempt that finds no queue sends nothing and fails like any other. Only if no request was sent before are the errors
         of the route lookup, and Unsupported, raised directly: later they would hide what the earlier requests did (API-25).
         """
         settings = self._core.settings
-        attempts = 1 if fixed is not None else settings.attempts
-        tried = 0
-        sent_to: list[str] = []
+        retries = Retries(settings.attempts, deadline, fixed=fixed is not None)
         stored: list[Receipt] | None = None
-        last: SaturnError | None = None
         unknown = False
-        for attempt in range(attempts):
-            if attempt:
-                await asyncio.sleep(min(backoff_ms(attempt, random.random()), max(deadline.remaining_ms, 0)) / 1000)
-            if attempt and deadline.remaining_ms <= 0:
-                break
-            tried += 1
+        while True:
+            sent_to = retries.brokers
             try:
                 queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
             except SaturnError as error:
+                last = error
                 if not sent_to and not isinstance(error, ConnectFailed):  # ConnectFailed: no response to a heartbeat
                     raise
-                last = error
-                continue
-            sent_to.append(queue.broker_name)
-            try:
-                outcome = await self._attempt(prepared, queue, deadline.share_ms(attempts - attempt))
-            except (ConnectFailed, CallTimeout) as error:
-                last, unknown = error, unknown or isinstance(error, CallTimeout) or error.sent
-            except ResponseError as error:
-                if error.code not in self._retry_codes:
-                    raise
-                last = error
-                if error.refresh_route:
-                    await self._refresh(prepared.topic, deadline.share_ms(attempts - attempt))
-            except ClientError as error:
-                if not error.retryable:
-                    raise
-                last = error
+                retries.failed(error)
             else:
-                if outcome[0].status is SendStatus.SEND_OK or not settings.retry_not_stored:
-                    return outcome
-                stored = outcome
+                sent_to.append(queue.broker_name)
+                try:
+                    outcome = await self._attempt(prepared, queue, retries)
+                except (ConnectFailed, CallTimeout) as error:
+                    last, unknown = error, unknown or isinstance(error, CallTimeout) or error.sent
+                    retries.failed(error, queue.broker_name)
+                except (ResponseError, ClientError) as error:
+                    if isinstance(error, ResponseError):
+                        if error.code not in self._retry_codes:
+                            raise
+                    elif not error.retryable:
+                        raise
+                    last = error
+                    retries.failed(error, queue.broker_name, self._candidates(prepared.topic, queue, fixed))
+                    if isinstance(error, ResponseError) and error.refresh_route:
+                        await self._refresh(prepared.topic, retries.share_ms)
+                else:
+                    if outcome[0].status is SendStatus.SEND_OK or not settings.retry_not_stored:
+                        return outcome
+                    stored = outcome
+                    retries.answered()
+            if not await self._again(retries):
+                break
         if stored is not None:
             return stored
-        cause = last or CallTimeout(f"send call timeout, topic {prepared.topic}")
-        raise self._failure(prepared, tried, sent_to, deadline, cause, unknown=unknown) from cause
+        raise self._failure(prepared, retries, last, unknown=unknown) from last
 
-    def _failure(
-        self,
-        prepared: Prepared,
-        attempts: int,
-        brokers: list[str],
-        deadline: Deadline,
-        cause: SaturnError,
-        *,
-        unknown: bool,
-    ) -> SendFailed:
+    def _candidates(self, topic: str, queue: MessageQueue, fixed: MessageQueue | None) -> frozenset[str]:
+        """The brokers that may be asked to store the message."""
+        route = self._core.routes.get(topic)
+        if fixed is not None or route is None:
+            return frozenset({queue.broker_name})
+        return frozenset(item.broker_name for item in route.write_queues)
+
+    def _failure(self, prepared: Prepared, retries: Retries, cause: SaturnError, *, unknown: bool) -> SendFailed:
         return SendFailed(
             topic=namespaces.strip(self._core.settings.namespace, prepared.topic),
             group=self.group,
-            attempts=attempts,
-            elapsed_ms=deadline.elapsed_ms,
-            brokers=brokers,
+            attempts=len(retries.failures),
+            elapsed_ms=retries.deadline.elapsed_ms,
+            brokers=retries.brokers,
             cause=cause,
             outcome_unknown=unknown,
+            failures=retries.failures,
         )
+
+    async def _deliver_oneway(self, prepared: Prepared, choice: Choice, deadline: Deadline) -> None:
+        """Write a one-way request; tried again only as long as nothing was written. Raises the error of the last attempt."""
+        fixed = await self._fixed(prepared.topic, choice, deadline)
+        retries = Retries(self._core.settings.attempts, deadline)
+        while True:
+            try:
+                queue = fixed or self._pick(await self._route_for(prepared, deadline), None)
+                retries.brokers.append(queue.broker_name)
+                return await self._attempt_oneway(prepared, queue, retries)
+            except (ConnectFailed, BrokerNotExist, NoNameServer) as error:
+                if isinstance(error, ConnectFailed) and error.sent:
+                    raise
+                retries.failed(error, error.broker or "")
+                if not await self._again(retries):
+                    error.add_note(f"Attempts: {retries.text}")
+                    raise
 
     async def _refresh(self, topic: str, timeout_ms: int) -> None:
         try:
@@ -246,19 +275,20 @@ class Attempts:
         except (SaturnError, TimeoutError):
             return  # the next attempt uses the old route (PR-11)
 
-    async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
-        """One attempt: one request to one broker, with the hooks around it. timeout_ms includes the address lookup."""
-        deadline = Deadline(timeout_ms)
-        address = await self._address_for(prepared, queue, deadline)
+    async def _attempt(self, prepared: Prepared, queue: MessageQueue, retries: Retries) -> list[Receipt]:
+        """One attempt: one request to one broker, with the hooks around it. Its share of the time includes the address lookup."""
+        deadline = Deadline(retries.share_ms)
+        retries.address = address = await self._address_for(prepared, queue, deadline)
         if not self._hooks:
             return await self._exchange(prepared, queue, address, deadline)
         return await self._with_hooks(
             prepared, queue, address, lambda changed: self._exchange(changed, queue, address, deadline)
         )
 
-    async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> None:
+    async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, retries: Retries) -> None:
         """Write one one-way request, with the hooks around it."""
-        address = await self._address_for(prepared, queue, deadline)
+        deadline = retries.deadline
+        retries.address = address = await self._address_for(prepared, queue, deadline)
 
         async def write(changed: Prepared) -> list[Receipt]:
             command = self._command(changed, queue)

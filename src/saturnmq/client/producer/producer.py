@@ -4,6 +4,7 @@ Every message is validated, encoded and compressed before any I/O; the result (`
 
 Deliberate differences from Apache RocketMQ's producer:
 - One total timeout is divided among the attempts, so that an unresponsive broker leaves time for another (API-28, not PR-15).
+- Causes that pass are retried until the timeout, also on a fixed queue (not PR-15, PR-21); `attempts` bounds the others.
 - SYSTEM_BUSY and FLOW_CONTROL are retried (API-29, not PR-16).
 - Brokers that failed are avoided by later messages too, for at most 30 s (API-29; off by default in PR-30).
 - `send` waits when too much is in flight, where Apache's asynchronous send fails (API-22, not PR-19).
@@ -190,16 +191,17 @@ class Producer(Attempts, Generic[T]):
 
         shard_by: messages with the same key go to the same queue as long as the topic's queues do not change; the hash is that
         of Java clients. queue: the queue itself. selector: a function of (queues, selector_arg) that returns one of the queues.
-        Give at most one of the three; the message is then tried once, on that queue only.
+        Give at most one of the three; all attempts are then made on that queue.
 
         delay (seconds or timedelta), deliver_at (aware datetime) or delay_level (1 and up): deliver later. deliver_at, and a
         delay that equals no delay level, need a broker with arbitrary delivery times, as SaturnMQ's are; if no broker of the
         topic is one, Unsupported is raised, whose text lists the levels.
 
-        timeout: seconds in total, including retries; default: the client's. Raises MessageRefused and EncodeError before any
-        I/O, RouteNotFound, NoNameServer, CallTimeout if no route arrives in time, the ResponseError of a response that is not
-        retried, and SendFailed after the last attempt. If the call is cancelled or times out, the outcome is unknown; all
-        attempts carry the same message id.
+        timeout: seconds in total, including retries; default: the client's. While a broker or NameServer is away or busy, the call
+        tries again until then; with attempts=1 it does not. Raises MessageRefused and EncodeError before any I/O, RouteNotFound,
+        NoNameServer, CallTimeout if no route arrives in time, the ResponseError of a response that is not retried, and SendFailed
+        after the last attempt. If the call is cancelled or times out, the outcome is unknown; all attempts carry the same message
+        id.
 
         Example:
             receipt = await out.send("orders", b"hello", tag="paid", keys=["order-1"], properties={"region": "EU"})
@@ -232,10 +234,11 @@ class Producer(Attempts, Generic[T]):
         delay_level: int = 0,
         timeout: float | None = None,
     ) -> str:
-        """Write one message to a connection without a response and without retries. Returns the message id.
+        """Write one message to a connection without a response. Returns the message id.
 
-        The options are those of `send`; timeout covers the route lookup, the connection and the write. Raises ConnectFailed or
-        CallTimeout if the message cannot be written, and what `send` raises before that.
+        The options are those of `send`; timeout covers the route lookup, the connection and the write, and retries of these as
+        long as nothing was written. Raises ConnectFailed or CallTimeout if the message cannot be written, and what `send` raises
+        before that.
 
         Example:
             message_id = await out.send_oneway("metrics", b"42")
@@ -244,10 +247,7 @@ class Producer(Attempts, Generic[T]):
         later = delay_of(delay, deliver_at, delay_level, now_ms())
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         deadline = self._deadline(timeout)
-        await self._route(prepared.topic, deadline)
-        chosen = await self._fixed(prepared.topic, (shard_by, queue, selector, selector_arg), deadline)
-        chosen = chosen or self._pick(await self._route_for(prepared, deadline), None)
-        await self._attempt_oneway(prepared, chosen, deadline)
+        await self._deliver_oneway(prepared, (shard_by, queue, selector, selector_arg), deadline)
         return prepared.ids[0]
 
     async def send_many(
@@ -396,7 +396,7 @@ class Producer(Attempts, Generic[T]):
             await out.send("orders", b"hello", queue=queues[0])
         """
         self._check()
-        route = await self._core.write_route(self._wire_topic(topic))
+        route = await self._route(self._wire_topic(topic), self._deadline(None))
         namespace = self._core.settings.namespace
         return [namespaces.strip_queue(namespace, queue) for queue in route.write_queues]
 
