@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import random
 import zlib
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -497,6 +499,37 @@ def test_decompression_is_bounded() -> None:
         decompress(body, ZLIB_FLAGS, bytes_max=999)
     with pytest.raises(MessageError, match="is cut: it ends after"):
         decompress(body[:-3], ZLIB_FLAGS, bytes_max=1000)
+
+
+def packed_bodies(kind: str, body: bytes) -> list[bytes]:
+    """Return the forms in which producers compress a body: with and without its size, with a checksum."""
+    if kind == "zlib":
+        return [zlib.compress(body)]
+    if kind == "zstd":
+        options: list[dict[str, bool]] = [{}, {"write_content_size": False}, {"write_checksum": True}]
+        return [zstandard.ZstdCompressor(**chosen).compress(body) for chosen in options]
+    lz4 = pytest.importorskip("lz4.frame", reason="pip install 'saturnmq[compression]'")
+    return [lz4.compress(body), lz4.compress(body, store_size=False), lz4.compress(body, content_checksum=True)]
+
+
+@pytest.mark.parametrize(("kind", "flags"), [("zlib", ZLIB_FLAGS), ("lz4", 0x101), ("zstd", 0x201)])
+def test_cut_or_damaged_body_is_never_a_short_body(kind: str, flags: int) -> None:
+    body = random.Random(5).randbytes(300) * 4 + b"x" * 3000
+    for packed in packed_bodies(kind, body):
+        assert decompress(packed, flags, bytes_max=len(body)) == body
+        for end in range(len(packed)):
+            try:
+                assert decompress(packed[:end], flags) == body, end  # only the checksum is cut
+            except MessageError as error:
+                assert str(error), end
+            else:
+                assert end >= len(packed) - 4, end
+        with pytest.raises(MessageError, match=f"{kind} body of .* more than {len(body) - 1} bytes, the largest frame"):
+            decompress(packed, flags, bytes_max=len(body) - 1)
+        for junk in (b"", b"junk", packed[4:]):
+            with pytest.raises(MessageError):
+                decompress(junk, flags)
+        assert decompress(packed_bodies(kind, b"")[0], flags) == b""
 
 
 # signatures

@@ -33,31 +33,45 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
     try:
         if kind is SysFlag.ZLIB:
             machine: Any = zlib.decompressobj()
-            return _checked("zlib", body, machine, machine.decompress(body, bytes_max + 1), bytes_max)
+            plain: bytes = machine.decompress(body, bytes_max + 1)
+            return _checked("zlib", body, plain, bytes_max, complete=machine.eof)
         if kind is SysFlag.LZ4:
             machine = _extra("lz4.frame").LZ4FrameDecompressor()
-            return _checked("lz4", body, machine, machine.decompress(body, max_length=bytes_max + 1), bytes_max)
-        with _extra("zstandard").ZstdDecompressor().stream_reader(bytes(body)) as reader:
-            plain: bytes = reader.read(bytes_max + 1)
-        if len(plain) > bytes_max:
-            raise MessageError(_too_long("zstd", body, bytes_max))
-        return plain
+            plain = machine.decompress(body, max_length=bytes_max + 1)
+            return _checked("lz4", body, plain, bytes_max, complete=machine.eof)
+        return _zstd(bytes(body), bytes_max)
     except SaturnError:
         raise
     except (zlib.error, RuntimeError, ValueError, OSError) as error:
         raise MessageError(f"compressed body (0x{sys_flag & COMPRESSION_MASK:03X}) does not unpack: {error}") from error
 
 
-def _checked(name: str, body: Buffer, machine: Any, plain: bytes, bytes_max: int) -> bytes:
+def _zstd(body: bytes, bytes_max: int) -> bytes:
+    zstandard = _extra("zstandard")
+    machine = zstandard.ZstdDecompressor()
+    try:
+        with machine.stream_reader(body) as reader:  # bounded, but silent about a body that ends early
+            plain: bytes = reader.read(bytes_max + 1)
+        if len(plain) > bytes_max:
+            return _checked("zstd", body, plain, bytes_max, complete=False)
+        declared = zstandard.frame_content_size(body) if body else 0
+        if declared > 0:
+            return _checked("zstd", body, plain, bytes_max, complete=len(plain) == declared)
+        whole = machine.decompressobj()  # its output is `plain`, whose size is known by now
+        whole.decompress(body)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+    return _checked("zstd", body, plain, bytes_max, complete=whole.eof)
+
+
+def _checked(name: str, body: Buffer, plain: bytes, bytes_max: int, *, complete: bool) -> bytes:
     if len(plain) > bytes_max:
-        raise MessageError(_too_long(name, body, bytes_max))
-    if not machine.eof:
+        raise MessageError(
+            f"{name} body of {len(body)} bytes decompresses to more than {bytes_max} bytes, the largest frame"
+        )
+    if not complete:
         raise MessageError(f"{name} body of {len(body)} bytes is cut: it ends after {len(plain)} decompressed bytes")
     return plain
-
-
-def _too_long(name: str, body: Buffer, bytes_max: int) -> str:
-    return f"{name} body of {len(body)} bytes decompresses to more than {bytes_max} bytes, the largest frame"
 
 
 def _extra(module: str) -> Any:
