@@ -34,6 +34,8 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
         if kind is SysFlag.ZLIB:
             machine: Any = zlib.decompressobj()
             plain: bytes = machine.decompress(body, bytes_max + 1)
+            if machine.eof and len(plain) <= bytes_max:
+                return plain
             return _checked("zlib", body, plain, bytes_max, complete=machine.eof)
         if kind is SysFlag.LZ4:
             machine = _extra("lz4.frame").LZ4FrameDecompressor()
