@@ -7,7 +7,9 @@ import pickle
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -108,13 +110,44 @@ def test_sink_task_commit_message_is_small(server: SyncEmbeddedBroker) -> None:
 
 
 @pytest.mark.spec("PIP-09")
-def test_sink_task_respects_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(sink.time, "sleep", slept.append)
-    sink._hold_back(100, 50, 0.2)
-    sink._hold_back(100, 50, 0.5)  # below its rate: no pause
-    sink._hold_back(0, 50, 0.0)  # no rate limit
-    assert slept == [pytest.approx(0.3)]
+@pytest.mark.parametrize(("rate", "count", "queues"), [(100, 1000, 1), (7, 25, 3), (1, 4, 2)])
+def test_sink_task_never_exceeds_its_rate(
+    server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, rate: int, count: int, queues: int
+) -> None:
+    """By a virtual clock, which only the pauses move: also the last, incomplete batches of every queue wait their turn."""
+    topic, now, sends = f"paced-{rate}", [0.0], [(0.0, 0)]
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic(topic, queues=queues)
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=lambda s: now.append(now.pop() + s))
+    monkeypatch.setattr(sink, "time", clock)
+    send = sending.Sender.send
+
+    async def noted(self: sending.Sender, requests: Iterable[Request]) -> None:
+        requests = list(requests)
+        sends.append((now[0], sends[-1][1] + sum(request.rows for request in requests)))
+        await send(self, requests)
+
+    monkeypatch.setattr(sending.Sender, "send", noted)
+    options = SinkOptions(name_server=server.name_servers, topic=topic, per_second=rate)
+    rows = {"body": [b"%d" % n for n in range(count)], "brokerName": ["broker-a"] * count,
+            "queueId": pa.array([n % queues for n in range(count)], pa.int32())}  # fmt: skip
+    made = sink.write_batches(options, iter([pa.RecordBatch.from_pydict(rows)]))
+    assert isinstance(made, sink.Sent) and made.rows == sends[-1][1] == count
+    burst = max(rate // 10, 1)
+    assert all(total <= rate * at + burst + 1e-6 for at, total in sends), sends[:9]
+    assert sends[-1][0] <= count / rate, "no slower than the rate"
+
+
+def test_transactional_sink_rejects_rate_limit(tmp_path: Path) -> None:
+    given = {
+        "nameServer": "h:1",
+        "topic": "T",
+        "delivery": "transactional",
+        "decisionLog": str(tmp_path),
+        "maxPerSecond": "5",
+    }
+    with pytest.raises(ConfigError, match="option maxPerSecond=5: not with delivery=transactional"):
+        parse_sink_options(given, {"body": "binary"})
 
 
 @pytest.mark.spec("SNK-04", "SNK-08")

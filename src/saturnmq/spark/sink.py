@@ -77,11 +77,13 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
         query, batch_id = name.split("/")[:2] if run is None else ("-", run)
         fence = Fence(query, batch_id, partition, attempt, new_token())
         options = replace(options, producer_group=group_of(options.own_group, run or query))
+    if options.per_second:  # at most a tenth of a second at once
+        options = replace(options, batch_messages=min(options.batch_messages, max(options.per_second // 10, 1)))
     with linked(options) as link:
         sender = Sender(link, options)
         encoder = Encoder(options, lambda: link.core.ids.next(time.time()), name, _shards(link, sender))
         waiting: list[Request] = []
-        began = time.monotonic()
+        paced = PacedSender(sender, options.per_second)
         for batch in batches:
             columns = {field.name: batch.column(n).to_pylist() for n, field in enumerate(batch.schema)}
             for request in encoder.add(columns, batch.num_rows):
@@ -89,10 +91,9 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
                 size += request.size
                 if halves:
                     check_count(len(waiting), options.transaction_messages)
-                elif len(waiting) >= REQUESTS_AT_ONCE or options.per_second:
-                    link.run(sender.send(waiting))
+                elif len(waiting) >= REQUESTS_AT_ONCE:
+                    paced.send(waiting)
                     waiting = []
-                    _hold_back(options.per_second, encoder.rows, time.monotonic() - began)
         for request in encoder.rest():
             waiting.append(request)
             size += request.size
@@ -100,7 +101,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
             logger.warning("rows left out partition=%d count=%d", partition, encoder.skipped)
         if halves:
             return Stored(write_halves(sender, waiting, fence))
-        link.run(sender.send(waiting))
+        paced.send(waiting)
     return Sent(partition, attempt, encoder.rows - encoder.skipped, size, encoder.skipped, encoder.last_id)
 
 
@@ -119,10 +120,26 @@ def _shards(link: Link, sender: Sender) -> Callable[[str, str], Target]:
     return shard_target
 
 
-def _hold_back(per_second: int, rows: int, seconds: float) -> None:
-    """Sleep until this many rows are due since the task began, at per_second rows a second (0: no rate limit)."""
-    if per_second and rows / per_second > seconds:
-        time.sleep(rows / per_second - seconds)
+class PacedSender:
+    """Sends requests at a rate: a request waits until the messages before it are due. per_second: 0 for no limit."""
+
+    def __init__(self, sender: Sender, per_second: int) -> None:
+        self._sender = sender
+        self._per_second = per_second
+        self._began = time.monotonic()
+        self._messages = 0
+
+    def send(self, requests: list[Request]) -> None:
+        """Send requests until each is acknowledged."""
+        if not self._per_second:
+            self._sender.link.run(self._sender.send(requests))
+            return
+        for request in requests:
+            early_s = self._messages / self._per_second - (time.monotonic() - self._began)
+            if early_s > 0:
+                time.sleep(early_s)
+            self._sender.link.run(self._sender.send([request]))
+            self._messages += request.rows
 
 
 def for_ordered_write(frame: DataFrame, key: str, *order: str) -> DataFrame:

@@ -122,6 +122,10 @@ def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Ma
                 for name in ("delayLevel", "deliverAt") if name in columns]  # fmt: skip
     if values.get("ack", "durable") != "durable":
         problems.append(f"option ack={values['ack']}: delivery=transactional always waits until messages are durable")
+    if "per_second" in values:
+        problems.append(
+            f"option maxPerSecond={values['per_second']}: not with delivery=transactional, whose messages become visible at once"
+        )
     values["ack"] = "durable"
     values["own_group"] = values.get("producer_group")
     if "decision_log" not in values and given.get("checkpointlocation"):

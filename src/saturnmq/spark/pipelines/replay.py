@@ -103,13 +103,23 @@ def _quoted(words: list[str]) -> str:
 def send(spark: SparkSession, name_servers: str, rows: DataFrame, rate: int = 0) -> None:
     """Send what `outgoing` returned, at least once; comparing with the destination makes it exactly once."""
     options = {"nameServer": name_servers, "batchMessages": "128"}
-    if rate:
-        tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or "1")
-        options["maxPerSecond"] = str(max(rate // tasks, 1))
     by = f.coalesce("shardingKey", f.concat_ws("/", "broker_name", "queue_id"))
-    ordered = rows.repartition(by).sortWithinPartitions("store_ts", "broker_name", "queue_id", "queue_offset")
+    if rate:
+        slots = spark.sparkContext.defaultParallelism
+        tasks, per_second = paced_tasks(rate, min(int(spark.conf.get("spark.sql.shuffle.partitions") or "1"), slots))
+        options["maxPerSecond"] = str(per_second)
+        parts = rows.repartition(tasks, by)  # a number keeps adaptive execution from merging tasks
+    else:
+        parts = rows.repartition(by)
+    ordered = parts.sortWithinPartitions("store_ts", "broker_name", "queue_id", "queue_offset")
     ordered.select("topic", "body", "tags", "keys", "properties", "shardingKey").write.format("rocketmq").options(
         **options).mode("append").save()  # fmt: skip
+
+
+def paced_tasks(rate: int, tasks_max: int) -> tuple[int, int]:
+    """Return (tasks, messages per second of each), which together do not exceed the rate."""
+    tasks = min(rate, tasks_max)
+    return tasks, rate // tasks
 
 
 def arrived(spark: SparkSession, name_servers: str, topic: str) -> DataFrame:
