@@ -102,6 +102,12 @@ def duration_ms(low: int = 0) -> Parser:
     return parse
 
 
+def duration_s(text: str) -> float:
+    """Parse a duration in the same forms to seconds; a bare number is seconds, as in the URL of the client."""
+    value: int = duration_ms()(f"{text}s" if text.strip()[-1:].isdigit() else text)
+    return value / 1000
+
+
 def text(value: str) -> str:
     """Parse any text that is not blank."""
     if not value.strip():

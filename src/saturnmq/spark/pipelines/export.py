@@ -71,7 +71,7 @@ def source_options(conf: ExportConf) -> dict[str, str]:
     """Return the options of the stream source."""
     options = {
         "nameServer": conf.name_servers, "topic": conf.topics, "startingOffsets": "earliest", "columns": lake.SOURCE_COLUMNS,
-        "subExpression": conf.expression,
+        "subExpression": conf.expression, **conf.loss_options,
     }  # fmt: skip
     if conf.max_offsets:
         options["maxOffsetsPerTrigger"] = str(conf.max_offsets)
@@ -293,6 +293,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="of table messages (only %(default)s is built)"
     )
+    running.loss_option(p)
     running.trigger_option(p)
 
 

@@ -28,7 +28,8 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import stop_all
-from saturnmq.spark.option_table import duration_ms
+from saturnmq.spark.option_table import duration_ms, flag
+from saturnmq.spark.pipelines.ownership import LocalFiles, is_local
 from saturnmq.spark.progress import Report
 from saturnmq.spark.stream_advice import advice_of
 
@@ -36,6 +37,7 @@ EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_DATA_LOSS: Final = 3
 QUIET: Final = "FATAL"  # Spark would log every error with its stack; the run reports the cause in one line
+LOSSES: Final = "_data_loss"  # folder of the lake with one JSON file per skipped loss
 POLL_SECONDS: Final = 0.5
 FOLLOW_MS: Final = 10_000
 INTERVAL_MS_MIN: Final = 1000  # a micro-batch takes about that long, whatever it holds (STR-18)
@@ -43,6 +45,9 @@ BORDER_SECONDS: Final = 25.0
 _CAUSE: Final = re.compile(
     r"^(?:[\w.]*\.)?(\w+(?:Error|Exception|Failed|Refused|Record|Loss|Full)): (.+)$", re.MULTILINE
 )
+_OWN_CAUSE: Final = re.compile(
+    r"\bsaturnmq(?:\.\w+)+\.(\w+): (.+)$", re.MULTILINE
+)  # also behind text of Spark in its line
 C = TypeVar("C", bound="Conf")
 STOP: Final = threading.Event()  # set by SIGTERM and SIGINT: stop between two batches (SPK-14)
 
@@ -53,16 +58,27 @@ class BadRowsError(SaturnError):
 
 @dataclass(frozen=True)
 class Conf:
-    """Configuration of every pipeline. lake: folder of its tables. interval_ms: None for a single run."""
+    """Configuration of every pipeline. lake: folder of its tables. interval_ms: None for a single run.
+
+    fail_on_data_loss: whether a stream ends when brokers no longer have messages that it has not read.
+    """
 
     name_servers: str = ""
     lake: str = ""
     interval_ms: int | None = None
     max_bad: int | None = None
+    fail_on_data_loss: bool = field(default=True, kw_only=True)
 
     def table(self, name: str) -> str:
         """Return the path of a table of the lake."""
         return f"{self.lake.rstrip('/')}/{name}"
+
+    @property
+    def loss_options(self) -> dict[str, str]:
+        """Options of a stream source: fail at data loss, or skip it; a lake on a local disk keeps a file per loss."""
+        if self.fail_on_data_loss:
+            return {}
+        return {"failOnDataLoss": "false"} | ({"dataLossLog": self.table(LOSSES)} if is_local(self.lake) else {})
 
     def check_bad(self, bad: int, table: str) -> None:
         """Raise BadRowsError when this number of bad rows, which are in the named table, exceeds the limit."""
@@ -147,6 +163,15 @@ def trigger_option(p: argparse.ArgumentParser) -> None:
     p.add_argument("--follow", action="store_true", help="the same as --trigger 10s")
 
 
+def loss_option(p: argparse.ArgumentParser) -> None:
+    """Add the option about messages that brokers no longer have."""
+    p.add_argument(
+        "--fail-on-data-loss", default="true", metavar="true|false",
+        help=f"end with exit code 3 when messages were deleted before they were read or a topic was created again; false: go on "
+        f"behind the loss and record it in LAKE/{LOSSES} (default true)",
+    )  # fmt: skip
+
+
 def interval_ms_of(args: argparse.Namespace) -> int | None:
     """Return the interval between two runs, None for a single run. Raises ConfigError."""
     if args.trigger.strip().lower() == "once":
@@ -175,6 +200,7 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
         "lake": args.lake,
         "interval_ms": interval_ms_of(args) if hasattr(args, "trigger") else None,
         "max_bad": args.max_bad,
+        "fail_on_data_loss": parsed("--fail-on-data-loss", getattr(args, "fail_on_data_loss", "true"), flag),
     }
 
 
@@ -203,6 +229,9 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
         kind, cause = cause_of(error)
         if kind == ConfigError.__name__:
             raise ConfigError(cause) from error
+        if kind == DataLossError.__name__ and hasattr(args, "fail_on_data_loss"):
+            record = f", which records it in {conf.table(LOSSES)}" if is_local(conf.lake) else ""
+            cause += f"; to go on behind the loss run the same command with --fail-on-data-loss false{record}"
         print(f"saturnmq spark {pipeline.name}: {cause}", file=sys.stderr, flush=True)
         return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
     say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
@@ -214,11 +243,21 @@ def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], arg
     spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
     try:
         with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
-            return pipeline.run(spark, conf, step)
+            before = _losses(conf)
+            outcome = pipeline.run(spark, conf, step)
+            if count := len(_losses(conf) - before):
+                outcome.more["data_losses"] = count
+                outcome.says += f"\n{count} losses were skipped: see {conf.table(LOSSES)}"
+            return outcome
     finally:
         with suppress(Py4JError, OSError):  # the JVM may already have exited
             spark.stop()
         stop_all()
+
+
+def _losses(conf: Conf) -> set[str]:
+    """Return the names of the recorded losses of a lake on a local disk."""
+    return set(LocalFiles().names(conf.table(LOSSES))) if conf.lake and is_local(conf.lake) else set()
 
 
 def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
@@ -246,7 +285,10 @@ def cause_of(error: BaseException) -> tuple[str, str]:
     advice = advice_of(str(error))
     if advice is not None:
         return type(error).__name__, advice
-    found = _CAUSE.findall(str(error))
+    own: list[tuple[str, str]] = _OWN_CAUSE.findall(str(error))
+    if own:
+        return own[-1]
+    found: list[tuple[str, str]] = _CAUSE.findall(str(error))
     own = [(kind, text) for kind, text in found if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))]
     if own:
         return own[-1]

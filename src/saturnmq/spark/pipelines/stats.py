@@ -176,7 +176,7 @@ def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> 
     """
     rows = spark.readStream.format("rocketmq").options(
         nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest",
-        columns="topic,brokerName,queueId,queueOffset,body").load()  # fmt: skip
+        columns="topic,brokerName,queueId,queueOffset,body", **conf.loss_options).load()  # fmt: skip
 
     def write(batch: DataFrame, number: int) -> None:
         good, bad = [], []
@@ -308,6 +308,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--no-alert-topic", dest="alert_topic", action="store_const", const=None, help="alerts only into the table"
     )
+    running.loss_option(p)
     running.trigger_option(p)
 
 

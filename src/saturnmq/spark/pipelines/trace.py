@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.spark.option_table import duration_ms, duration_s
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
@@ -58,7 +59,7 @@ class TraceConf(Conf):
 
     topic: str = TRACE_TOPIC
     slow_ms: float = 1000.0
-    wait_s: int = 600
+    wait_s: float = 600
 
 
 def fields_of(record: TraceRecord) -> dict[str, Any]:
@@ -138,7 +139,8 @@ def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
     """Append new messages of the trace topic to trace_events; the query ends when it has caught up."""
     rows = spark.readStream.format("rocketmq").options(
-        nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest", columns=_SOURCE).load()  # fmt: skip
+        nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest", columns=_SOURCE, **conf.loss_options,
+    ).load()  # fmt: skip
 
     def write(batch: DataFrame, number: int) -> None:
         kept = events_of(batch).persist()
@@ -200,7 +202,7 @@ def slow_consumers(minutes: DataFrame, threshold_ms: float) -> DataFrame:
     return slow.select("group", "topic", "window_start", "p99_ms", f.lit(float(threshold_ms)).alias("threshold_ms"))
 
 
-def unconsumed(latency: DataFrame, wait_s: int) -> DataFrame:
+def unconsumed(latency: DataFrame, wait_s: float) -> DataFrame:
     """Return messages not consumed successfully although the newest event is at least wait_s seconds younger."""
     newest = latency.agg(f.greatest(f.max("produced_at"), f.max("consumed_at")).alias("newest"))
     ever = latency.groupBy("msg_id", "topic", "produced_at").agg(f.max(f.coalesce("success", f.lit(False))).alias("ok"))
@@ -269,16 +271,19 @@ def options(p: argparse.ArgumentParser) -> None:
     """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--topic", default=TRACE_TOPIC, help="trace topic (default %(default)s)")
-    p.add_argument("--slow-ms", type=float, default=1000.0, metavar="MS", help="a p99 beyond it is slow (default 1000)")
-    p.add_argument(
-        "--wait", type=int, default=600, metavar="S", help="a message is not consumed when so old (default 600)"
-    )
+    p.add_argument("--slow", "--slow-ms", default="1s", metavar="TIME", help="a p99 beyond it is slow: 150ms, 1.5s; a "
+                   "number is ms (default %(default)s)")  # fmt: skip
+    p.add_argument("--wait", default="10min", metavar="TIME", help="a message is not consumed when so old: 90s, 10min; a "
+                   "number is seconds (default %(default)s)")  # fmt: skip
+    running.loss_option(p)
     running.trigger_option(p)
 
 
 def conf_of(args: argparse.Namespace) -> TraceConf:
     """Build the configuration from the command line."""
-    return TraceConf(**running.common(args), topic=args.topic, slow_ms=args.slow_ms, wait_s=args.wait)
+    slow_ms = running.parsed("--slow", args.slow, duration_ms())
+    wait_s = running.parsed("--wait", args.wait, duration_s)
+    return TraceConf(**running.common(args), topic=args.topic, slow_ms=slow_ms, wait_s=wait_s)
 
 
 PIPELINE: Final = Pipeline(
