@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import certificates
+from saturnmq.cli.cluster import admin_of, client_of, settings_of
 from saturnmq.cli.everyday.checks.cluster import _served_certificate
-from saturnmq.cli.everyday.cluster import admin_of, client_of, settings_of
 from saturnmq.protocol.errors import ConfigError
 
 VARIABLES = ("SATURNMQ_URL", "NAMESRV_ADDR", "SATURNMQ_ACCESS_KEY", "SATURNMQ_SECRET_KEY", "ROCKETMQ_HOME")

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from saturnmq.cli.everyday.cluster import client_of, run
+from saturnmq.cli.cluster import client_of, run
 from saturnmq.cli.everyday.measurement import Measurement
 from saturnmq.cli.everyday.positions import LAST
 from saturnmq.cli.everyday.progress import Progress

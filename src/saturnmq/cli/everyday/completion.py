@@ -154,7 +154,7 @@ def _values(option: Option, names: Callable[[str, str | None], list[str]], serve
 
 def names_of_cluster(args: argparse.Namespace, kind: str, servers: str | None) -> list[str]:
     """Names of topics or groups that a shell takes literally; none if the cluster does not answer in time."""
-    from saturnmq.cli.everyday.cluster import admin_of
+    from saturnmq.cli.cluster import admin_of
     from saturnmq.protocol.errors import SaturnError
 
     async def groups() -> list[str]:

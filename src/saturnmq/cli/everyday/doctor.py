@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from saturnmq.cli.cluster import admin_of, run
 from saturnmq.cli.everyday.checks import host
 from saturnmq.cli.everyday.checks.finding import Finding, Result
-from saturnmq.cli.everyday.cluster import admin_of, run
 from saturnmq.cli.output import EXIT_DONE, EXIT_PROBLEMS, emit, write
 from saturnmq.escaping import escaped
 

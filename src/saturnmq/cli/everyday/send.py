@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from saturnmq.cli.everyday.cluster import GROUP, client_of, run
+from saturnmq.cli.cluster import GROUP, client_of, run
 from saturnmq.cli.everyday.lines import lines, whole
 from saturnmq.cli.everyday.messages import parse_json
 from saturnmq.cli.everyday.progress import Progress

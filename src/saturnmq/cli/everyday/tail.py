@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
-from saturnmq.cli.everyday.cluster import client_of, run
+from saturnmq.cli.cluster import client_of, run
 from saturnmq.cli.everyday.messages import Printer
 from saturnmq.cli.everyday.positions import FIRST, parse_start
 from saturnmq.cli.everyday.reading import TopicReader

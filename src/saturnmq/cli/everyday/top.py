@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import Survey, Surveyor
-from saturnmq.cli.everyday.cluster import admin_of, run
+from saturnmq.cli.cluster import admin_of, run
 from saturnmq.cli.output import EXIT_DONE, emit, show, warn
 from saturnmq.config.settings import parse_duration_ms
 from saturnmq.escaping import escaped

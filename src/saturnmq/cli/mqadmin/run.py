@@ -218,7 +218,7 @@ async def cluster_of(options: Options, common: Common) -> Chosen:
 
     option = options.text(NAME_SERVERS.key)
     if not option and os.environ.get(ENV_URL, "").strip():
-        from saturnmq.cli.everyday import cluster
+        from saturnmq.cli import cluster
         from saturnmq.client.connection.url import make_settings
 
         named = argparse.Namespace(name_servers="", config=common.config, tools_yml=common.tools_yml)

@@ -27,9 +27,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.offset_tracker import stop_all
 from saturnmq.spark.option_table import duration_ms, flag
-from saturnmq.spark.pipelines.ownership import LocalFiles, is_local
+from saturnmq.spark.pipelines.ownership import LocalFiles
 from saturnmq.spark.progress import Report
 from saturnmq.spark.stream_advice import advice_of
 
@@ -78,7 +79,9 @@ class Conf:
         """Options of a stream source: fail at data loss, or skip it; a lake on a local disk keeps a file per loss."""
         if self.fail_on_data_loss:
             return {}
-        return {"failOnDataLoss": "false"} | ({"dataLossLog": self.table(LOSSES)} if is_local(self.lake) else {})
+        return {"failOnDataLoss": "false"} | (
+            {"dataLossLog": self.table(LOSSES)} if local_path(self.lake) is not None else {}
+        )
 
     def check_bad(self, bad: int, table: str) -> None:
         """Raise BadRowsError when this number of bad rows, which are in the named table, exceeds the limit."""
@@ -230,7 +233,7 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
         if kind == ConfigError.__name__:
             raise ConfigError(cause) from error
         if kind == DataLossError.__name__ and hasattr(args, "fail_on_data_loss"):
-            record = f", which records it in {conf.table(LOSSES)}" if is_local(conf.lake) else ""
+            record = f", which records it in {conf.table(LOSSES)}" if local_path(conf.lake) is not None else ""
             cause += f"; to go on behind the loss run the same command with --fail-on-data-loss false{record}"
         print(f"saturnmq spark {pipeline.name}: {cause}", file=sys.stderr, flush=True)
         return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
@@ -257,7 +260,7 @@ def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], arg
 
 def _losses(conf: Conf) -> set[str]:
     """Return the names of the recorded losses of a lake on a local disk."""
-    return set(LocalFiles().names(conf.table(LOSSES))) if conf.lake and is_local(conf.lake) else set()
+    return set(LocalFiles().names(conf.table(LOSSES))) if conf.lake and local_path(conf.lake) is not None else set()
 
 
 def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
