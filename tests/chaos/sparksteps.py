@@ -1,8 +1,9 @@
 """A Spark driver with a transactional sink that is killed at one step of a batch, with its JVM and all Python processes.
 
-Arguments: name servers, source topic, target topic, folder of checkpoint and decisions. Environment: CHAOS_STEP, one of STEPS, or
-nothing: then it ends when its standard input is closed. Spark's planners and workers import this module too, by PYTHONPATH, for
-the data source `steps`: it is the product's, whose functions report every step that they reach.
+Arguments: name servers, folder, and the name of one or more queries, each with its topics <name>-from and <name>-to, its producer
+group and its folder of checkpoint and decisions. Environment: CHAOS_STEP, one of STEPS, or nothing: then it runs the first batch
+of each query, one after the other, and ends when its standard input is closed. Spark's planners and workers import this module
+too, by PYTHONPATH, for the data source `steps`: it is the product's, whose functions report every step that they reach.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 import psutil
@@ -32,7 +34,6 @@ STEPS: Final = (
     "open: abort before abort", "open: abort before link json", "open: abort after link json", "open: abort after end 1",
     "open: abort after end 9", "open: abort after write", "decided: abort before abort", "decided: abort after write",
 )  # fmt: skip
-GROUP: Final = "chaos-steps"
 QUIET_MS: Final = 5000  # all processes are killed together, so no request is in flight for longer
 _STEP: Final = os.environ.get("CHAOS_STEP", "")
 _phase = ""
@@ -136,29 +137,37 @@ class Source(RocketMQDataSource):
         return make_writer(Writer, dict(self._given), schema, overwrite)
 
 
-def main(name_servers: str, read: str, write: str, folder: str) -> None:
-    """Run a batch, the first one of its checkpoint or the one that was killed."""
+def run(spark: Any, name_servers: str, folder: str, name: str) -> None:
+    """Run the first batch of a query, or the one that was killed."""
+    rows = (
+        spark.readStream.format("steps")
+        .options(nameServer=name_servers, topic=f"{name}-from", startingOffsets="earliest", columns="body,keys")
+        .load()
+    )
+    writer = rows.writeStream.format("steps").options(
+        nameServer=name_servers, topic=f"{name}-to", delivery="transactional", producerGroup=name,
+        transactionCheckAfter="1s", decisionLog=f"{folder}/{name}/decisions",
+        checkpointLocation=startable(f"{folder}/{name}/checkpoint"),
+    )  # fmt: skip
+    query = writer.trigger(availableNow=True).start()
+    while not query.awaitTermination(1):
+        pass
+
+
+def main(name_servers: str, folder: str, *names: str) -> None:
+    """Run the queries in one driver, which also answers the check-backs of each."""
     os.environ["CHAOS_DRIVER"] = str(os.getpid())
     decision_log.QUIET_MS = QUIET_MS  # type: ignore[misc]
     settings = {"spark.master": "local[2,4]", "spark.driver.memory": "700m"}
-    with answering(name_servers, f"{folder}/decisions", GROUP):
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(answering(name_servers, f"{folder}/{name}/decisions", name))
         spark = session("chaos-steps", **settings)
         from sparksteps import Source as Registered  # by its module's name, not by value as a part of __main__
 
         spark.dataSource.register(Registered)
-        rows = (
-            spark.readStream.format("steps")
-            .options(nameServer=name_servers, topic=read, startingOffsets="earliest", columns="body,keys")
-            .load()
-        )
-        writer = rows.writeStream.format("steps").options(
-            nameServer=name_servers, topic=write, delivery="transactional", producerGroup=GROUP,
-            transactionCheckAfter="1s", decisionLog=f"{folder}/decisions",
-            checkpointLocation=startable(f"{folder}/checkpoint"),
-        )  # fmt: skip
-        query = writer.trigger(availableNow=True).start()
-        while not query.awaitTermination(1):
-            pass
+        for name in names:
+            run(spark, name_servers, folder, name)
         print("caught up", flush=True)
         sys.stdin.read()
         spark.stop()
