@@ -21,14 +21,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from saturnmq.client.receipt import TransactionState
 from saturnmq.durable import sync_path
@@ -39,8 +41,13 @@ from saturnmq.spark.local_paths import local_path
 FENCE_PROPERTY: Final = "SPARK_TX"
 END_TIMEOUT_MS: Final = 10_000
 QUIET_MS: Final = 6 * END_TIMEOUT_MS  # after this long without a journal entry, no end request can still be in flight
-KEPT_BATCHES: Final = 100  # finished batches whose files are kept
-DECISIONS_CACHED: Final = 8
+KEPT_BATCHES: Final = 100  # finished batches, and finished batch writes, whose files are kept
+KEPT_SECONDS: Final = 3600  # those of batch writes at least for so long
+BATCHES_CACHED: Final = 4
+JOURNALS_CACHED: Final = 10_000
+LAST_SECONDS: Final = 1.0  # how long check-backs use the newest decided batch that was read before
+_OUTCOME_NAME: Final = re.compile(r"(0|[1-9][0-9]*|run-[^.]+)(\.[1-9][0-9]*)?\.json")
+_JOURNAL_LINE: Final = re.compile(r"([TD]) (\S+)(?: ([0-9]+))?$")
 
 
 class Half(NamedTuple):
@@ -96,6 +103,11 @@ class Decision:
     tokens: frozenset[str]
     pending: tuple[Half, ...]
 
+    @cached_property
+    def by_id(self) -> dict[str, Half]:
+        """The pending halves by unique id."""
+        return {half.uniq: half for half in self.pending}
+
 
 @dataclass(frozen=True)
 class Abort:
@@ -113,9 +125,12 @@ class Claim(NamedTuple):
     since_ms: int
 
 
+_Entries: TypeAlias = tuple[dict[str, int], dict[str, int]]  # unique ids claimed, and acknowledged; each with Unix ms
+
+
 def is_repeatable(batch: str) -> bool:
     """Whether Spark runs the batch again after a failure: one of a stream, named by its number. A batch write is not repeated."""
-    return batch.isdigit()
+    return batch.isascii() and batch.isdigit()
 
 
 class DecisionLog:
@@ -130,32 +145,48 @@ class DecisionLog:
                 "object stores cannot create a file only when it is absent"
             )
         self.folder = path
-        self._decisions: dict[str, Decision] = {}  # read before; a decision is final
+        self._outcomes: dict[str, list[Abort | Decision]] = {}  # read before; none of them ever changes
+        self._last: tuple[float, Decision | None] = (-LAST_SECONDS, None)  # when it was read, in monotonic seconds
         self._claims: dict[str, tuple[int, set[str]]] = {}  # next claim and claimed unique ids of the batch in work
-        self._lock = threading.Lock()  # of both: check-backs are answered in several threads
+        self._journals: dict[Path, tuple[int, _Entries]] = {}  # read before, with the size of the file
+        self._lock = threading.Lock()  # of these: check-backs are answered in several threads
 
     def _path(self, batch: str, kind: str, number: int = 0) -> Path:
         return self.folder / (f"{batch}.{number}.{kind}" if number else f"{batch}.{kind}")
 
     def _create(self, path: Path, text: str) -> bool:
         """Create a durable file unless it exists; return whether this call created it. Raises OSError."""
-        if not self.folder.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            sync_path(self.folder.parent)
-        beside = self.folder / f".{path.name}.{new_token()}"
-        try:
-            with beside.open("w") as handle:
-                handle.write(text)
-                handle.flush()
-                os.fsync(handle.fileno())
-            created = False
-            with suppress(FileExistsError):
-                os.link(beside, path)
-                created = True
-            sync_path(self.folder)
-        finally:
-            beside.unlink(missing_ok=True)
+        with self._written(path):
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                sync_path(self.folder.parent)
+            beside = self.folder / f".{path.name}.{new_token()}"
+            try:
+                with beside.open("w") as handle:
+                    handle.write(text)
+                    handle.flush()
+                    os.fsync(handle.fileno())
+                created = False
+                with suppress(FileExistsError):
+                    os.link(beside, path)
+                    created = True
+                sync_path(self.folder)
+            finally:
+                beside.unlink(missing_ok=True)
         return created
+
+    @contextmanager
+    def _written(self, path: Path) -> Iterator[None]:
+        """Add the file and a remedy to an OSError of the block."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"decision log {self.folder}: {path.name} not written: {error.strerror or error}; make this folder writable, "
+                "with free space and hard links, and start the query again: it continues with what is recorded. A new query "
+                "may use another folder (option decisionLog)",
+            ) from error
 
     # ---- outcomes
 
@@ -209,8 +240,7 @@ class DecisionLog:
 
     def _check_owner(self, decision: Decision) -> None:
         """Raise StoreError if another query wrote the log, or if a later batch is decided and this one is not."""
-        newest = self.read(str(self.last()))
-        if newest is None or not is_repeatable(decision.batch):
+        if not is_repeatable(decision.batch) or (newest := self.read(str(self.last()))) is None:
             return
         if newest.query != decision.query:
             raise StoreError(
@@ -225,27 +255,28 @@ class DecisionLog:
 
     def read(self, batch: str) -> Decision | None:
         """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""
-        number = 0
-        while (cached := self._decisions.get(batch)) is None:
-            outcome = self._outcome(batch, number)
-            if outcome is None:
-                return None
-            if isinstance(outcome, Decision):
-                with self._lock:
-                    while len(self._decisions) >= DECISIONS_CACHED:
-                        del self._decisions[next(iter(self._decisions))]
-                    self._decisions[batch] = outcome
-                return outcome
-            number += 1
-        return cached
+        outcomes = self._read_outcomes(batch)
+        return outcomes[-1] if outcomes and isinstance(outcomes[-1], Decision) else None
 
     def aborted(self, batch: str) -> frozenset[str]:
         """Return the tokens of the batch that must never be decided."""
-        tokens, number = frozenset[str](), 0
-        while isinstance(outcome := self._outcome(batch, number), Abort):
-            tokens |= outcome.tokens
-            number += 1
-        return tokens
+        return frozenset[str]().union(*(o.tokens for o in self._read_outcomes(batch) if isinstance(o, Abort)))
+
+    def _read_outcomes(self, batch: str) -> list[Abort | Decision]:
+        """Return all outcomes of the batch; reads only those recorded since the last call. Raises StoreError."""
+        outcomes = self._outcomes.get(batch, [])
+        while not (outcomes and isinstance(outcomes[-1], Decision)):
+            outcome = self._outcome(batch, len(outcomes))
+            if outcome is None:
+                break
+            outcomes = [*outcomes, outcome]
+        if outcomes:
+            with self._lock:
+                self._outcomes.pop(batch, None)
+                self._outcomes[batch] = outcomes
+                while len(self._outcomes) > BATCHES_CACHED:
+                    del self._outcomes[next(iter(self._outcomes))]
+        return outcomes
 
     def _outcome(self, batch: str, number: int) -> Decision | Abort | None:
         path = self._path(batch, "json", number)
@@ -281,8 +312,8 @@ class DecisionLog:
 
     def acknowledge(self, batch: str, claim: Claim, halves: Iterable[Half]) -> None:
         """Record that brokers acknowledged the ends of these halves of a claim. Raises OSError."""
-        now = now_ms()
-        with self._path(batch, "journal", claim.number).open("a") as handle:
+        now, path = now_ms(), self._path(batch, "journal", claim.number)
+        with self._written(path), path.open("a") as handle:
             handle.write("".join(f"D {half.uniq} {now}\n" for half in halves))
             handle.flush()
             os.fsync(handle.fileno())
@@ -292,46 +323,88 @@ class DecisionLog:
 
         A torn last line of a journal is ignored.
         """
-        entries: dict[str, dict[str, int]] = {"T": {}, "D": {}}
+        claimed: dict[str, int] = {}
+        acknowledged: dict[str, int] = {}
         number = 0
-        while (lines := self._journal(batch, number)) is not None:
-            for line in lines:
-                word, uniq, *when = line.split(" ")
-                entries["D" if word == "D" else "T"][uniq] = int(when[0]) if when else 0
+        while (entries := self._journal(batch, number)) is not None:
+            claimed.update(entries[0])
+            acknowledged.update(entries[1])
             number += 1
-        return entries["T"], entries["D"]
+        return claimed, acknowledged
 
     def _claimed(self, batch: str) -> tuple[int, set[str]]:
         """Return the number of the next claim and the unique ids of the claims before it."""
         number, claimed = self._claims.pop(batch, (0, set()))
         self._claims.clear()
-        while (lines := self._journal(batch, number)) is not None:
-            claimed.update(line.split(" ")[1] for line in lines)
+        while (entries := self._journal(batch, number)) is not None:
+            claimed.update(*entries)
             number += 1
         self._claims[batch] = number, claimed
         return number, claimed
 
-    def _journal(self, batch: str, number: int) -> list[str] | None:
-        """Return the whole lines of a claim; None if there is no claim of this number."""
+    def _journal(self, batch: str, number: int) -> _Entries | None:
+        """Return the entries of a claim's whole lines, read again only if the file has grown; None without such a claim.
+
+        An earlier version appended to a torn line: such a line counts for the entry at its end. Raises StoreError.
+        """
+        path = self._path(batch, "journal", number)
         try:
-            return self._path(batch, "journal", number).read_text().split("\n")[:-1]
+            size = path.stat().st_size
+            if (cached := self._journals.get(path)) is not None and cached[0] == size:
+                return cached[1]
+            text = path.read_text()
         except FileNotFoundError:
             return None
+        claimed: dict[str, int] = {}
+        acknowledged: dict[str, int] = {}
+        for line in text.split("\n")[:-1]:
+            entry = _JOURNAL_LINE.search(line)
+            if entry is None:
+                raise StoreError(f"{path} is damaged: line {line!r} is no entry; restore the file, or remove this line if its "
+                                 "message is in the topic")  # fmt: skip
+            (claimed if entry[1] == "T" else acknowledged)[entry[2]] = int(entry[3] or 0)
+        if len(self._journals) >= JOURNALS_CACHED:
+            self._journals.clear()
+        self._journals[path] = size, (claimed, acknowledged)
+        return claimed, acknowledged
+
+    def _end_of(self, batch: str, uniq: str) -> tuple[int | None, bool]:
+        """Return when the end of a half was claimed (Unix ms), None if it was not, and whether it is acknowledged."""
+        claimed_ms, is_acknowledged, number = None, False, 0
+        while (entries := self._journal(batch, number)) is not None:
+            claimed_ms = entries[0].get(uniq, claimed_ms)
+            is_acknowledged = is_acknowledged or uniq in entries[1]
+            number += 1
+        return claimed_ms, is_acknowledged
 
     def finish(self, batch: str) -> None:
         """Record that every pending half is acknowledged; delete its journals, and the files of batches finished long ago."""
-        self._path(batch, "done").touch()
-        sync_path(self.folder)  # before the journals go: without both, the ends would be sent again
+        done = self._path(batch, "done")
+        with self._written(done):
+            done.touch()
+            sync_path(self.folder)  # before the journals go: without both, the ends would be sent again
         for path in self.folder.glob(f"{batch}.*journal"):
             path.unlink(missing_ok=True)
+        for outdated in self._outdated(batch):
+            with self._lock:
+                self._outcomes.pop(outdated, None)
+            for pattern in ("*json", "*journal", "done"):  # without .done an interrupted deletion would not be repeated
+                for path in (*self.folder.glob(f".{outdated}.*"), *self.folder.glob(f"{outdated}.{pattern}")):
+                    path.unlink(missing_ok=True)
+
+    def _outdated(self, batch: str) -> list[str]:
+        """Return the finished batches, if this is a batch write those of batch writes, whose files are no longer needed."""
+        finished = [path for path in self.folder.glob("*.done") if is_repeatable(path.stem) is is_repeatable(batch)]
         if is_repeatable(batch):
-            for path in self.folder.glob("*.done"):
-                if path.stem.isdigit() and int(path.stem) < int(batch) - KEPT_BATCHES:
-                    with self._lock:
-                        self._decisions.pop(path.stem, None)
-                    for kind in ("json", "done"):  # without .done an interrupted deletion would not be found again
-                        for outdated in self.folder.glob(f"{path.stem}.*{kind}"):
-                            outdated.unlink(missing_ok=True)
+            return [path.stem for path in finished if int(path.stem) < int(batch) - KEPT_BATCHES]
+        written: list[tuple[float, str]] = []
+        for path in finished if len(finished) > KEPT_BATCHES else ():
+            with suppress(FileNotFoundError):  # deleted by another driver
+                written.append((path.stat().st_mtime, path.stem))
+        until = time.time() - KEPT_SECONDS
+        return [
+            name for seconds, name in sorted(written)[:-KEPT_BATCHES] if seconds < until and name.startswith("run-")
+        ]
 
     def is_finished(self, batch: str) -> bool:
         """Whether every pending half is acknowledged."""
@@ -339,12 +412,16 @@ class DecisionLog:
 
     def batches(self) -> list[str]:
         """Return the batches that have an outcome, those of streams in order."""
-        names = {path.name.split(".")[0] for path in self.folder.glob("[!.]*.json")}
-        return sorted(names, key=lambda name: (int(name) if name.isdigit() else -1, name))
+        try:
+            matches = [_OUTCOME_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        names = {match[1] for match in matches if match}  # other files in the folder are not the log's
+        return sorted(names, key=lambda name: (int(name) if is_repeatable(name) else -1, name))
 
     def last(self) -> int:
         """Return the newest decided batch of a stream, -1 for none."""
-        return next((int(b) for b in reversed(self.batches()) if b.isdigit() and self.read(b) is not None), -1)
+        return next((int(b) for b in reversed(self.batches()) if is_repeatable(b) and self.read(b) is not None), -1)
 
     def open_ends(self) -> list[tuple[str, Half]]:
         """Return (batch, half) of halves that are decided and not acknowledged: a check-back will settle them, or already did."""
@@ -365,7 +442,7 @@ class DecisionLog:
         that receives both commits would store the message twice as well. The answer is also UNKNOWN for a half of another
         query: brokers ask any producer of a group, and only that query's log has the decision.
         """
-        batch, last = fence.batch, self.read(str(self.last()))
+        batch, last = fence.batch, self._recent()
         if is_repeatable(batch) and last is not None and last.query != fence.query:
             return TransactionState.UNKNOWN
         decision = self.read(batch)
@@ -374,19 +451,33 @@ class DecisionLog:
             return (
                 TransactionState.ROLLBACK if older or fence.token in self.aborted(batch) else TransactionState.UNKNOWN
             )
-        half = next((half for half in decision.pending if half.uniq == uniq), None)
+        if is_repeatable(batch) and decision.query != fence.query:
+            return TransactionState.UNKNOWN
+        half = decision.by_id.get(uniq)
         if half is None or fence.token not in decision.tokens or self.is_finished(batch):
             return TransactionState.ROLLBACK
-        claimed, done = self.noted(batch)
-        if uniq in done:
+        claimed_ms, is_acknowledged = self._end_of(batch, uniq)
+        if is_acknowledged:
             return TransactionState.ROLLBACK
-        if uniq in claimed:
-            return TransactionState.UNKNOWN if now_ms() - claimed[uniq] < QUIET_MS else TransactionState.COMMIT
+        if claimed_ms is not None:
+            return TransactionState.UNKNOWN if now_ms() - claimed_ms < QUIET_MS else TransactionState.COMMIT
         if is_repeatable(batch) and last is not None and batch == last.batch:
             return TransactionState.UNKNOWN  # the query is about to end it, or will when it runs the batch again
         if now_ms() - self._written_ms(batch) < QUIET_MS or self.claim(batch, iter([half]), 1) is None:
             return TransactionState.UNKNOWN
         return TransactionState.COMMIT
+
+    def _recent(self) -> Decision | None:
+        """Return the newest decided batch of a stream, as of LAST_SECONDS ago at the earliest: listing a folder takes time.
+
+        An older one only makes a check-back's answer UNKNOWN instead of COMMIT or ROLLBACK.
+        """
+        read_at, last = self._last
+        if time.monotonic() - read_at >= LAST_SECONDS:
+            now = time.monotonic()
+            last = self.read(str(self.last()))
+            self._last = now, last
+        return last
 
     def _written_ms(self, batch: str) -> int:
         """Return when the files of a batch were last written, Unix ms."""

@@ -135,8 +135,10 @@ def _end_decided(link: Link, log: DecisionLog, group: str, decision: Decision) -
     Broker by broker, and none is claimed while its broker is unreachable: such halves are left to the next run of the batch.
     """
     brokers: dict[str, list[Half]] = {}
+    claimed, _ = log.noted(decision.batch)
     for half in decision.pending:
-        brokers.setdefault(half.broker, []).append(half)
+        if half.uniq not in claimed:
+            brokers.setdefault(half.broker, []).append(half)
     count, failures = 0, []
     for broker, halves in brokers.items():
         rest, rejections = iter(halves), Counter[str]()
@@ -146,6 +148,9 @@ def _end_decided(link: Link, log: DecisionLog, group: str, decision: Decision) -
             log.acknowledge(decision.batch, claim, ends.acknowledged)
             rejections.update(ends.rejections)
             count += len(ends.acknowledged)
+            if ends.unsent is not None:
+                failures.append(f"broker {broker} accepts no ends: {ends.unsent}")
+                break
             if len(ends.acknowledged) < len(claim.halves):
                 error = link.run(_unreachable(link, halves[0].topic, broker))
         failures += [f"broker {broker} is unreachable: {error}"] if error is not None else []
@@ -178,6 +183,8 @@ def abort(
     Raises OSError when the abort cannot be recorded; nothing is rolled back then.
     """
     decision = log.abort(query, batch, frozenset(w.fence.token for w in written))
+    if decision is not None and not is_repeatable(batch) and not decision.pending:
+        log.finish(batch)  # nothing is left to end: its files may be deleted
     tokens = decision.tokens if decision is not None else frozenset()
     halves = [half for w in written if w.fence.token not in tokens for half in w.halves]
     if len(halves) < sum(len(w.halves) for w in written):
@@ -188,10 +195,14 @@ def abort(
 
 @dataclass(frozen=True)
 class Ends:
-    """Responses to END_TRANSACTION: the halves acknowledged, and the remarks of brokers that rejected one."""
+    """Responses to END_TRANSACTION: the halves acknowledged, and the remarks of brokers that rejected one.
+
+    unsent: why an end was not sent, or rejected as busy, until its claim expired.
+    """
 
     acknowledged: tuple[Half, ...]
     rejections: tuple[str, ...]
+    unsent: str | None = None
 
 
 async def end(
@@ -200,13 +211,18 @@ async def end(
     """Send END_TRANSACTION (37) two-way for each half; those without a response are logged.
 
     until_ms: an end that certainly did not reach its broker, or that the broker rejected as busy, is sent again until this Unix
-    time, and none is sent after it; None: each is sent once. An end whose response was lost is never sent again.
+    time, and none is sent after it; None: each is sent once, and none to a broker that was unreachable before. An end whose
+    response was lost is never sent again.
     """
-    limit, remarks = asyncio.Semaphore(ENDS_AT_ONCE), list[str]()
+    limit, remarks, expired = asyncio.Semaphore(ENDS_AT_ONCE), list[str](), list[str]()
+    unreachable = Counter[str]()  # ends not sent, by broker
 
     async def answer(half: Half) -> Command | None:
         pause, cause = PAUSE_S[0], "its claim has expired"
         while until_ms is None or now_ms() < until_ms:
+            if half.broker in unreachable:
+                unreachable[half.broker] += 1
+                return None
             try:
                 response = await _end_one(link, group, half, state)
                 if response.code not in BUSY_CODES or until_ms is None:
@@ -214,10 +230,14 @@ async def end(
                 cause = f"{response.code} {response.remark}"
             except SaturnError as error:
                 cause = str(error)
+                if until_ms is None:
+                    unreachable[half.broker] += 0
                 if until_ms is None or not (isinstance(error, ConnectFailed) and not error.sent):
                     break
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_S[1])
+        else:
+            expired.append(cause)
         logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, cause)
         return None
 
@@ -232,7 +252,10 @@ async def end(
         return response is not None and response.code == ResponseCode.SUCCESS
 
     results = await asyncio.gather(*map(is_acknowledged, halves))
-    return Ends(tuple(half for half, ok in zip(halves, results, strict=True) if ok), tuple(remarks))
+    for broker, count in (+unreachable).items():
+        logger.warning("half message ends not sent broker=%s count=%d; the broker will check them", broker, count)
+    acknowledged = tuple(half for half, ok in zip(halves, results, strict=True) if ok)
+    return Ends(acknowledged, tuple(remarks), expired[0] if expired else None)
 
 
 async def _end_one(link: Link, group: str, half: Half, state: TransactionState) -> Command:
