@@ -461,7 +461,7 @@ class DecisionLog:
             return TransactionState.ROLLBACK
         if claimed_ms is not None:
             return TransactionState.UNKNOWN if now_ms() - claimed_ms < QUIET_MS else TransactionState.COMMIT
-        if is_repeatable(batch) and last is not None and batch == last.batch:
+        if is_repeatable(batch) and last is not None and int(batch) >= int(last.batch):
             return TransactionState.UNKNOWN  # the query is about to end it, or will when it runs the batch again
         if now_ms() - self._written_ms(batch) < QUIET_MS or self.claim(batch, iter([half]), 1) is None:
             return TransactionState.UNKNOWN
