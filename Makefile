@@ -97,7 +97,7 @@ soak: $(READY)  ## hours of load, kills, full disks and reloads on real processe
 	PYTHONPATH=tests:tests/chaos $(BIN)/python -m harness.soak.run $(or $(PART),nodes) --seconds $(SOAK_SECONDS) $(if $(RATE),--rate $(RATE)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(FOLDER),--folder $(FOLDER))
 
-chaos-spark: $(READY)  ## a first batch of Spark killed at each of 24 steps, then an export and a transactional sink, each 20 times at random (KILLS=, SEED=)
+chaos-spark: $(READY)  ## minutes: a first batch of Spark killed at each of 24 steps, a broker during a commit, then an export and a transactional sink, each 20 times at random (KILLS=, SEED=)
 	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py
 
 sim: $(READY)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)

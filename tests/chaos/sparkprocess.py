@@ -69,6 +69,12 @@ class Broker:
         self.name_servers = facts["namesrv"]
         self._ports = (facts["namesrv"].rpartition(":")[2], facts["broker"].rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        """The id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send the signal and wait; returns the exit code."""
         process, self._process = self._process, None

@@ -40,8 +40,11 @@ _phase = ""
 
 
 def reached(point: str) -> None:
-    """Kill the driver, its JVM and every Python process, this one last, if this is the step."""
+    """Kill the driver, its JVM and every Python process, this one last, if this is the step; or only the broker CHAOS_BROKER."""
     if _STEP.rpartition(": ")[2] == f"{_phase} {point}":
+        if broker := os.environ.get("CHAOS_BROKER"):
+            os.kill(int(broker), signal.SIGKILL)
+            return
         driver = psutil.Process(int(os.environ["CHAOS_DRIVER"]))
         for process in (driver, *driver.children(recursive=True)):
             if process.pid != os.getpid():
@@ -84,6 +87,8 @@ def begin(phase: str) -> None:
     """Enter a phase of a batch in this process."""
     global _phase
     _phase = phase
+    if "CHAOS_BROKER" in os.environ:
+        transactional.REACH_SECONDS = 2.0  # type: ignore[misc]
     step(os, "link", lambda source, target: target.suffix[1:])
     for name in ("decide", "abort", "claim", "acknowledge", "finish"):
         step(DecisionLog, name)
