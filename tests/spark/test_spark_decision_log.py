@@ -149,6 +149,10 @@ def test_check_backs_do_not_read_the_whole_log(tmp_path: Path, monkeypatch: pyte
         assert fresh.verdict(FENCE, "ID0") is ROLLBACK and fresh.verdict(FENCE, "ID1") is UNKNOWN
         assert fresh.verdict(FENCE._replace(batch="8", token="a3"), "ID1") is ROLLBACK
     assert reads["folder"] == 1 and reads[".journal"] <= 21 and reads[".json"] <= 50 + 10 * 3 + 5
+    fresh.decide(decision("9"))
+    assert (
+        fresh.verdict(FENCE._replace(batch="8", token="new"), "ID1") is ROLLBACK
+    )  # decided by this object: seen at once
 
 
 def test_check_back_of_another_query_is_unknown_beside_a_decision(tmp_path: Path) -> None:

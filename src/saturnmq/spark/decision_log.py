@@ -216,6 +216,7 @@ class DecisionLog:
                     "attempt is committed"
                 )
             if self._create(self._path(batch, "json", number), text):
+                self._last = -LAST_SECONDS, None
                 return decision
 
     def abort(self, query: str, batch: str, tokens: frozenset[str]) -> Decision | None:
