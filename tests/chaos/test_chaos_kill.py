@@ -169,7 +169,7 @@ async def check_everything(client: saturnmq.Client, history: History) -> None:
 
 
 async def one_life(broker: BrokerProcess, history: History, *, kill: bool) -> None:
-    async with saturnmq.Client(name_servers=broker.name_servers) as client:
+    async with saturnmq.Client(name_servers=broker.name_servers, attempts=1) as client:
         for topic in TOPICS:
             await client.create_topic(topic, queues=3)
         await check_everything(client, history)

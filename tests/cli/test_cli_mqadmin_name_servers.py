@@ -33,7 +33,7 @@ def test_add_write_perm_gives_read_and_write(admin_cli: AdminCli) -> None:
     code, out, err = admin_cli.run("addWritePerm", "-b", "broker-a")
     (row,) = admin_cli.json("addWritePerm", "-b", "broker-a")["rows"]
     server = admin_cli.server.name_servers
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"saturnmq: cluster: NameServer {server} (option -n)\n")
     assert out == f"add write perm of broker[broker-a] in name server[{server}] OK, {row['topics']}\n"
     assert permission(admin_cli) == 6
     (row,) = admin_cli.json("topicRoute", "-t", "n-read")["rows"]

@@ -359,7 +359,7 @@ class System:
     # load
 
     def client(self, route_poll_ms: int = 1000) -> Client:
-        return Client(name_servers=self.at, route_poll_ms=route_poll_ms, timeout=SEND_SECONDS)
+        return Client(name_servers=self.at, route_poll_ms=route_poll_ms, timeout=SEND_SECONDS, attempts=1)
 
     async def ready(self) -> None:
         """Start the first client and wait until every member has the topic (without messages it is not in the log, DL-X18)."""

@@ -46,13 +46,13 @@ def test_chunks_are_decoded_together_and_singly_after_damage(tmp_path: Path, mon
     assert len(whole) == COUNT
     monkeypatch.setattr(queue_units, "GAP_BYTES", 0)  # every batch becomes a separate read
     decoded: list[int] = []
-    before = files._decode
+    before = files.decode_block
 
-    def counted(options: Any, columns: Any, select: Any, data: bytes, positions: Any) -> Any:
+    def counted(*block: Any, positions: Any, **options: Any) -> Any:
         decoded.append(len(positions))
-        return before(options, columns, select, data, positions)
+        return before(*block, positions=positions, **options)
 
-    monkeypatch.setattr(files, "_decode", counted)
+    monkeypatch.setattr(files, "decode_block", counted)
     assert rows(store) == whole
     assert sum(decoded) == COUNT and len(decoded) == 2  # one block per queue
     log = next((store / "commitlog").iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -9,6 +10,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +19,13 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import java_home
+from saturnmq.spark import java_home, planning
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.planning import checked
 from saturnmq.spark.progress import Report
-from saturnmq.spark.ranges import Bounds, QueueRange, from_offset, limited, place, split, to_offset
+from saturnmq.spark.queue_state import QueueState
+from saturnmq.spark.ranges import Bounds, Key, QueueRange, from_offset, key_of, limited, place, split, to_offset
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 
 GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
@@ -72,12 +76,22 @@ def test_json_offsets_must_name_exactly_the_queues() -> None:
 
 
 @pytest.mark.spec("SRC-02", "SRC-15")
-def test_offset_outside_queue_is_error_or_clamped() -> None:
-    asked = dict.fromkeys(QUEUES, 5)
+def test_offset_outside_queue_is_error_or_clamped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masters confirm the bounds; take-over by slaves is in test_spark_takeover."""
+
+    async def states(_core: Any, _group: str, offsets: dict[MessageQueue, int]) -> dict[Key, QueueState]:
+        return {key_of(queue): QueueState(QUEUES[queue]) for queue in offsets}
+
+    def clamped(**options: str) -> list[int]:
+        link: Any = SimpleNamespace(core=None, puller=SimpleNamespace(group="readers"))
+        offsets = dict.fromkeys(QUEUES, 5)
+        work = checked(link, dict(QUEUES), offsets, parse_options(GIVEN | options), "startingOffsets")
+        return list(asyncio.run(work).values())
+
+    monkeypatch.setattr(planning, "queue_states", states)
     with pytest.raises(DataLossError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
-        checked(QUEUES, asked, parse_options(GIVEN), "startingOffsets")
-    tolerant = parse_options(GIVEN | {"failOnDataLoss": "false"})
-    assert list(checked(QUEUES, asked, tolerant, "startingOffsets").values()) == [5, 10, 20]
+        clamped()
+    assert clamped(failOnDataLoss="false") == [5, 10, 20]
 
 
 @pytest.mark.spec("SRC-06")

@@ -76,7 +76,8 @@ class TopicReads:
         and until (exclusive) are store times: datetime (UTC without a zone), date, Unix ms or ISO text. Raises ConfigError.
         """
         given = _narrowing(tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until)
-        frame = self._loaded(self._spark.read, self._with(given))
+        options = self._with(given)
+        frame = self._loaded(self._spark.read, options)
         return frame if condition is None else frame.where(condition)
 
     def stream(
@@ -93,7 +94,8 @@ class TopicReads:
         orders.stream(tags="paid", since="2026-03-01").writeStream.format("console").start()
         """
         given = _narrowing(tags=tags, sql=sql, queues=queues, since=since)
-        frame = self._loaded(self._spark.readStream, self._with(given))
+        options = self._with(given)
+        frame = self._loaded(self._spark.readStream, options)
         return frame if condition is None else frame.where(condition)
 
     def view(

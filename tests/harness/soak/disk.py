@@ -41,7 +41,7 @@ class Filling:
 
     def __init__(self, broker: Single, client: Client, queue: MessageQueue) -> None:
         self.broker, self.queue = broker, queue
-        self.producer = client.producer("disk-load")  # to a queue it sends once
+        self.producer = client.producer("disk-load")
         self.puller: Puller = client.puller(GROUP)
         self.acknowledged: list[int] = []
         self.at = 0
@@ -118,7 +118,7 @@ async def run(options: Options) -> list[Goal]:
     try:
         async with (
             single(options.folder, SETTINGS) as broker,
-            Client(name_servers=broker.name_servers, timeout=20) as client,
+            Client(name_servers=broker.name_servers, timeout=20, attempts=1) as client,
         ):
             await client.create_topic(TOPIC, queues=1)
             filling = Filling(broker, client, (await queues_of(client.puller(), TOPIC))[0])
