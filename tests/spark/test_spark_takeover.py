@@ -52,7 +52,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def fill(cluster: Cluster, topic: str, count: int, first: int = 0, wait_stored: bool = True) -> None:
-    """Send the numbers [first, first + count), the same number to each queue."""
+    """Send the numbers [first, first + count), the same number to each queue, once a master is registered."""
+    cluster.master()  # a restarted NameServer knows no broker until they register again
     with Client(name_servers=cluster.name_servers, timeout=10) as client, client.producer("takeover-tests") as out:
         if not first:
             client.create_topic(topic, queues=QUEUES)
