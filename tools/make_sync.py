@@ -34,8 +34,7 @@ LEFT_OUT: Final = {
     "Consumer": dict.fromkeys(
         (
             "bytes_left", "deliver", "deliver_first", "handle", "heartbeat_data", "persist_offsets", "redeliver_later",
-            "queue_missing", "reset_offsets",
-            "returned_offset", "room_made", "subscription_expression", "subscription_lost", "subscription_type",
+            "reset_offsets", "room_made", "subscription_expression", "subscription_lost", "subscription_type",
             "subscription_version", "task_ended", "wake_rebalance", "wanted_tags", "assignments", "commits", "sends_back",
             "subscriptions", "withdraw",
         ),

@@ -261,8 +261,6 @@ def test_cancellation_list_covers_every_public_coroutine() -> None:
         "producer.send_prepared",  # internal
         "producer.answer",  # `reply` without the codec
         "consumer.persist_offsets",  # internal
-        "consumer.queue_missing",  # internal
-        "consumer.returned_offset",  # internal
         "consumer.recv",
     }
     for kind in (Client, Producer, Consumer, Puller, Message):

@@ -44,7 +44,6 @@ FLOW_CONTROL_DELAY_S: Final = 0.02
 IDLE_DELAY_S: Final = 0.05
 RETRY_LATER_S: Final = 5.0  # delay of a local redelivery if the caller gives none
 FLOW_LOG_EVERY: Final = 1000  # PL-02
-_ILLEGAL_QUEUE: Final = "queueId["  # begins the text of code 1 for a queue that the topic does not have
 TIMED_OUT: Final = "not settled in time"
 _IDLE: Final = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
 _SUBSCRIPTION_CODES: Final = frozenset(
@@ -85,8 +84,6 @@ class Host(Protocol):
     def bytes_left(self) -> bool: ...
     def room_made(self) -> None: ...
     def wake_rebalance(self) -> None: ...
-    async def queue_missing(self, queue: MessageQueue, *, whole: bool) -> bool: ...
-    async def returned_offset(self, queue: MessageQueue, *, deleted: bool) -> QueueOffset: ...
     def task_ended(self, task: asyncio.Task[Any]) -> None: ...
 
 
@@ -248,10 +245,7 @@ def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
 
 
 class AssignedQueue:
-    """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace.
-
-    missing: the broker does not have the queue; there is no position until it returns.
-    """
+    """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace."""
 
     span_limited = True
 
@@ -265,7 +259,6 @@ class AssignedQueue:
         self.pulled_ms = self.consumed_ms = 0
         self._capacity = asyncio.Event()
         self._broker_id = 0
-        self.missing = self._deleted = False
         self._task: asyncio.Task[Any] | None = None
         self._waits = 0
 
@@ -302,32 +295,9 @@ class AssignedQueue:
         self._capacity.set()
         self.host.room_made()
 
-    def void(self, *, deleted: bool) -> None:
-        """Discard all open messages and the position: the queue they belong to does not exist. deleted: its topic neither."""
-        self._deleted = deleted or (self._deleted and self.missing)
-        if self.missing:
-            return
-        logger.warning("queue does not exist, position dropped group=%s queue=%s", self.host.group, self.queue)
-        self.missing = True
-        self.generation.process_queue.dropped = True
-        self.next_offset = QueueOffset(0)
-        self.generation = self._new_generation(self.next_offset)
-        self.host.offsets.void(self.queue)
-        self._capacity.set()
-        self.host.room_made()
-
     def reset(self, offset: QueueOffset) -> None:
         """Continue at offset at once, cancelling a pull in progress: a seek, or an operator's reset (OF-06)."""
         self.restart_at(offset)
-        if self._task is not None:
-            self._task.cancel()
-        self.start()
-
-    def topic_missing(self, *, deleted: bool) -> None:
-        """Another queue of the topic at this broker does not exist: so does this one, whose long poll may not be answered yet."""
-        if self.missing:
-            return
-        self.void(deleted=deleted)
         if self._task is not None:
             self._task.cancel()
         self.start()
@@ -408,12 +378,8 @@ class AssignedQueue:
             try:
                 result = await self._pull()
                 self.pulled_ms = now_ms()
-                if generation is not self.generation:  # it was reset during the pull
-                    continue
-                if self.missing:
-                    await self._returned(generation)
-                    continue
-                self._take(generation, result)
+                if generation is self.generation:  # otherwise it was reset during the pull
+                    self._take(generation, result)
             except SaturnError as error:
                 await self._after_error(error)
                 continue
@@ -456,11 +422,6 @@ class AssignedQueue:
     async def _after_error(self, error: SaturnError) -> None:
         logger.warning("pull failed group=%s queue=%s error=%s", self.host.group, self.queue, error)
         self._broker_id = 0
-        if is_missing(error):
-            self.void(deleted=False)
-            self.void(
-                deleted=await self.host.queue_missing(self.queue, whole=error.code == ResponseCode.TOPIC_NOT_EXIST)
-            )
         if error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_DELAY_S)
             return
@@ -469,15 +430,6 @@ class AssignedQueue:
         elif isinstance(error, ConnectFailed):
             self.host.core.heartbeat_soon()  # a broker drops a group when its connections close
         await asyncio.sleep(EXCEPTION_DELAY_S)
-
-    async def _returned(self, generation: Generation) -> None:
-        """The queue exists again: determine where to continue. Raises the error of the broker."""
-        offset = await self.host.returned_offset(self.queue, deleted=self._deleted)
-        if generation is not self.generation:
-            return  # an operator or a seek has chosen an offset meanwhile
-        self.missing = False
-        logger.info("queue exists again group=%s queue=%s offset=%d", self.host.group, self.queue, offset)
-        self.restart_at(offset)
 
     def _take(self, generation: Generation, result: PullResult) -> None:
         host, process_queue = self.host, generation.process_queue
@@ -521,13 +473,6 @@ class AssignedQueue:
         """Messages handed out before this monotonic time and still unsettled, with their generation (PL-14)."""
         generation = self.generation
         return [(generation, message) for message in generation.expired(before)]
-
-
-def is_missing(error: SaturnError) -> bool:
-    """Whether a broker says that it does not have the topic or the queue."""
-    if error.code == ResponseCode.TOPIC_NOT_EXIST:
-        return True
-    return error.code == ResponseCode.SYSTEM_ERROR and error.message.startswith(_ILLEGAL_QUEUE)
 
 
 def mark_delivered(message: Message[Any], clock: Callable[[], float] = time.monotonic) -> bool:

@@ -81,7 +81,6 @@ class Member(ABC):
         self._round_done = asyncio.Event()
         self._suspended = False
         self._denied = False
-        self._vanished: set[str] = set()  # topics of which a queue did not exist at its broker
         self._group_check = GroupCheck(core, self.group)
         self._only_member = settings.model == "cluster"
         self._compared = -math.inf
@@ -508,8 +507,6 @@ class Member(ABC):
         stored = await self.offsets.read(queue)
         if stored is not None:
             return stored
-        if queue.topic in self._vanished:  # a topic that was created again is new to the group
-            return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
         is_retry = queue.topic == self._retry_topic
         start = self.settings.start
         if start == "first":
@@ -529,32 +526,6 @@ class Member(ABC):
         command = Command(code, ext=fields)
         answer = await self.core.call_broker(address, command, self.core.settings.api_timeout_ms, topic=queue.topic)
         return QueueOffset(int64_or(answer.ext, "offset", 0))
-
-    async def queue_missing(self, queue: MessageQueue, *, whole: bool) -> bool:
-        """A broker does not have this queue; returns whether its topic was deleted: then no NameServer has it either.
-
-        whole: the broker has no queue of the topic.
-        """
-        self._vanished.add(queue.topic)
-        deleted = False
-        with contextlib.suppress(SaturnError):
-            deleted = await self.core.routes.refresh(queue.topic) is None
-        for assignment in list(self._assigned.values()):
-            sibling = assignment.queue
-            if whole and sibling != queue and (sibling.topic, sibling.broker_name) == (queue.topic, queue.broker_name):
-                assignment.topic_missing(deleted=deleted)
-        return deleted
-
-    async def returned_offset(self, queue: MessageQueue, *, deleted: bool) -> QueueOffset:
-        """Where to continue in a queue that exists again.
-
-        The stored offset if its topic was not deleted: some brokers keep the offsets of deleted topics. Else the beginning. An
-        ordered queue is locked again, because the broker may have dropped its lock.
-        """
-        if self._locks is not None:
-            await self._locks.lock([queue])
-        stored = None if deleted else await self.offsets.read(queue)
-        return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue) if stored is None else stored
 
     # locks of ordered consumers
 

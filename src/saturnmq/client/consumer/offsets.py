@@ -33,7 +33,6 @@ class Offsets(Protocol):
     def get(self, queue: MessageQueue) -> QueueOffset | None: ...
     def update(self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = True) -> None: ...
     def forget(self, queue: MessageQueue) -> None: ...
-    def void(self, queue: MessageQueue) -> None: ...
     async def read(self, queue: MessageQueue) -> QueueOffset | None: ...
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None: ...
     async def persist_all(self) -> None: ...
@@ -79,11 +78,6 @@ class ClusterOffsets(_Cached):
         """Remove a queue from memory."""
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
-
-    def void(self, queue: MessageQueue) -> None:
-        """Remove a queue that does not exist any more."""
-        self.forget(queue)
-        self._begun.discard((queue.topic, queue.broker_name))
 
     async def read(self, queue: MessageQueue) -> QueueOffset | None:
         """Query the stored offset; None if the broker has none. Raises if the query fails (OF-03: Java returns -1 and -2)."""
@@ -173,10 +167,6 @@ class LocalOffsets(_Cached):
 
     def forget(self, queue: MessageQueue) -> None:
         """Do nothing: the queue may be assigned again."""
-
-    def void(self, queue: MessageQueue) -> None:
-        """Remove a queue that does not exist any more; the next `persist_all` removes it from the file."""
-        self._offsets.pop(queue, None)
 
     async def read(self, queue: MessageQueue) -> QueueOffset | None:
         """The offset loaded from the file or set since."""

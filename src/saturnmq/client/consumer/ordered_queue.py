@@ -230,8 +230,7 @@ class OrderedQueue(AssignedQueue):
         if self._trusted and was_valid:
             return
         self._trusted = False
-        # The offset of a queue that does not exist is void, and determined when it returns.
-        stored = None if self.missing else await self.host.offsets.read(self.queue)
+        stored = await self.host.offsets.read(self.queue)
         if stored is not None and stored > self.generation.process_queue.commit_offset:
             logger.info("queue was consumed elsewhere group=%s queue=%s offset=%d", self.host.group, self.queue, stored)
             self.reset(stored)
