@@ -15,7 +15,6 @@ from saturnmq.spark.options import MAPPERS_ENVIRONMENT, mapper_names
 from saturnmq.spark.session_kind import is_connect
 from saturnmq.spark.shipped import planners_see_shipped
 from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
-from saturnmq.spark.stream_advice import advise
 
 Mapper = str | Callable[..., Any]
 
@@ -32,8 +31,6 @@ def register_formats(spark: SparkSession, mappers: Iterable[Mapper] = ()) -> Non
             settings.enter_context(planners_use_installed(spark.sparkContext))
         for kind in (RocketMQDataSource, SaturnMQDataSource):
             spark.dataSource.register(permitting(kind, names))
-    if not is_connect(spark):  # there a listener is a connection of its own
-        advise(spark)
 
 
 def mapper_name(mapper: Mapper) -> str:

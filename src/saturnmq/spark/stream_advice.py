@@ -1,7 +1,7 @@
 """Adds what to do to errors of streams whose text is Spark's alone, because they arise before or outside the data source.
 
-Spark's text cannot be changed; the advice is logged when the query ends, beside the exception that its caller gets, and pipelines
-append it to the cause that they print.
+Spark's text cannot be changed; with a tracker the advice is logged when the query ends, beside the exception that its caller gets,
+and pipelines print it as the cause. No listener is added for it alone: each costs a connection and threads of the process.
 
 Requirements: SPK-10, STR-17.
 """
@@ -9,17 +9,9 @@ Requirements: SPK-10, STR-17.
 from __future__ import annotations
 
 import logging
-import weakref
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +25,6 @@ SLOW_START: Final = (
     "with another master or Spark Connect put the environment on a fast local disk, and more cores beside the driver"
 )
 _SLOW_START: Final = ("failed to connect back", "waiting for the Python worker to connect back")
-_advised_sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _advised_runs: set[str] = set()
 
 
@@ -52,27 +43,3 @@ def log_advice(event: QueryTerminatedEvent) -> None:
     if advice is not None and str(event.runId) not in _advised_runs:
         _advised_runs.add(str(event.runId))
         logger.error("query failed query=%s: %s", event.id, advice)
-
-
-class Adviser(StreamingQueryListener):
-    """Logs what to do when a query of the session fails."""
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Do nothing."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Log what to do about the failure, if there is one."""
-        log_advice(event)
-
-
-def advise(spark: Any) -> None:
-    """Add the listener to a session that does not have it."""
-    if spark not in _advised_sessions:
-        _advised_sessions.add(spark)
-        spark.streams.addListener(Adviser())

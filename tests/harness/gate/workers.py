@@ -24,6 +24,7 @@ _SESSION: Final = re.compile(r"\bspark: ")  # a parameter: the fixture
 # What takes long, the longest first: files (without `.py`) and folders.
 FIRST: Final = (
     SHARED,
+    "tests/interop/test_interop_mqadmin",
     "tests/interop/test_interop_acl",
     "tests/interop/test_interop_mixed",
     "tests/interop/test_interop_ledger_broker",
