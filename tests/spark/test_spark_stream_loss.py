@@ -17,7 +17,8 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import close_all
-from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.fetch import DataLossError, Loss, met_loss
+from saturnmq.spark.options import parse_options
 from saturnmq.spark.ranges import Bounds, begins_of, from_offset, preceding_of
 from saturnmq.spark.source import BatchReader, RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
@@ -265,3 +266,12 @@ def test_batch_that_starts_behind_its_end_is_refused(
         batch(server, "T", failOnDataLoss=fail, **options).partitions()
     equal = batch(server, "T", startingOffsets="latest", endingOffsets="latest").partitions()
     assert [part.piece for part in equal] == [None], "an empty range is legal"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_loss_is_recorded_in_every_form_of_a_local_folder(form: str, tmp_path: Path) -> None:
+    folder = tmp_path / "lost messages"
+    given = {"nameServer": "h:1", "topic": "T", "failOnDataLoss": "false", "dataLossLog": form.format(folder)}
+    met_loss(parse_options(given, streaming=True), Loss("T", "b", 0, 1, 2, "deleted"))
+    (path,) = folder.iterdir()
+    assert json.loads(path.read_text())["begin"] == 1

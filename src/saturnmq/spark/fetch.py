@@ -25,6 +25,7 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.protocol.offsets import QueueOffset
+from saturnmq.spark.local_paths import arrow_uri
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.queue_state import QueueState, queue_states
 from saturnmq.spark.ranges import QueueRange
@@ -75,17 +76,11 @@ def met_loss(options: SourceOptions, loss: Loss) -> None:
     if options.data_loss_log:
         from pyarrow import fs
 
-        system, folder = fs.FileSystem.from_uri(_uri(options.data_loss_log))
+        system, folder = fs.FileSystem.from_uri(arrow_uri(options.data_loss_log))
         system.create_dir(folder, recursive=True)
         name = f"loss-{time.time_ns()}-{random.getrandbits(32):08x}.json"
         with system.open_output_stream(f"{folder}/{name}") as out:
             out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000)}).encode())
-
-
-def _uri(text: str) -> str:
-    from pathlib import Path
-
-    return text if "://" in text else Path(text).absolute().as_uri()
 
 
 def where(queue: MessageQueue) -> str:

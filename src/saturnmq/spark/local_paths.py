@@ -18,3 +18,12 @@ def local_path(text: str) -> Path | None:
         return Path(text)
     scheme, host, path = match.groups()
     return Path(path) if scheme.lower() == "file" and host in (None, "", "localhost") else None
+
+
+def arrow_uri(text: str) -> str:
+    """Return the URI by which Arrow opens the folder that a path or URI names.
+
+    arrow_uri("file:/data/a b") == arrow_uri("/data/a b") == "file:///data/a%20b"
+    """
+    path = local_path(text)
+    return text if path is None else path.absolute().as_uri()
