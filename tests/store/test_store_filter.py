@@ -81,7 +81,6 @@ def test_slow_filter_ends_pull_early_and_resumes(tmp_path: Path, monkeypatch: py
     asyncio.run(store.stop())
 
 
-@pytest.mark.spec("DUR-10")
 def test_record_with_unreadable_properties_passes_the_filter(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"body", b"a\x011"))
