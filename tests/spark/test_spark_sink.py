@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +136,24 @@ def test_sink_task_never_exceeds_its_rate(
     burst = max(rate // 10, 1)
     assert all(total <= rate * at + burst + 1e-6 for at, total in sends), sends[:9]
     assert sends[-1][0] <= count / rate, "no slower than the rate"
+
+
+def test_sink_with_a_rate_sends_before_it_reads_on(server: SyncEmbeddedBroker) -> None:
+    """A slow reader's messages must not wait for 64 requests: each full batch is sent before the next rows are read."""
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("early", queues=1)
+        queue = MessageQueue("early", "broker-a", 0)
+        options = SinkOptions(name_server=server.name_servers, topic="early", per_second=100_000, batch_messages=20)
+        stored = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with linked(options) as link:
+                for _ in range(3):
+                    yield pa.RecordBatch.from_pydict({"body": [b"x"] * 50})
+                    stored.append(link.run(link.puller.max_offset(queue)))
+
+        sink.write_batches(options, batches())
+    assert stored == [40, 100, 140]
 
 
 def test_transactional_sink_rejects_rate_limit(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
                 size += request.size
                 if halves:
                     check_count(len(waiting), options.transaction_messages)
-                elif len(waiting) >= REQUESTS_AT_ONCE:
+                elif options.per_second or len(waiting) >= REQUESTS_AT_ONCE:
                     paced.send(waiting)
                     waiting = []
         for request in encoder.rest():

@@ -39,10 +39,10 @@ SETTINGS: Final = {
 class Filling:
     """The clients of one run, and what they found."""
 
-    def __init__(self, broker: Single, client: Client, queue: MessageQueue) -> None:
+    def __init__(self, broker: Single, sender: Client, puller: Puller, queue: MessageQueue) -> None:
         self.broker, self.queue = broker, queue
-        self.producer = client.producer("disk-load")
-        self.puller: Puller = client.puller(GROUP)
+        self.producer = sender.producer("disk-load")
+        self.puller = puller
         self.acknowledged: list[int] = []
         self.at = 0
         self.wrong: list[str] = []
@@ -118,10 +118,12 @@ async def run(options: Options) -> list[Goal]:
     try:
         async with (
             single(options.folder, SETTINGS) as broker,
-            Client(name_servers=broker.name_servers, timeout=20, attempts=1) as client,
+            Client(name_servers=broker.name_servers, timeout=20) as client,
+            Client(name_servers=broker.name_servers, timeout=20, attempts=1) as sender,  # each answer to a send counts
         ):
             await client.create_topic(TOPIC, queues=1)
-            filling = Filling(broker, client, (await queues_of(client.puller(), TOPIC))[0])
+            puller = client.puller(GROUP)
+            filling = Filling(broker, sender, puller, (await queues_of(puller, TOPIC))[0])
             async with filling.producer:
                 while len(filling.acknowledged) * len(BODY) < DISK_BYTES // 3:
                     if (got := await filling.send()) != "ok":
