@@ -46,7 +46,7 @@ class Job:
         return self._written(self.batch("write", assign=one), "Written", dedupe="true", maxPerSecond="100000")
 
     def halves(self) -> str:
-        one = json.dumps({"In": {BROKER: [1]}})
+        one = json.dumps({"Long": {BROKER: [0]}})  # many rows, so that the kill comes between two half messages
         log = str(self.folder / "log")
         return self._written(
             self.batch("halves", assign=one), "Halves", delivery="transactional", decisionLog=log, inFlight="1"
