@@ -44,11 +44,11 @@ def run(work: Callable[[EmbeddedBroker, Admin], Awaitable[Any]]) -> None:
     asyncio.run(bounded())
 
 
-async def send_raw(server: EmbeddedBroker, admin: Admin, body: bytes, **properties: str) -> None:
+async def send_raw(server: EmbeddedBroker, admin: Admin, body: bytes, topic: str = "copies", **properties: str) -> None:
     """Send with properties that the client library sets itself."""
     header = SendMessage(
         producer_group="p",
-        topic="copies",
+        topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=1,
         queue_id=0,
@@ -68,6 +68,22 @@ def test_unique_key_query_returns_all_copies_oldest_first() -> None:
         found = await admin.messages.by_unique_id("copies", UNIQUE)
         assert [one.body for one in found] == [b"first", b"second"]
         assert (await admin.messages.view("copies", UNIQUE)).body == b"first"
+
+    run(work)
+
+
+@pytest.mark.spec("ADM-19")
+def test_key_query_drops_collisions_of_hashes() -> None:
+    """AaAa and BBBB have one hash in Java, alone and before or behind the same text."""
+
+    async def work(server: EmbeddedBroker, admin: Admin) -> None:
+        for topic in ("AaAa", "BBBB"):
+            for key in ("AaAa", "BBBB"):
+                await send_raw(server, admin, f"{topic} {key}".encode(), topic=topic, KEYS=key)
+        for topic in ("AaAa", "BBBB"):
+            for key in ("AaAa", "BBBB"):
+                found = await admin.messages.by_key(topic, key)
+                assert [one.body.decode() for one in found] == [f"{topic} {key}"]
 
     run(work)
 

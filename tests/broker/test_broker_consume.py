@@ -411,10 +411,12 @@ def test_subscription_update_rules() -> None:
     connection, info = object(), ClientInfo("c", 0, 407, 0)
 
     def beat(*subscriptions: SubscriptionData) -> None:
-        data = ConsumerData("G", subscription_data_set=list(subscriptions))
+        data = ConsumerData("G", "CONSUME_ACTIVELY", "BROADCASTING", subscription_data_set=list(subscriptions))
         clients.register_consumer(data, connection, info, notify=True)  # type: ignore[arg-type]
 
     beat(SubscriptionData("T", "a", sub_version=5))
+    group = clients.consumers["G"]
+    assert (group.consume_type, group.message_model) == ("CONSUME_ACTIVELY", "BROADCASTING")
     beat(SubscriptionData("T", "old", sub_version=4))
     assert clients.consumers["G"].subscriptions["T"].sub_string == "a"
     beat(SubscriptionData("T", "new", sub_version=6))
@@ -577,7 +579,7 @@ def test_queue_locks_over_the_wire() -> None:
     run(work)
 
 
-@pytest.mark.spec("RTY-02", "RTY-03", "RTY-04", "RTY-06")
+@pytest.mark.spec("RTY-02", "RTY-03", "RTY-04", "RTY-06", "OPS-14")
 def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
     async def work() -> None:
         clock = Clock()
@@ -603,6 +605,8 @@ def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
             (dead,) = await w.messages("%DLQ%G")
             assert (dead.body, dead.reconsume_times, dead.properties["DELAY"]) == (b"again", 2, "0")
+            config = w.broker.topics.table["%DLQ%G"]
+            assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
             assert dead.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
             back["offset"] = 7
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1

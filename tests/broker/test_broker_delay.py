@@ -186,7 +186,7 @@ def test_delay_property_is_matched_by_exact_name() -> None:
     run(work)
 
 
-@pytest.mark.spec("DLY-02")
+@pytest.mark.spec("DLY-02", "ST-08")
 @pytest.mark.parametrize(("flags", "topic"), [(0, SCHEDULE_TOPIC), (8, SCHEDULE_TOPIC), (4, "T"), (12, "T")])
 def test_prepared_and_rolled_back_messages_are_not_delayed(flags: int, topic: str) -> None:
     async def work() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokerpair import Pair, pair, run
-from protected import ADMIN, v1, write_accounts
+from protected import ACCOUNTS, ADMIN, v1, write_accounts
 
 from certificates import write_certificate
 from saturnmq.net import TlsSettings
@@ -19,6 +19,10 @@ from saturnmq.replication.masterslave.settings import HaSettings
 from waiting import until
 
 WORD = "sixteen bytes or more"
+MADE: dict[str, Any] = {
+    "topic": "made", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+    "topicFilterType": "SINGLE_TAG", "order": "false",
+}  # fmt: skip
 ACCOUNT: dict[str, Any] = {"access_key": ADMIN[0], "secret_key": ADMIN[1]}
 
 
@@ -55,6 +59,35 @@ def test_a_protected_pair_replicates_log_and_tables(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("ACL-21")
+def test_an_unsigned_slave_copies_tables_from_the_white_list(tmp_path: Path) -> None:
+    secret = {"cluster_secret": WORD}
+
+    async def work() -> None:
+        settings = protected(tmp_path, master_ha=secret, slave_ha=secret)
+        write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]"))
+        async with pair(tmp_path, **settings) as both:
+            fields: list[set[str]] = []
+
+            def noted(handler: Any) -> Any:
+                def handle(connection: Any, request: Any) -> Any:
+                    if request.code in {21, 43, 45, 201}:
+                        fields.append(set(request.ext))
+                    return handler(connection, request)
+
+                return handle
+
+            both.master.intercept(noted)
+            both.sign = v1(ADMIN)
+            answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
+            assert answer.code == 0
+            await until(lambda: "made" in both.slave.topics.table)
+            assert fields and not set().union(*fields) & {"AccessKey", "Signature"}
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-21")
 @pytest.mark.parametrize(
     ("account", "refusal"),
     [({}, "accessKey"), ({"access_key": "RocketMQ", "secret_key": "87654321"}, "Need admin permission")],
@@ -67,10 +100,7 @@ def test_a_slave_without_an_administrators_account_copies_no_tables(
     async def work() -> None:
         async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=secret | account)) as both:
             both.sign = v1(ADMIN)
-            answer = await both.call(
-                both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=1,
-                writeQueueNums=1, perm=6, topicFilterType="SINGLE_TAG", order="false",
-            )  # fmt: skip
+            answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
             assert answer.code == 0
             await until(lambda: caplog.text.count("copy from master failed") == 4)
             assert "made" not in both.slave.topics.table

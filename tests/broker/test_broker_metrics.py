@@ -67,7 +67,7 @@ async def polled(w: Wire, table: dict[str, ConsumeStatus]) -> list[Command]:
     return asked
 
 
-@pytest.mark.spec("EXP-02", "INT-12")
+@pytest.mark.spec("EXP-02", "INT-12", "INT-11")
 def test_names_and_labels_equal_those_of_the_exporter() -> None:
     async def main() -> str:
         clock = Clock()
@@ -161,6 +161,7 @@ def test_counters_rise_and_do_not_depend_on_sampling() -> None:
         assert families(after)[name.removesuffix("_total")].type == "counter"
 
 
+@pytest.mark.spec("INT-11")
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_histograms_count_appends_flushes_and_requests_by_code(flush: str) -> None:
     async def main() -> str:
@@ -193,6 +194,7 @@ def test_nothing_is_timed_by_code_without_a_metrics_port() -> None:
     assert values(run(main), "saturnmq_request_seconds_count") == {}
 
 
+@pytest.mark.spec("INT-11")
 def test_connections_and_rejections_are_counted_by_bounded_labels() -> None:
     async def main() -> str:
         async with wire() as w:
@@ -206,6 +208,7 @@ def test_connections_and_rejections_are_counted_by_bounded_labels() -> None:
     assert "of" not in [label for key in values(text, "saturnmq_rejected_total") for _, label in key]
 
 
+@pytest.mark.spec("INT-11")
 def test_rates_of_members_are_asked_as_the_exporter_asks_and_bounded() -> None:
     async def main() -> tuple[list[Command], str]:
         async with wire() as w:
@@ -232,6 +235,7 @@ def test_a_slave_has_the_exporters_families_without_rows() -> None:
     assert found["saturnmq_put_messages"].samples
 
 
+@pytest.mark.spec("INT-11")
 def test_a_large_table_is_scraped_in_small_steps() -> None:
     async def main() -> tuple[int, int, int]:
         async with wire() as w:
@@ -250,6 +254,7 @@ def test_a_large_table_is_scraped_in_small_steps() -> None:
     assert count > lines // 132
 
 
+@pytest.mark.spec("INT-11")
 def test_the_port_is_served_over_http_and_listed_as_open() -> None:
     from ports import free_port
 

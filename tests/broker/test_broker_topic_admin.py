@@ -29,7 +29,7 @@ async def route(w: Wire, topic: str) -> TopicRouteData | None:
     return TopicRouteData.decode(answer.body) if answer.code == 0 else None
 
 
-@pytest.mark.spec("ADM-16")
+@pytest.mark.spec("ADM-16", "ADM-25")
 def test_illegal_and_system_topics_are_neither_changed_nor_deleted() -> None:
     async def work() -> None:
         async with wire(cluster_name="shop", auto_create_topic=False) as w:

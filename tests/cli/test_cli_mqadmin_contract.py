@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import mqadmin_commands
 
 Cli = Callable[..., "CompletedProcess[str]"]
 UNLISTED = ("consumer", "getConsumerStatus", "resetOffsetByTimeOld", "DecodeMessageId")
+SPECIFICATION = Path(__file__).resolve().parents[2] / "docs" / "spec" / "05-monitoring-admin-console.md"
 NOWHERE = ("-n", "127.0.0.1:1")
 
 
@@ -29,6 +31,24 @@ def test_every_command_of_mqadmin_has_its_options() -> None:
         wanted = {letter: letters[at + 1 : at + 2] == ":" for at, letter in enumerate(letters) if letter != ":"}
         found = {option.letter: option.value for option in command.options if not option.ours and option.letter != "n"}
         assert found == wanted, name
+
+
+@pytest.mark.spec("ADM-04", "C-08", "C-34", "C-40", "C-43")
+def test_every_command_requires_the_options_of_its_row() -> None:
+    """In the rows C-01 to C-57 a star marks what is required, and `b|c*` that one of two is."""
+    rows = re.findall(r"^\| (C-\d\d) \| (\w+)[^|]* \| ((?:\\\||[^|])*) \|", SPECIFICATION.read_text(), re.M)
+    assert len(rows) == 57
+    for row, name, text in rows:
+        stars = re.sub(r"\([^)]*\)", "", text.replace("\\|", "|"))
+        options = [word for word in re.split(r",\s*(?=-)", stars) if "*" in word]
+        wanted = {"b|c" if word.startswith("b|c") else word.lstrip("-")[0] for word in options}
+        command = find(name)
+        assert command is not None, row
+        groups: dict[str, str] = {}
+        for option in command.options:
+            if option.group:
+                groups[option.group] = "|".join(filter(None, (groups.get(option.group), option.letter)))
+        assert {option.letter for option in command.options if option.required} | set(groups.values()) == wanted, row
 
 
 @pytest.mark.spec("ADM-11", "ADM-27")

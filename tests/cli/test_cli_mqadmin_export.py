@@ -46,7 +46,11 @@ def test_metadata_has_topics_and_groups_of_users(admin_cli: AdminCli, tmp_path: 
     assert found["subscriptionGroupTable"][GROUP]["retryQueueNums"] == 2
     assert f"%RETRY%{GROUP}" not in found["topicConfigTable"] and "TBW102" not in found["topicConfigTable"]
     assert "TOOLS_CONSUMER" not in found["subscriptionGroupTable"]
-    assert f"%RETRY%{GROUP}" in exported(admin_cli, tmp_path, "topic", *of_cluster, "-ts", end="\n")["topicConfigTable"]
+    admin_cli.text("updateTopic", "-c", "DefaultCluster", "-t", f"%DLQ%{GROUP}", "-r", "1", "-w", "1")
+    special = {f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"}
+    assert not special & exported(admin_cli, tmp_path, "topic", *of_cluster, "-t", end="\n")["topicConfigTable"].keys()
+    assert special <= exported(admin_cli, tmp_path, "topic", *of_cluster, "-ts", end="\n")["topicConfigTable"].keys()
+    assert export.FOLDER == "/tmp/rocketmq/export"
     assert set(exported(admin_cli, tmp_path, "subscriptionGroup", *of_cluster, "-g", end="\n")) == {
         "subscriptionGroupTable", "exportTime",
     }  # fmt: skip
@@ -63,6 +67,7 @@ def test_metadata_has_topics_and_groups_of_users(admin_cli: AdminCli, tmp_path: 
         assert set(json.loads(Path(folder, f"{name}.json").read_text())) == {key, "dataVersion"}
 
 
+@pytest.mark.spec("C-55")
 def test_queues_of_several_brokers_are_added_up() -> None:
     table = {"t": {"writeQueueNums": 2, "readQueueNums": 3, "perm": 6}}
     _add(

@@ -69,6 +69,10 @@ def test_consumer_progress_of_all_groups(admin_cli: AdminCli, client: saturnmq.s
     assert row[1:5] == ["1", "V4_9_7", "PUSH", "CLUSTERING"]
     (as_json,) = [row for row in admin_cli.json("consumerProgress")["rows"] if row["group"] == "reader"]
     assert as_json["count"] == 1 and isinstance(as_json["tps"], float)
+    admin_cli.text("updateTopic", "-b", "{broker}", "-t", "%RETRY%away", "-r", "1", "-w", "1")
+    unread = commit(client, "away")
+    (row,) = [line.split() for line in admin_cli.text("consumerProgress").splitlines() if line.startswith("away")]
+    assert row == ["away", "0", "OFFLINE", "0", str(unread)]
 
 
 @pytest.mark.spec("C-36")

@@ -126,6 +126,7 @@ def test_name_server_and_unknown_waivers(tmp_path: Path) -> None:
     assert any("tls.server.mode=enforcing" in text for text in found[1:])
 
 
+@pytest.mark.spec("SEC-21")
 @pytest.mark.parametrize("command", ["broker", "namesrv"])
 def test_command_refuses_to_start(command: str, cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     data = ("--data", str(tmp_path)) if command == "broker" else ()

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -902,6 +903,32 @@ class Diary(ConsumeHook):
 class Broken(ConsumeHook):
     def before(self, context: ConsumeContext) -> None:
         raise OSError("a hook's own")
+
+
+@pytest.mark.spec("API-16")
+def test_plain_handler_beyond_its_time_limit_is_sent_back(run: Run, cluster: Any) -> None:
+    release = threading.Event()
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"slow")
+
+            @client.listener("T", group="g", start="first", concurrency=1, time_limit=0.05)
+            def handle(message: Message[bytes]) -> Ack:
+                release.wait(20)
+                return Ack.SUCCESS
+
+            running = asyncio.ensure_future(client.run())
+            try:
+                await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK)
+            finally:
+                release.set()
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+            assert len(c.broker.sent_back) == 1
+
+    run(work)
 
 
 @pytest.mark.spec("CC-02", "API-19")

@@ -22,6 +22,7 @@ from saturnmq import (
     Client,
     Closed,
     ConfigError,
+    ConnectFailed,
     EncodeError,
     MessageQueue,
     MessageRefused,
@@ -887,6 +888,16 @@ def test_send_hooks_may_veto_and_see_every_outcome(run: Run, cluster: Any) -> No
             with pytest.raises(PermissionError, match="not today"):
                 await out.send("T", b"x")
             assert len(c.broker.of(310)) == sent
+            hook.veto = False
+            seen.clear()
+            c.broker.script[310] = lambda command: None  # never answers
+            with pytest.raises(SaturnError):
+                await out.send("T", b"x", timeout=0.2)
+            await c.broker.stop()
+            with pytest.raises(SaturnError):
+                await out.send("T", b"x", timeout=0.2)
+            outcomes = [outcome for stage, outcome in seen if stage == "after"]
+            assert len(outcomes) * 2 == len(seen) and {CallTimeout, ConnectFailed} <= set(outcomes)
 
     run(work)
 
@@ -1102,6 +1113,7 @@ def test_create_topic_tries_every_master_five_times_and_needs_one(run: Run, clus
     run(work)
 
 
+@pytest.mark.spec("ADM-19")
 def test_query_by_key_waits_for_a_silent_broker_no_longer_than_asked(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(brokers=2) as c, Client(name_servers=c.name_servers, api_timeout_ms=600_000) as client:
@@ -1117,7 +1129,7 @@ def test_query_by_key_waits_for_a_silent_broker_no_longer_than_asked(run: Run, c
     run(work)
 
 
-@pytest.mark.spec("PR-02")
+@pytest.mark.spec("PR-02", "ADM-19")
 def test_messages_are_queried_by_offset_id_unique_id_and_key(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:

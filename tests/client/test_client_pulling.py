@@ -110,7 +110,7 @@ def test_pull_from_a_slave_commits_no_offset(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("PL-05", "RW-05", "UPG-09")
+@pytest.mark.spec("PL-05", "RW-05", "UPG-09", "DL-C09")
 def test_missing_slave_is_replaced_by_the_next_id_then_by_any(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:

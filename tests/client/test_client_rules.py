@@ -244,7 +244,7 @@ def test_retry_counts_move_to_the_header_for_retry_topics_only() -> None:
     assert other.properties == text and other.reconsume_times == 0
 
 
-@pytest.mark.spec("PR-28")
+@pytest.mark.spec("PR-28", "RR-02")
 @pytest.mark.parametrize(
     ("prepared", "smart", "code"),
     [

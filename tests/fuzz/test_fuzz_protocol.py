@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,21 @@ def parses_or_refuses(parse: Callable[[bytes], Any], raw: bytes) -> bool:
 @example(raw=b"")
 def test_random_bytes_parse_or_are_rejected(name: str, raw: bytes) -> None:
     assert parses_or_refuses(PARSERS[name], raw) in (True, False)
+
+
+@pytest.mark.spec("FUZ-09")
+@pytest.mark.parametrize("shape", [b"\x01", b"\x02", b"a\x01", b"a\x01b\x02", b"\x01\x02", b"a"])
+def test_properties_of_any_length_take_linear_time(shape: bytes) -> None:
+    def cpu_seconds(length: int) -> float:
+        data = shape * (length // len(shape))
+        best = 60.0
+        for _ in range(3):
+            started = time.thread_time()
+            parses_or_refuses(decode_properties, data)
+            best = min(best, time.thread_time() - started)
+        return best
+
+    assert cpu_seconds(800_000) < 16 * max(cpu_seconds(200_000), 0.001)
 
 
 JSON_PIECES = ["{", "}", "[", "]", ":", ",", '"', "'", "\\", "0", "-1", "1e9", "null", "true", "a", "$ref", '"$ref"', '"$.a"',

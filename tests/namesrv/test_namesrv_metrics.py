@@ -6,6 +6,8 @@ import asyncio
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from metricstext import families, values
 from ports import free_port
 from saturnmq.namesrv import NameServer, NameServerSettings
@@ -20,6 +22,7 @@ def settings(tmp_path: Path, port: int) -> NameServerSettings:
     )
 
 
+@pytest.mark.spec("INT-11")
 def test_a_name_server_serves_its_tables_and_requests(tmp_path: Path) -> None:
     async def main() -> str:
         port = free_port()

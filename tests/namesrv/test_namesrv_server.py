@@ -173,6 +173,7 @@ def test_registration_accepts_compressed_old_and_missing_bodies(tmp_path: Path) 
             assert await s.route("New") is not None
             assert (await s.register(body=b"", ext={"brokerName": "b3", "brokerAddr": "x:3"})).code == 0
             assert s.server.routes.live["x:3"].version == DataVersion(0, 0)
+            assert [topic for topic, brokers in s.server.routes.topics.items() if "b3" in brokers] == []
             bad = await s.register(body=b"garbage", ext={"brokerName": "b4"})
             assert bad.code == 1 and await s.route("Z") is not None
 
@@ -268,7 +269,7 @@ def test_kv_configuration_is_logged_periodically(tmp_path: Path, caplog: pytest.
         run(work)
 
 
-@pytest.mark.spec("NS-24", "NS-11", "NS-21")
+@pytest.mark.spec("NS-24", "NS-11", "NS-21", "ADM-25")
 def test_kv_configuration_survives_restart(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, order_message_enable=True) as s:

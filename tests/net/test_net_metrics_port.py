@@ -164,6 +164,7 @@ def test_a_peer_that_does_not_read_stops_only_its_own_scrape() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.spec("INT-11")
 def test_scrapes_take_turns_by_event_loop_iterations() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

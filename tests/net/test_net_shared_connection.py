@@ -85,6 +85,14 @@ def test_oneway_call_to_stalled_peer_times_out() -> None:
             for _ in range(8):
                 await client.invoke_oneway(address, Command(QUICK, body=bytes(8_000_000)), 100)
         assert client.oneway_permits.free == NetSettings().client_oneway_permits
+        writing = asyncio.create_task(client.invoke_oneway(address, Command(QUICK), 10_000))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert client.oneway_permits.free == NetSettings().client_oneway_permits - 1, "held until the bytes are written"
+        for peer in accepted:
+            peer.transport.abort()
+        await asyncio.gather(writing, return_exceptions=True)
+        assert client.oneway_permits.free == NetSettings().client_oneway_permits
         await client.close()
         for writer in accepted:
             writer.transport.abort()

@@ -51,6 +51,21 @@ def test_version_1_covers_values_in_java_order(ext: dict[str, str], body: bytes 
     assert v1_data(ext, body) == data
 
 
+@pytest.mark.spec("SEC-08")
+def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(wanted: bytes, given: bytes) -> bool:
+        compared.append((wanted, given))
+        return False
+
+    command = Command(10, ext={"x": "ab"})
+    sign_v1(command, "RocketMQ", SECRET)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert not verify(command, SECRET), "the comparison decides"
+    assert compared == [(command.ext["Signature"].encode(),) * 2]
+
+
 @pytest.mark.spec("ACL-19", "SEC-08")
 def test_version_1_does_not_cover_what_4_9_7_leaves_out() -> None:
     command = Command(10, ext={"x": "ab", "y": "c"})

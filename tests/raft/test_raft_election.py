@@ -136,6 +136,42 @@ def test_candidate_that_voted_for_another_revotes_in_same_term() -> None:
     assert bench.state.term == 4
 
 
+@pytest.mark.spec("DL-E04")
+def test_candidate_raises_its_term_once_after_a_lost_round() -> None:
+    bench = Bench(term=4)
+    bench.tick()
+    assert [send.request.term for send in bench.sends(kind=VoteRequest)] == [4, 4], "the first round is in the old term"
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    bench.forget()
+    bench.tick(300)
+    assert [send.request.term for send in bench.sends(kind=VoteRequest)] == [5, 5]
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, None)
+    bench.forget()
+    bench.tick(300)
+    assert [send.request.term for send in bench.sends(kind=VoteRequest)] == [5, 5], "no quorum answered"
+
+
+@pytest.mark.spec("DL-E04", "DL-E06")
+def test_candidate_that_saw_a_higher_term_takes_it_and_one_that_leads_does_not_vote() -> None:
+    bench = Bench(term=4)
+    bench.tick()
+    bench.forget()
+    bench.vote("n2", 7)
+    assert bench.node._elector.raise_now and bench.state.term == 4
+    bench.tick()
+    assert (bench.state.term, bench.sends(kind=VoteRequest)) == (7, []), "taken, without a vote in this tick"
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE and not bench.node._elector.raise_now
+    leading = Bench(term=4).lead()
+    leading.node._elector.last_result = Parsed.WAIT_TO_VOTE_NEXT
+    leading.forget()
+    leading.tick(1000)
+    assert leading.sends(kind=VoteRequest) == [] and leading.state.term == 4, "no candidate"
+
+
 @pytest.mark.spec("DL-E07", "DL-E03")
 @pytest.mark.parametrize(("chance", "expected"), [(0, 300), (699, 999)])
 def test_vote_interval_jitter(chance: int, expected: int) -> None:
@@ -219,6 +255,15 @@ def test_term_rises_only_if_quorum_has_no_leader_or_longer_log() -> None:
         ((ACC, NOT_READY, FAILED), (Parsed.REVOTE_IMMEDIATELY, "none")),
         ((VOTED, ACC, VOTED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
         ((ACC, VOTED, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        # a row of the table hides those behind it
+        ((LEADER, (V.REJECT_EXPIRED_VOTE_TERM, 9), FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        (((V.REJECT_EXPIRED_VOTE_TERM, 9), FAILED, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        ((BIG_TERM, BIG_INDEX, (V.REJECT_EXPIRED_VOTE_TERM, 9)), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        ((LEADER, FAILED, FAILED), (Parsed.WAIT_TO_REVOTE, "leader")),
+        ((BIG_TERM, BIG_INDEX, LEADER), (Parsed.WAIT_TO_REVOTE, "leader")),
+        ((BIG_TERM, FAILED, FAILED), (Parsed.WAIT_TO_REVOTE, "jitter")),
+        ((NOT_READY, BIG_TERM, BIG_INDEX), (Parsed.WAIT_TO_REVOTE, "behind")),
+        ((ACC, ACC, NOT_READY), (Parsed.PASSED, "none")),
     ],
 )
 def test_vote_round_parse_table(answers: tuple[tuple[V | None, int], ...], expected: tuple[Parsed, str]) -> None:

@@ -60,7 +60,7 @@ def message(topic: str, offset: int, uniq: str, *, queue: int = 0, seconds: floa
             at.date(), at.hour)  # fmt: skip
 
 
-@pytest.mark.spec("PIP-01", "PIP-02", "STR-17")
+@pytest.mark.spec("PIP-01", "PIP-02", "STR-17", "PIP-05")
 def test_pipeline_help_shows_inputs_outputs_and_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
     for name in NAMES:
         found = pipeline(name)

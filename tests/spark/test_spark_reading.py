@@ -268,6 +268,14 @@ def test_sub_expression_is_evaluated_by_broker(server: SyncEmbeddedBroker, topic
         reader(server, subExpression="n >", expressionType="SQL92")
 
 
+@pytest.mark.spec("SRC-10")
+def test_only_columns_of_a_narrower_schema_are_built(server: SyncEmbeddedBroker, topic: str) -> None:
+    narrow = StructType([StructField("queueOffset", LongType(), True)])
+    found = rows(reader(server, narrow))
+    assert len(found) == 400 and {tuple(row) for row in found} == {("queueOffset",)}
+    assert {"queueOffset", "body", "topic"} <= set(rows(reader(server))[0]), "without a schema, the default columns"
+
+
 def upper_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
     values = [int(v) for v in batch.column(batch.schema.get_field_index("body")).to_pylist()]
     return pa.RecordBatch.from_arrays(

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.client.receipt import Receipt, SendStatus
@@ -26,6 +27,7 @@ from saturnmq.spark.connect import linked
 from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
 from saturnmq.spark.sink import for_ordered_write
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
+from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -107,6 +109,12 @@ def test_sink_task_commit_message_is_small(server: SyncEmbeddedBroker) -> None:
     assert isinstance(made, sink.Sent) and len(pickle.dumps(made)) < 10_000
     assert (made.partition, made.attempt, made.rows, made.skipped) == (0, 0, 3000, 0)
     assert made.bytes >= 15_000 and len(made.last_message_id) == 32
+    given = {"nameServer": server.name_servers, "topic": "reported"}
+    writer = RocketMQDataSource(given).writer(StructType([StructField("body", BinaryType(), True)]), False)
+    writer.abort([made, None])  # a task failed: what the others sent stays
+    with Client(name_servers=server.name_servers) as client:
+        (queue,) = client.puller().queues("reported")
+        assert client.puller().max_offset(queue) == 3000
 
 
 @pytest.mark.spec("PIP-09")

@@ -112,6 +112,21 @@ def test_stats_collects_runtime_info_of_every_broker(
     assert f"no runtime information broker=broker-a address={broker[3]}" in caplog.text
 
 
+@pytest.mark.spec("EXP-05")
+def test_stats_collects_the_bytes_of_the_last_minute(server: SyncEmbeddedBroker) -> None:
+    with Client(name_servers=server.name_servers) as client, client.producer("stats-tests") as out:
+        client.create_topic("sized", queues=1)
+        out.send_many("sized", [Outgoing(value=bytes(1000)) for _ in range(15)])
+
+    async def sample() -> None:
+        for _ in server.inner.broker.stats.sample_sets():
+            pass
+
+    server.thread.call(sample())
+    (tick,) = [one for one in collect.collect(Connection(server.name_servers), NOON_MS) if one.topic == "sized"]
+    assert tick.total == 15 and 15_000 < (tick.bytes or 0) < 20_000
+
+
 @pytest.mark.spark
 @pytest.mark.spec("PIP-11", "PIP-05", "EXP-05")
 def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:

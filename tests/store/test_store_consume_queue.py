@@ -155,6 +155,8 @@ def test_linear_load_scans_last_three_files(tmp_path: Path, hole: int, unit: byt
     queue.load(linear=True)
     assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, end, end)
     assert queue.max_physical == end * 100
+    queue.append(queue.next_offset, end * 100, 100, 7)
+    assert queue.unit(queue.max_offset) is None and queue.unit(end) == (end * 100, 100, 7), "later units are not in use"
     cache.close()
 
 

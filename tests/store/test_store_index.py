@@ -284,6 +284,10 @@ def test_query_respects_time_range(tmp_path: Path) -> None:
         for last in range(first, 9):
             assert between(first, last) == list(range(first, last + 1))
     assert between(-5, -1) == between(9, 20) == []
+    made.put("T", ["late"], 99, 10_090_000)  # begins a file
+    made.put("T", ["late"], 100, 10_091_999)  # 1 s behind its begin, as whole seconds are stored
+    for begin, end, found in ((10_090_001, 10_091_000, [100]), (10_091_001, FOREVER, []), (0, 10_090_999, [99])):
+        assert made.query("T", "late", 64, begin, end) == found, (begin, end)
     assert between(-5, 20) == list(range(9))
     assert made.query("T", "other", 64, 0, FOREVER) == made.query("U", "k", 64, 0, FOREVER) == []
     made.close()
