@@ -921,7 +921,8 @@ def test_plain_handler_beyond_its_time_limit_is_sent_back(run: Run, cluster: Any
 
             running = asyncio.ensure_future(client.run())
             try:
-                await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK)
+                async with asyncio.timeout(10):
+                    await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK)
             finally:
                 release.set()
                 running.cancel()
