@@ -268,6 +268,7 @@ def test_sends_that_wait_without_a_slave_are_answered_11_at_once(tmp_path: Path)
             assert (await both.send(both.master, b"2", wait="false")).code == 0
             assert [message.body for message in await both.messages(both.master)] == [b"1", b"2"]
             # a lag of the limit counts as no slave; ASYNC_MASTER never waits
+            assert HaSettings().fall_behind_max == 268_435_456
             await both.stop_one(both.master)
             await both.start_master(fall_behind_max=1)
             await both.start_slave()

@@ -135,6 +135,8 @@ def test_committed_message_appears_in_real_topic_and_queue() -> None:
             (waiting,) = await w.messages(HALF_TOPIC)
             assert parse_offset_message_id(sent.ext["msgId"])[1] == waiting.physical_offset
             assert (waiting.sys_flag, waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (0, "T", "2")
+            config = w.broker.topics.table[HALF_TOPIC]
+            assert (waiting.queue_id, config.read_queue_nums, config.write_queue_nums) == (0, 1, 1)
             assert await w.messages(queue=2) == []
             clock.ms += 50
             assert (await end(w, sent, COMMIT)).code == 0

@@ -96,6 +96,7 @@ def test_broker_consume_stats(admin_cli: AdminCli, admin_client: saturnmq.sync.C
     assert "b-stats" not in admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-l", "4")
     assert "b-stats" not in admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-o", "true")
     assert admin_cli.run("brokerConsumeStats")[0] == 1
+    assert brokers.STATS_TIMEOUT_MS == 50_000
 
 
 @pytest.mark.spec("C-13")

@@ -132,3 +132,5 @@ def test_check_msg_send_rt(admin_cli: AdminCli, queue: MessageQueue) -> None:
     times = [int(cell[3]) for cell in cells]
     assert float(average.removeprefix("Avg RT: ")) == round(sum(times[1:]) / 4 + 1e-9, 2)
     assert len(admin_cli.text("checkMsgSendRT", "-t", "sent").splitlines()) == 102
+    sends = [request for request in admin_cli.server.inner.tap.requests if request.name == "SEND_MESSAGE_V2"]
+    assert {len(request.body) for request in sends[-100:]} == {128}

@@ -128,6 +128,8 @@ def test_query_by_key_lists_ids_queues_and_offsets(admin_cli: AdminCli, sent: Re
         head, row = admin_cli.text("queryMsgByKey", "-t", TOPIC, "-k", key).splitlines()
         assert head == layout % ("#Message ID", "#QID", "#Offset")
         assert row == layout % (sent.message_id, 0, 0)
+    query = [request.ext for request in admin_cli.server.inner.tap.requests if request.name == "QUERY_MESSAGE"][-1]
+    assert (query["maxNum"], query["beginTimestamp"]) == ("64", "0") and int(query["endTimestamp"]) > 2**62
     code, out, err = admin_cli.run("queryMsgByKey", "-t", TOPIC, "-k", "nothing")
     assert code == 1 and not out and "query message by key finished, but no message." in err
 

@@ -129,6 +129,21 @@ def test_append_refusal_codes() -> None:
     assert bench.reply(bench.propose(b"x")).code == Code.DISK_FULL
 
 
+@pytest.mark.spec("DL-A01")
+def test_append_is_checked_in_dledgers_order() -> None:
+    wrong = {"remote_id": "n1", "group": "h"}
+    full = Bench(term=2, pending_requests_max=0).lead()
+    full.propose(b"x")
+    for bench in (Bench(term=2), full):  # no leader, or more waits than is allowed
+        assert bench.ask(AppendRequest(body=b"x"), **wrong).code == Code.UNKNOWN_MEMBER
+        assert bench.ask(AppendRequest(body=b"x"), group="h").code == Code.UNKNOWN_GROUP
+        bench.state.transferee = "n1"
+        code = Code.LEADER_TRANSFERRING if bench is full else Code.NOT_LEADER
+        assert bench.ask(AppendRequest(body=b"x")).code == code
+    full.state.transferee = None
+    assert full.ask(AppendRequest(body=b"x")).code == Code.LEADER_PENDING_FULL
+
+
 @pytest.mark.spec("DL-A01", "DL-A02")
 def test_uncommitted_entries_are_bounded_including_timed_out_ones() -> None:
     bench = Bench(term=2, pending_requests_max=5, append_wait_ms=100).lead()

@@ -234,7 +234,7 @@ DEFAULTS = """
 
 @pytest.mark.spec(
     "FLU-01", "FLU-04", "FLU-06", "FLU-07", "FLU-10", "MF-11", "DEL-01", "DEL-02", "DEL-03", "DEL-04", "DEL-09", "ST-06",
-    "RC-07", "IX-09", "CQ-13", "BP-04", "ST-08",
+    "RC-07", "IX-09", "CQ-13", "BP-04", "ST-08", "DG-06",
 )  # fmt: skip
 def test_defaults_match_rocketmq() -> None:
     properties = to_properties(StoreSettings())
