@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from protected import ACCOUNTS, ADMIN, PREFIX, USER, protected, refused, topics, v1, v2, write_accounts
-from wire import Clock, Wire, run
+from wire import Clock, Wire, run, wire
 
 from certificates import write_certificate
 from saturnmq.broker import Broker, BrokerSettings
@@ -22,6 +22,19 @@ from saturnmq.store import StoreProfile, StoreSettings
 from waiting import until
 
 STRANGER = ("stranger", "12345678")
+
+
+@pytest.mark.spec("ACL-01")
+def test_nothing_is_checked_by_default(tmp_path: Path) -> None:
+    async def work() -> None:
+        write_accounts(tmp_path)
+        async with wire(acl_home=str(tmp_path)) as w:
+            w.sign = v1(STRANGER)
+            assert (await w.send("Never")).code == 0 and (await w.call(RequestCode.GET_BROKER_CONFIG)).code == 0
+            assert "acl" not in w.broker.rejections.counts
+
+    run(work)
+    assert not BrokerSettings().acl_enable
 
 
 @pytest.mark.spec("ACL-01", "ACL-08")

@@ -199,6 +199,7 @@ def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
             os.utime(path, (1, 1))
             plain = w.broker._access.plain
             assert plain is not None
+            assert RELOAD_SECONDS == 5
             await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
             assert (await w.send("T")).code == 0
             path = write_accounts(tmp_path, "accounts: [")

@@ -73,7 +73,7 @@ def test_wait_is_removed_and_cluster_added_to_properties(raw: str, stored: str) 
     run(work)
 
 
-@pytest.mark.spec("SND-01", "SND-04")
+@pytest.mark.spec("SND-01", "SND-04", "PR-29")
 @pytest.mark.parametrize(
     ("topic", "words"),
     [

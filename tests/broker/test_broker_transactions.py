@@ -221,7 +221,7 @@ def test_invalid_end_transaction_is_rejected_like_apache() -> None:
     run(work)
 
 
-@pytest.mark.spec("TX-11", "TX-03", "UPG-08")
+@pytest.mark.spec("TX-11", "TX-03", "UPG-08", "API-14")
 def test_half_message_with_delay_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:

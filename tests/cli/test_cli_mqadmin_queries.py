@@ -137,8 +137,12 @@ def test_query_by_key_lists_ids_queues_and_offsets(admin_cli: AdminCli, sent: Re
 @pytest.mark.spec("C-25")
 def test_query_by_unique_key_has_no_offset_id(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
     for flag in ((), ("-a",)):
+        before = len(admin_cli.server.inner.tap.requests)
         lines = admin_cli.text("queryMsgByUniqueKey", "-i", sent.message_id, "-t", TOPIC, *flag).split("\n")
         assert [line[:20].rstrip() for line in lines[:14]] == NAMES[1:]
+        requests = list(admin_cli.server.inner.tap.requests)[before:]
+        queries = [request.ext for request in requests if request.name == "QUERY_MESSAGE"]
+        assert {(query["_UNIQUE_KEY_QUERY"], query["maxNum"]) for query in queries} == {("true", "32")}
 
 
 @pytest.mark.spec("C-26")

@@ -473,7 +473,7 @@ def test_exhausted_attempts_raise_send_failed_with_details(run: Run, cluster: An
     run(work)
 
 
-@pytest.mark.spec("PR-15", "API-28", "API-25", "UPG-07")
+@pytest.mark.spec("PR-15", "API-28", "API-25", "UPG-07", "API-09")
 def test_send_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -701,7 +701,7 @@ def test_in_flight_limit_blocks_sends_and_skips_cancelled_waiters(run: Run, clus
 # queues and addresses
 
 
-@pytest.mark.spec("PR-02", "PR-21", "API-12")
+@pytest.mark.spec("PR-02", "PR-21", "API-12", "API-09")
 def test_send_to_a_chosen_queue_stays_on_it(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:

@@ -800,6 +800,8 @@ def test_sync_query_trace_finds_records_by_any_id_or_key() -> None:
                 assert [type(record) for record in found] == [Pub, SubBefore, SubAfter], key
                 assert all(key in record.message_id or key in (record.keys or "") for record in found)
             assert client.query_trace("unknown") == []
+        asked = [request.ext for request in server.inner.tap.requests if request.name == "QUERY_MESSAGE"]
+        assert {(query["topic"], query["maxNum"]) for query in asked} == {(TRACE, "64")}
 
 
 @pytest.mark.spec("TR-09", "TR-02")

@@ -143,7 +143,7 @@ def test_unconfirmed_durability_rolls_back_without_running_the_block(run: Run, c
     run(work)
 
 
-@pytest.mark.spec("TX-01", "TX-02")
+@pytest.mark.spec("TX-01", "TX-02", "API-14")
 def test_transaction_needs_a_stored_message_and_a_check(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

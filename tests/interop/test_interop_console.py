@@ -103,7 +103,7 @@ def test_overview_and_brokers(site: Site, peer: Peer) -> None:
     assert peer.name_servers in site.page("/name-servers")
 
 
-@pytest.mark.spec("CON-05")
+@pytest.mark.spec("CON-05", "UX-16")
 def test_topic_is_created_changed_and_deleted(site: Site, admin: Admin, name: str, peer: Peer) -> None:
     form = {"cluster": CLUSTER, "name": name, "read": "3", "write": "3", "perm": "6"}
     made = site.change("/do/topic", **form).headers["location"]

@@ -61,6 +61,16 @@ def request(**changes: object) -> VoteRequest:
         ({"taking_leadership": True}, {}, V.REJECT_TAKING_LEADERSHIP),
         ({"taking_leadership": True}, {"ledger_end_index": 11}, V.ACCEPT),
         ({"taking_leadership": True, "local": True}, {"leader_id": "n0"}, V.ACCEPT),
+        # a row of the table hides those behind it
+        ({}, {"leader_id": "n9", "ledger_end_term": 2}, V.REJECT_UNKNOWN_LEADER),
+        ({}, {"leader_id": "n0", "ledger_end_term": 2}, V.REJECT_UNEXPECTED_LEADER),
+        ({}, {"ledger_end_term": 2, "term": 4}, V.REJECT_EXPIRED_LEDGER_TERM),
+        ({}, {"ledger_end_index": 9, "term": 4}, V.REJECT_SMALL_LEDGER_END_INDEX),
+        ({}, {"ledger_end_index": 9, "term": 6}, V.REJECT_SMALL_LEDGER_END_INDEX),
+        ({"voted_for": "n2", "leader_id": "n2"}, {"term": 4}, V.REJECT_EXPIRED_VOTE_TERM),
+        ({"voted_for": "n2", "taking_leadership": True}, {}, V.REJECT_ALREADY_VOTED),
+        ({"term": 4, "ledger_end_term": 6}, {"term": 5, "ledger_end_term": 6}, V.REJECT_TERM_NOT_READY),
+        ({"ledger_end_term": 6, "taking_leadership": True}, {"ledger_end_term": 6}, V.REJECT_TERM_SMALL_THAN_LEDGER),
     ],
 )
 def test_vote_rules_first_match_decides(known: dict[str, object], asked: dict[str, object], expected: V) -> None:

@@ -194,6 +194,12 @@ def test_transient_pool_exposes_committed_and_loses_uncommitted(tmp_path: Path) 
 
     asyncio.run(work())
     assert StoreSettings(transient_pool_enable=True, flush_disk_type=FlushDiskType.SYNC_FLUSH).pool_size == 0
+    plain = opened(tmp_path / "plain")
+    plain.put(message(b"in the file"))
+    assert plain.log.readable_end == plain.log.end > 0, "without a buffer all that is written is committed"
+    plain.commit()
+    assert plain.log.readable_end == plain.log.end and bodies(plain) == [b"in the file"]
+    plain.close_files()
 
 
 @pytest.mark.spec("MF-01", "MF-02", "ST-19", "FLU-08")
