@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.acl.accounts import DENY, PUB, SUB, make_account, parse_permission, permits
+from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits
 from saturnmq.acl.documents import (
     BYTES_MAX,
     next_version,
@@ -75,6 +75,7 @@ def account(key: str, secret: str = "12345678", more: str = "") -> str:
     ],
 )  # fmt: skip
 def test_permission_texts(text: str | None, bits: int) -> None:
+    assert (DENY, ANY, PUB, SUB) == (1, 2, 4, 8)
     assert parse_permission(text) == bits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -108,6 +109,9 @@ def test_view_takes_offset_ids_of_brokers_and_unique_ids() -> None:
             receipt = await out.send("viewed", b"body")
         assert (await admin.messages.view("viewed", receipt.offset_message_id)).body == b"body"
         assert (await admin.messages.view("viewed", receipt.message_id)).body == b"body"
+        asked = [request.ext for request in server.tap.requests if request.name == "QUERY_MESSAGE"][-1]
+        sent_ms = unique_id_time(receipt.message_id, time.time_ns() // 1_000_000)
+        assert asked["beginTimestamp"] == str(sent_ms - 1000) and abs(sent_ms - time.time() * 1000) < 60_000
         for host in (Host("127.0.0.1", 1), Host("::1", 10911)):  # the form of an offset id, but of no broker
             with pytest.raises(Exception, match="no message"):
                 await admin.messages.view("viewed", offset_message_id(host, PhysicalOffset(0)))

@@ -254,7 +254,7 @@ def test_a_large_table_is_scraped_in_small_steps() -> None:
     assert count > lines // 132
 
 
-@pytest.mark.spec("INT-11")
+@pytest.mark.spec("INT-11", "MON-17")
 def test_the_port_is_served_over_http_and_listed_as_open() -> None:
     from ports import free_port
 

@@ -56,6 +56,15 @@ def test_every_command_requires_the_options_of_its_row() -> None:
         assert {option.letter for option in command.options if option.required} | set(groups.values()) == wanted, row
 
 
+@pytest.mark.spec("ADM-01")
+def test_help_of_a_command_is_printed_and_a_missing_option_ends_with_1(cli: Cli) -> None:
+    wanted = cli("admin", "topicRoute", "-h")
+    assert wanted.returncode == 0 and wanted.stdout.startswith("usage: mqadmin topicRoute "), wanted.stderr
+    missing = cli("admin", "topicRoute")
+    assert (missing.returncode, missing.stdout) == (1, wanted.stdout)
+    assert "The sub command nothing not exist." in cli("admin", "nothing").stdout
+
+
 @pytest.mark.spec("ADM-11", "ADM-27")
 @pytest.mark.parametrize("name", UNLISTED)
 def test_commands_that_apache_does_not_register_are_there(name: str) -> None:

@@ -75,7 +75,7 @@ asyncio.run(main())
     assert done.stdout.strip() == "sent 0", done.stderr
 
 
-@pytest.mark.spec("PKG-05")
+@pytest.mark.spec("PKG-05", "SPK-03")
 def test_missing_extra_error_names_install_command() -> None:
     code = (
         BLOCK.format(names={"pyspark", "pyarrow"})
