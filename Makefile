@@ -25,7 +25,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test test-long check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup peers demo test test-long check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -126,5 +126,8 @@ crash: $(READY)  ## 100,000 crash states of the store, 50,000 of ledgers, then 5
 spec-coverage: $(READY)  ## which requirement has a test
 	$(BIN)/python tools/spec_coverage.py $(ARGS)
 
+mutants: $(READY)  ## plant small defects in a package, print those that no test notices (P=acl, N=50, SEED=, ARGS=--verbose)
+	PYTHONPATH=tools $(BIN)/python -m mutants $(or $(P),$(error say which package: make mutants P=acl)) --count $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants

@@ -1,0 +1,227 @@
+"""Which tests execute a line: measured once for each test file with coverage, then kept in a folder that git ignores.
+
+Each test file runs alone, with its path as static context; the plugin `mutants.contexts` adds the test as dynamic context.
+Lines that run at import, in a fixture of a module, or in a process that a test starts, have the path of the file only.
+A measurement is kept until the package, the test file, or a Python file beside it that holds no tests changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coverage import CoverageData
+
+from mutants.contexts import RESULTS
+from mutants.defects import Defect
+
+TOOLS: Final = Path(__file__).resolve().parent.parent
+FILE_SECONDS_MAX: Final = 900
+QUICK_SECONDS: Final = 10.0
+QUICK_TESTS: Final = 60
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where sources and tests are. package: a folder of `source`, as "saturnmq/store"; marks: an expression of pytest -m."""
+
+    root: Path
+    source: Path
+    package: str
+    tests: tuple[str, ...]
+    marks: str
+
+    def files(self) -> dict[str, str]:
+        """The modules of the package: path relative to the source folder, and text."""
+        folder = self.source / self.package
+        paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]
+        return {str(path.relative_to(self.source)): path.read_text(encoding="utf-8") for path in paths}
+
+    def test_files(self) -> list[Path]:
+        """The test files, each once."""
+        found: dict[Path, None] = {}
+        for path in (path for name in self.tests for path in sorted(self.root.glob(name))):
+            found |= dict.fromkeys(sorted(path.rglob("test_*.py")) if path.is_dir() else [path])
+        return list(found)
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """One test as it was measured: seconds under coverage; realtime: it depends on the speed of the machine."""
+
+    seconds: float
+    passed: bool
+    realtime: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tests for one defect: quick ones that execute its line, and whole files; left_out: files beyond the limit."""
+
+    quick: list[str]
+    files: list[str]
+    left_out: int
+    quick_seconds: float
+    files_seconds: float
+
+
+class Covering:
+    """What the test files execute."""
+
+    def __init__(self, project: Project) -> None:
+        self._sources = project.files()
+        self.tests: dict[str, TestRun] = {}
+        self._by_file: dict[str, dict[str, dict[str, set[int]]]] = {}  # test file: context: source: lines
+
+    def add(self, test_file: str, measured: Mapping[str, object]) -> None:
+        """Take what `measure` returned."""
+        self.tests |= {name: TestRun(*row) for name, row in measured["tests"].items()}
+        self._by_file[test_file] = {
+            context: {path: set(lines) for path, lines in rows.items()} for context, rows in measured["lines"].items()
+        }
+
+    def failing(self) -> list[str]:
+        """Tests that fail without a defect: they can prove nothing."""
+        return [name for name, test in self.tests.items() if not test.passed]
+
+    def choose(self, defect: Defect, seconds_max: float) -> Choice:
+        """The tests for a defect; whole files only until their tests take seconds_max, the first always."""
+        tests, files = self._executing(defect)
+        quick: list[str] = []
+        total = 0.0
+        for name in sorted(tests, key=lambda name: self.tests[name].seconds):
+            if quick and (total + self.tests[name].seconds > QUICK_SECONDS or len(quick) == QUICK_TESTS):
+                break
+            quick.append(name)
+            total += self.tests[name].seconds
+        seconds = {name: self._seconds(name) for name in files}
+        chosen: list[str] = []
+        for name in sorted(files, key=lambda name: (-files[name], seconds[name])):
+            if not chosen or sum(seconds[other] for other in chosen) + seconds[name] <= seconds_max:
+                chosen.append(name)
+        return Choice(quick, chosen, len(files) - len(chosen), total, sum(seconds[name] for name in chosen))
+
+    def _seconds(self, test_file: str) -> float:
+        return sum(test.seconds for name, test in self.tests.items() if name.startswith(f"{test_file}::"))
+
+    def _executing(self, defect: Defect) -> tuple[set[str], dict[str, int]]:
+        """The tests that execute a defect's line, and the test files with the number of these tests in each."""
+        if defect.in_function:
+            lines = {defect.path: set(range(defect.line, defect.end_line + 1))}
+            tests, files = self._at(lines)
+            return (tests, files) if files else self._at({defect.path: {defect.statement}})
+        using = {path: set(mentions(text, defect.name)) for path, text in self._sources.items()} if defect.name else {}
+        tests, files = self._at(using)
+        tests = {name for name in tests if "::" in name}
+        every, more = self._at({defect.path: set(range(1, 1 + self._sources[defect.path].count("\n")))})
+        return tests or every, {**dict.fromkeys(more, 0), **files}
+
+    def _at(self, lines: Mapping[str, set[int]]) -> tuple[set[str], dict[str, int]]:
+        tests: set[str] = set()
+        files: dict[str, int] = {}
+        for test_file, contexts in self._by_file.items():
+            at = [
+                context
+                for context, rows in contexts.items()
+                if any(path in rows and not rows[path].isdisjoint(numbers) for path, numbers in lines.items())
+            ]
+            if at:
+                own = {context for context in at if context in self.tests and self.tests[context].passed}
+                tests |= own
+                files[test_file] = len(own)
+        return tests, files
+
+
+def mentions(source: str, name: str) -> Iterator[int]:
+    """The lines of a source that name a constant, a function or a field."""
+    pattern = re.compile(rf"\b{re.escape(name)}\b")
+    return (number for number, line in enumerate(source.splitlines(), 1) if pattern.search(line))
+
+
+def fingerprint(project: Project, test_file: Path) -> str:
+    """Changes with whatever a measurement depends on."""
+    digest = hashlib.sha256(project.marks.encode())
+    for path, text in project.files().items():
+        digest.update(f"{path}\0{text}\0".encode())
+    beside = [path for path in sorted(test_file.parent.glob("*.py")) if not path.name.startswith("test_")]
+    for path in [test_file, *beside, Path(__file__)]:
+        digest.update(f"{path.name}\0{path.read_text(encoding='utf-8')}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def measure(project: Project, test_file: Path, environment: Mapping[str, str]) -> dict[str, object]:
+    """Run one test file under coverage. "tests": name to [seconds, passed, realtime]; "lines": context to source to lines."""
+    name = str(test_file.relative_to(project.root))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        settings = Path(folder) / "coveragerc"
+        settings.write_text(
+            f"[run]\nsource_dirs = {project.source / project.package}\ndata_file = {folder}/data\nparallel = true\n"
+            f"context = {name}\npatch = subprocess\nsigterm = true\ncore = ctrace\ndisable_warnings = no-data-collected\n",
+            encoding="utf-8",
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "coverage",
+            "run",
+            f"--rcfile={settings}",
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "mutants.contexts",
+        ]
+        command += ["-p", "no:cacheprovider", "-m", project.marks, f"--basetemp={folder}/tests", name]
+        variables = {**environment, RESULTS: f"{folder}/tests.json"}
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TOOLS), environment.get("PYTHONPATH", "")]))
+        subprocess.run(
+            command,
+            cwd=project.root,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=FILE_SECONDS_MAX,
+            check=False,
+        )
+        written = Path(folder) / "tests.json"
+        tests = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
+        return {"tests": tests, "lines": lines_by_context(project, Path(folder).glob("data.*"))}
+
+
+def lines_by_context(project: Project, data_files: Iterable[Path]) -> dict[str, dict[str, list[int]]]:
+    """Contexts are names of tests, or "" for what no test executed itself."""
+    lines: dict[str, dict[str, set[int]]] = {}
+    for data_file in data_files:
+        data = CoverageData(str(data_file))
+        data.read()
+        for measured in data.measured_files():
+            path = str(Path(measured).relative_to(project.source))
+            for number, contexts in data.contexts_by_lineno(measured).items():
+                for context in contexts:
+                    test = context.partition("|")[2]
+                    lines.setdefault(test, {}).setdefault(path, set()).add(number)
+    return {context: {path: sorted(numbers) for path, numbers in rows.items()} for context, rows in lines.items()}
+
+
+def collect(
+    project: Project, cache: Path, environment: Mapping[str, str], progress: Sequence[Path] | None = None
+) -> Covering:
+    """What all test files execute; progress: the test files, possibly wrapped to show how many are done."""
+    covering = Covering(project)
+    cache.mkdir(parents=True, exist_ok=True)
+    for test_file in progress if progress is not None else project.test_files():
+        name = str(test_file.relative_to(project.root))
+        kept = cache / f"{test_file.stem}-{fingerprint(project, test_file)}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(measure(project, test_file, environment)), encoding="utf-8")
+        covering.add(name, json.loads(kept.read_text(encoding="utf-8")))
+    return covering
