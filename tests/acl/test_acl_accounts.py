@@ -139,6 +139,7 @@ def test_a_bad_file_is_refused_without_naming_a_secret(text: str, problem: str) 
 
 @pytest.mark.spec("FUZ-09")
 def test_long_and_undecodable_files_are_refused() -> None:
+    assert BYTES_MAX == 4 << 20
     for data, problem in ((b"#" * (BYTES_MAX + 1), "too long"), (b"a: \xff", "not UTF-8"), (b"a: \x00", "not YAML")):
         with pytest.raises(ConfigError, match=problem):
             read_document(data)
@@ -324,6 +325,7 @@ def test_versions_that_are_no_numbers_start_again() -> None:
         "dataVersion: x",
         "dataVersion: [x]",
         "dataVersion: [{counter: -1, timestamp: 99999999999999999999}]",
+        "dataVersion: [{counter: 9999999999999999999, timestamp: x}]",
     ):
         document = next_version(read_document(text.encode()), 5)
         assert document["dataVersion"] == [{"counter": 1, "timestamp": 5}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,15 @@ def project(tmp_path: Path) -> Project:
     (tmp_path / "tests" / "test_sizes.py").write_text(TESTS)
     (tmp_path / "tests" / "test_other.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    return Project(tmp_path, tmp_path / "src", "tiny", ("tests",), "not long")
+    return Project(tmp_path, tmp_path / "src", "tiny", "tiny", ("tests",), "not long")
+
+
+def test_part_of_a_package_is_drawn_from_all_of_it_is_measured(project: Project) -> None:
+    (project.source / "tiny" / "queue").mkdir()
+    (project.source / "tiny" / "queue" / "units.py").write_text(MODULE)
+    assert set(project.files()) == {"tiny/__init__.py", "tiny/queue/units.py", "tiny/sizes.py"}
+    for part, drawn in (("tiny/queue", {"tiny/queue/units.py"}), ("tiny/sizes.py", {"tiny/sizes.py"})):
+        assert set(replace(project, part=part).drawn_files()) == drawn
 
 
 def covering(project: Project, seconds: float = 1.0) -> Covering:

@@ -62,9 +62,11 @@ def project(options: argparse.Namespace) -> Project:
     """Raises FileNotFoundError, which names what does not exist."""
     package = options.package.split("/")[0]
     tests = options.tests or [f"tests/{package}", *FURTHER_TESTS.get(package, ())]
-    found = Project(options.root, options.root / "src", f"{options.top}/{options.package}", tuple(tests), options.marks)
-    if not (found.source / found.package).exists():
-        raise FileNotFoundError(found.source / found.package)
+    part = f"{options.top}/{options.package}".rstrip("/")
+    measured = f"{options.top}/{package}".rstrip("/")
+    found = Project(options.root, options.root / "src", measured, part, tuple(tests), options.marks)
+    if not (found.source / part).exists():
+        raise FileNotFoundError(found.source / part)
     if missing := [name for name in tests if not any(options.root.glob(name))]:
         raise FileNotFoundError(missing[0])
     return found
@@ -134,14 +136,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     table = options.root / "tools" / "mutants" / "without_effect.txt"
     listed = without_effect(table) if table.exists() else {}
-    drawn = draw(found.files(), options.count, seed, listed)
+    drawn = draw(found.drawn_files(), options.count, seed, listed)
     console.print(f"package {options.package}, {len(drawn)} defects, seed {seed}", highlight=False)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         outcomes = judged(console, found, drawn, options, Path(folder))
     survivors = [outcome for outcome in outcomes if not outcome.killer]
     if survivors:
         console.print(survivors_table(survivors))
-    own = sum(key.startswith(found.package) for key in listed)
+    own = sum(key.startswith(found.part) for key in listed)
     console.print(summary(outcomes, seed, own), highlight=False, soft_wrap=True)
     return int(is_below(outcomes, options.bar))
 

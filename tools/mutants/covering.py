@@ -7,6 +7,7 @@ A measurement is kept until the package, the test file, or a Python file beside 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,19 +33,30 @@ QUICK_TESTS: Final = 60
 
 @dataclass(frozen=True)
 class Project:
-    """Where sources and tests are. package: a folder of `source`, as "saturnmq/store"; marks: an expression of pytest -m."""
+    """Where sources and tests are.
+
+    Args:
+        package: what is measured, a folder of `source`, as "saturnmq/store".
+        part: where defects are planted: the package, a folder or a module of it, as "saturnmq/store/queue".
+        marks: an expression of pytest -m.
+    """
 
     root: Path
     source: Path
     package: str
+    part: str
     tests: tuple[str, ...]
     marks: str
 
     def files(self) -> dict[str, str]:
         """The modules of the package: path relative to the source folder, and text."""
-        folder = self.source / self.package
-        paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]
+        paths = sorted((self.source / self.package).rglob("*.py"))
         return {str(path.relative_to(self.source)): path.read_text(encoding="utf-8") for path in paths}
+
+    def drawn_files(self) -> dict[str, str]:
+        """Those of the part."""
+        part = Path(self.part)
+        return {path: text for path, text in self.files().items() if Path(path).is_relative_to(part)}
 
     def test_files(self) -> list[Path]:
         """The test files, each once."""
@@ -183,15 +195,16 @@ def measure(project: Project, test_file: Path, environment: Mapping[str, str]) -
         command += ["-p", "no:cacheprovider", "-m", project.marks, f"--basetemp={folder}/tests", name]
         variables = {**environment, RESULTS: f"{folder}/tests.json"}
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TOOLS), environment.get("PYTHONPATH", "")]))
-        subprocess.run(
-            command,
-            cwd=project.root,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=FILE_SECONDS_MAX,
-            check=False,
-        )
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what it executed until then counts
+            subprocess.run(
+                command,
+                cwd=project.root,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=FILE_SECONDS_MAX,
+                check=False,
+            )
         written = Path(folder) / "tests.json"
         tests = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
         return {"tests": tests, "lines": lines_by_context(project, Path(folder).glob("data.*"))}
