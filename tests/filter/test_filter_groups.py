@@ -351,3 +351,31 @@ def test_pull_with_invalid_expression_fails_with_23() -> None:
         with pytest.raises(FilterError) as caught:
             matcher_of(text, kind)
         assert caught.value.code == 23
+
+
+def padded(text: str, chars: int) -> str:
+    return text + " " * (chars - len(text))
+
+
+@pytest.mark.parametrize(("chars", "registered"), [(4096, True), (4097, False)])
+def test_replaced_expressions_are_compiled_at_once_up_to_8192_chars(chars: int, registered: bool) -> None:
+    filters = GroupFilters()
+    changes(filters, sql("a > 1", topic="T"), sql("a > 1", topic="U"))
+    filters.replace("g", [sql(padded("a > 2", 4096), topic="T"), sql(padded("a > 2", chars), topic="U")], NOW)
+    assert filters.get("T", "g") is not None
+    assert (filters.get("U", "g") is not None) is registered, "the next heartbeat compiles it"
+
+
+def test_chars_of_all_expressions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.filter.group_filters._CHARS_MAX", 15)
+    filters = GroupFilters()
+    assert changes(filters, *(sql("a > 1", topic=topic) for topic in "TUV")) == [Change.NEW] * 3, "exactly the limit"
+    assert changes(filters, sql("a > 1", topic="W"), group="h") == [Change.REJECTED]
+    assert changes(filters, sql("a > 10", 2, "T"), sql("a > 1", topic="U"), sql("a > 1", topic="V")) == [
+        Change.REJECTED, Change.IGNORED, Change.IGNORED,
+    ]  # fmt: skip
+    assert changes(filters, sql("a > 1", topic="W"), group="h") == [Change.NEW], "the rejected one has left its space"
+    filters.unsubscribe("g", NOW + 1)
+    assert changes(filters, sql("a > 1", topic="X"), sql("a > 1", topic="W"), group="h") == [Change.NEW, Change.IGNORED]
+    assert sorted(record.topic for record in filters if record.group == "h") == ["W", "X"]
+    assert len(filters) == 3, "one dead record has made way"
