@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_properties, encode_record
 from saturnmq.spark import decode
-from saturnmq.spark.decode import TYPES, Selection, arrow_schema, decode_block, rebatched, record_positions
+from saturnmq.spark.decode import (
+    TYPES,
+    Selection,
+    arrow_schema,
+    decode_block,
+    readable_parts,
+    rebatched,
+    record_positions,
+)
 from saturnmq.spark.options import COLUMNS, DEFAULT_COLUMNS
 
 ALL = Selection()
@@ -132,3 +140,94 @@ def test_wrong_crc_is_reported_only_on_request() -> None:
         decode_block(bytes(body), ("keys",), "b", ALL, check_crc=True)
     assert decode_block(bytes(body), ("keys",), "b", ALL, positions=np.array([len(record(1))]))[0].num_rows == 1
     assert encode_properties({"a": "b"}) == b"a\x01b" and isinstance(arrow_schema(("body",)), pa.Schema)
+
+
+SELECTIONS = [
+    ({"begin": 2, "end": 4}, [2, 3]),
+    ({"start_ms": 2002, "end_ms": 2004}, [2, 3]),
+    ({"queue_ids": frozenset([4])}, [1, 5]),
+    ({"queue_ids": frozenset()}, []),
+    ({"topics": frozenset(["T"])}, [0, 1, 2, 3, 4]),
+    ({"topics": frozenset(["RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX"])}, [5, 6]),
+    ({"tags": frozenset(["b"])}, [1, 3, 5]),
+    ({"keys": frozenset(["k2", "none"])}, [2]),
+    ({"keys": frozenset(["second"])}, [4]),
+    ({"uniq_keys": frozenset(["U3"])}, [3]),
+    ({"consumer_view": True}, [0, 2, 4]),
+    ({"consumer_view": True, "tags": frozenset(["a"]), "begin": 1, "end": 4}, [2]),
+]
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["fast path", "slow path"])
+@pytest.mark.parametrize(("select", "offsets"), SELECTIONS)
+def test_selected_records_are_the_same_on_both_paths(select: dict[str, Any], offsets: list[int], slow: bool) -> None:
+    """Transaction states of sysFlag: 4 prepared, 8 committed, 12 rolled back."""
+    body = b"".join(
+        [
+            record(0),
+            record(1, sys_flag=4, queue_id=4),
+            record(2, sys_flag=8),
+            record(3, sys_flag=12),
+            record(4, properties_raw=b"KEYS\x01first second\x02TAGS\x01a"),
+            record(5, topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_id=4),
+            record(6, topic="SCHEDULE_TOPIC_XXXX"),
+            record(9, born_host=Host("::1", 7), topic="V6", queue_id=9, store_timestamp_ms=0) if slow else b"",
+        ]
+    )
+    select = {"end": 9} | select
+    assert decode_block(body, ("queueOffset",), "b", Selection(**select))[0].column(0).to_pylist() == offsets
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["fast path", "slow path"])
+def test_batch_ends_when_decompressed_bodies_reach_their_limit(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    monkeypatch.setattr(decode, "DECOMPRESSED_BYTES", 200)
+    hosts = {"born_host": Host("::1", 7)} if slow else {}
+    body = b"".join(record(n, body=zlib.compress(b"x" * 100), sys_flag=0x301, **hosts) for n in range(5))
+    batch, covered = decode_block(body, ("queueOffset", "body", "keys"), "b", Selection(begin=1))
+    assert [row["queueOffset"] for row in batch.to_pylist()] == [1, 2] and batch.column(2).to_pylist() == ["k1", "k2"]
+    assert covered == 3, "also the one that was not selected"
+    assert decode_block(body, ("queueOffset",), "b", Selection(begin=1))[1] == 5, "no body is decompressed"
+    batch, covered = decode_block(body, ("body",), "b", ALL, decompressed=False)
+    assert (batch.num_rows, covered) == (5, 5)
+
+
+@pytest.mark.parametrize("missing", range(-4, 4))
+def test_body_that_reaches_into_the_end_of_its_record_is_refused(missing: int) -> None:
+    body = bytearray(record(1, body=b"body", properties_raw=b""))
+    at = body.index(b"\0\0\0\4body")
+    body[at : at + 4] = (len(body) - at - 4 - missing).to_bytes(4, "big")
+    with pytest.raises(MessageError):
+        decode_block(bytes(body), ("body",), "b", ALL)
+
+
+def test_readable_records_around_bad_ones_are_decoded() -> None:
+    rows = [record(n) for n in range(7)]
+    at = np.cumsum([0, *(len(row) for row in rows[:-1])])
+    body = bytearray(b"".join(rows))
+    for bad in (2, 3):
+        body[at[bad] + 4] ^= 1  # the magic number
+    parts = list(readable_parts(at, lambda part: decode_block(bytes(body), ("queueOffset",), "b", ALL, positions=part)))
+    decoded = [offset for batch, _ in parts if not isinstance(batch, str) for offset in batch.column(0).to_pylist()]
+    assert decoded == [0, 1, 4, 5, 6]
+    assert [(type(batch), list(part)) for batch, part in parts if isinstance(batch, str)] == [
+        (str, [at[2]]),
+        (str, [at[3]]),
+    ]
+    assert [position for _, part in parts for position in part] == list(at), "each record is in one part, in order"
+
+
+def test_batches_are_cut_at_their_bytes_but_for_a_single_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = decode_block(b"".join(record(n, body=b"x" * 100) for n in range(4)), ("body",), "b", ALL)[0]
+    empty = batch.slice(0, 0)
+    for most, rows in ((batch.nbytes, [4]), (batch.nbytes - 1, [2, 2]), (1, [1, 1, 1, 1])):
+        monkeypatch.setattr(decode, "BATCH_BYTES_MAX", most)
+        assert [part.num_rows for part in rebatched(iter([empty, batch]), 10)] == rows, most
+
+
+@pytest.mark.parametrize("column", ["propertiesMap", "properties:json"])
+def test_properties_converted_in_steps_are_those_of_one_step(monkeypatch: pytest.MonkeyPatch, column: str) -> None:
+    body = b"".join(record(n) for n in range(7))
+    whole = decode_block(body, (column,), "b", ALL)[0]
+    assert whole.num_rows == 7
+    monkeypatch.setattr(decode, "_STEP_BYTES", 60)
+    assert decode_block(body, (column,), "b", ALL)[0].equals(whole)
