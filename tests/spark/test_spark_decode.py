@@ -158,6 +158,18 @@ SELECTIONS = [
 ]
 
 
+def test_positions_of_records_that_do_not_fill_their_block_are_refused() -> None:
+    raw = record(1)
+    assert list(record_positions(raw + record(2))) == [0, len(raw)] and list(record_positions(b"")) == []
+    for block, problem in (
+        (raw + b"x", f"a block of records ends inside a record at {len(raw)}"),
+        (raw + raw[:-1], f"record at {len(raw)} claims {len(raw)} bytes, {len(raw) - 1} are there"),
+        (raw + bytes(len(raw)), f"record at {len(raw)} claims 0 bytes"),
+    ):
+        with pytest.raises(MessageError, match=f"^{problem}$"):
+            record_positions(block)
+
+
 @pytest.mark.parametrize("slow", [False, True], ids=["fast path", "slow path"])
 @pytest.mark.parametrize(("select", "offsets"), SELECTIONS)
 def test_selected_records_are_the_same_on_both_paths(select: dict[str, Any], offsets: list[int], slow: bool) -> None:
@@ -180,6 +192,7 @@ def test_selected_records_are_the_same_on_both_paths(select: dict[str, Any], off
 
 @pytest.mark.parametrize("slow", [False, True], ids=["fast path", "slow path"])
 def test_batch_ends_when_decompressed_bodies_reach_their_limit(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    assert decode.DECOMPRESSED_BYTES == 8 << 20
     monkeypatch.setattr(decode, "DECOMPRESSED_BYTES", 200)
     hosts = {"born_host": Host("::1", 7)} if slow else {}
     body = b"".join(record(n, body=zlib.compress(b"x" * 100), sys_flag=0x301, **hosts) for n in range(5))
