@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits
+from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits, shown_resource
 from saturnmq.acl.documents import (
     BYTES_MAX,
     next_version,
@@ -20,7 +20,7 @@ from saturnmq.acl.documents import (
     with_account,
     write_document,
 )
-from saturnmq.acl.files import AccountFiles, resolve_secret
+from saturnmq.acl.files import AccountFiles, account_paths, resolve_secret
 from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.errors import ConfigError
 
@@ -195,6 +195,20 @@ def test_secrets_can_be_kept_outside_of_the_file(tmp_path: Path, monkeypatch: py
         resolve_secret(text) for text in ("${env:SATURN_TEST_SECRET}", f"${{file:{tmp_path}/secret}}", "${x:y}", "$a")
     ]
     assert found == ["from the environment", "from a file", "${x:y}", "$a"]
+    write(tmp_path / "secret", "s" * 4096 + "x")
+    assert resolve_secret(f"${{file:{tmp_path}/secret}}") == "s" * 4096, "a large file is not read whole"
+
+
+def test_a_folder_holds_at_most_a_thousand_account_files(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "acl"
+    folder.mkdir(parents=True)
+    for number in range(1000):
+        (folder / f"{number:04}.yml").touch()
+    assert len(account_paths(tmp_path, tmp_path / "conf" / "plain_acl.yml")) == 1000
+    (folder / "other.txt").touch()
+    (folder / "1000.yaml").touch()
+    with pytest.raises(OSError, match=f"more than 1000 files in {folder}"):
+        account_paths(tmp_path, tmp_path / "conf" / "plain_acl.yml")
 
 
 @pytest.mark.spec("ACL-03")
@@ -329,6 +343,33 @@ def test_versions_that_are_no_numbers_start_again() -> None:
     ):
         document = next_version(read_document(text.encode()), 5)
         assert document["dataVersion"] == [{"counter": 1, "timestamp": 5}]
+
+
+@pytest.mark.parametrize("null", ["", "~", "null", '""'])
+def test_empty_fields_are_absent(null: str) -> None:
+    more = "".join(
+        f"  {name}: {null}\n"
+        for name in ("whiteRemoteAddress", "defaultTopicPerm", "topicPerms", "groupPerms", "admin")
+    )
+    text = f"globalWhiteRemoteAddresses: {null}\n" + account("longenough", more=more)
+    rules = read_rules(text.encode(), resolve_secret)
+    assert rules.white == () and not rules.accounts["longenough"].admin
+    assert rules.accounts["longenough"].permissions is None and not rules.accounts["longenough"].may("T", SUB)
+    assert dict(read_rules(f"accounts: {null}".encode(), resolve_secret).accounts) == {}
+
+
+@pytest.mark.parametrize(
+    ("resource", "shown"),
+    [
+        ("T", "topic:T"),
+        ("%RETRY%g", "group:g"),
+        ("T" * 300, "topic:" + "T" * 300),
+        ("T" * 301, "topic:" + "T" * 300),
+        ("%RETRY%" + "g" * 294, "group:" + "g" * 293),
+    ],
+)
+def test_resource_is_named_by_its_kind_and_cut(resource: str, shown: str) -> None:
+    assert shown_resource(resource) == shown
 
 
 def test_an_account_ignores_unknown_fields() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from small_store import CL, CQ, NOW_MS, bodies, message, opened
 
 from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET
 from saturnmq.store import GetStatus
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
@@ -157,6 +159,36 @@ def test_linear_load_scans_last_three_files(tmp_path: Path, hole: int, unit: byt
     assert queue.max_physical == end * 100
     queue.append(queue.next_offset, end * 100, 100, 7)
     assert queue.unit(queue.max_offset) is None and queue.unit(end) == (end * 100, 100, 7), "later units are not in use"
+    cache.close()
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_queue_of_fillers_only_points_nowhere(tmp_path: Path, linear: bool) -> None:
+    """A crash may leave the padding of a queue that begins in the middle of a file without its first unit."""
+    _, cache = queue_of(tmp_path / "q", 3)
+    overwrite(tmp_path / "q", 0, FILLER * 3)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=linear)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical) == (3, 3, NO_PHYSICAL_OFFSET)
+    assert queue.append(3, 5000, 100, 7) and queue.unit(3) == (5000, 100, 7)
+    cache.close()
+
+
+def test_units_of_several_files_are_read_in_any_order(tmp_path: Path) -> None:
+    _, cache = queue_of(tmp_path / "q", 25)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=False)
+    for first, second in itertools.product(range(25), repeat=2):
+        assert (queue.unit(first), queue.unit(second)) == ((100 * first, 100, first), (100 * second, 100, second))
+    cache.close()
+
+
+def test_filler_behind_records_is_no_record(tmp_path: Path) -> None:
+    _, cache = queue_of(tmp_path / "q", 3)
+    overwrite(tmp_path / "q", 2, FILLER)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=False)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical) == (0, 3, NO_PHYSICAL_OFFSET)
     cache.close()
 
 

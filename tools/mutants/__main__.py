@@ -49,7 +49,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--marks", default=MARKS, help=f"tests to run, as pytest -m (default: {MARKS})")
     parser.add_argument(
-        "--seconds", type=float, default=120, help="tests of whole files per defect, at most (default: 120)"
+        "--seconds", type=float, default=60, help="tests of whole files per defect, at most (default: 60)"
     )
     parser.add_argument("--bar", type=float, default=90, help="exit status 1 below this percentage (default: 90)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
