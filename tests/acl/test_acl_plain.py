@@ -135,3 +135,43 @@ def test_deleted_account_loses_its_rights_at_once(tmp_path: Path) -> None:
     assert asyncio.run(validator.delete_account("worker1")) and not asyncio.run(validator.delete_account("worker1"))
     assert entry(tmp_path, "worker1") == {} and not validator.may("worker1", "T", PUB)
     assert validator.may("limited", "T", SUB)
+
+
+def test_listed_accounts_have_every_field_but_their_secrets(tmp_path: Path) -> None:
+    validator = loaded(tmp_path)
+    asyncio.run(validator.update_account(EVERY_FIELD))
+    asyncio.run(validator.set_white_addresses(["10.0.0.1"], str(tmp_path / "conf" / FILE)))
+    config = validator.config()
+    masked = replace(EVERY_FIELD, secret_key="******")
+    assert config.global_white_addrs == ["10.0.0.1"]
+    assert [account.access_key for account in config.plain_access_configs] == [
+        "operator",
+        "limited",
+        "worker1",
+        "newaccount",
+    ]
+    assert config.plain_access_configs[3] == masked
+    assert config.plain_access_configs[1] == PlainAccessConfig(
+        "limited", "******", admin=True, topic_perms=["T=SUB"], group_perms=[]
+    )
+
+
+def test_account_in_two_files_is_listed_as_in_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "acl"
+    folder.mkdir(parents=True)
+    (folder / "first.yml").write_text(
+        "globalWhiteRemoteAddresses: [10.0.0.9]\naccounts:\n- accessKey: worker1\n  secretKey: 12345678\n  admin: true\n"
+    )
+    (folder / "first.yml").chmod(0o600)
+    config = loaded(tmp_path).config()
+    assert [(account.access_key, account.admin) for account in config.plain_access_configs] == [
+        ("worker1", True), ("operator", True), ("limited", True),
+    ]  # fmt: skip
+    assert config.global_white_addrs == ["10.0.0.9"]
+
+
+def test_version_is_that_of_the_default_file(tmp_path: Path) -> None:
+    validator = loaded(tmp_path)
+    assert (validator.version.counter, list(validator.versions)) == (0, [str(tmp_path / "conf" / FILE)])
+    asyncio.run(validator.update_account(EVERY_FIELD))
+    assert (validator.version.counter, validator.version.timestamp) == (1, NOW_MS)

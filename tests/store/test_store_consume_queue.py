@@ -7,6 +7,7 @@ import itertools
 import struct
 from pathlib import Path
 
+import psutil
 import pytest
 from small_store import CL, CQ, NOW_MS, bodies, message, opened
 
@@ -180,6 +181,49 @@ def test_units_of_several_files_are_read_in_any_order(tmp_path: Path) -> None:
     queue.load(linear=False)
     for first, second in itertools.product(range(25), repeat=2):
         assert (queue.unit(first), queue.unit(second)) == ((100 * first, 100, first), (100 * second, 100, second))
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("begin", "count", "end"), [(0, 3, 3), (8, 5, 13), (0, 25, 25), (23, 9, 25), (25, 1, 25), (3, 0, 3)]
+)
+def test_units_are_as_many_as_requested(tmp_path: Path, begin: int, count: int, end: int) -> None:
+    _, cache = queue_of(tmp_path / "q", 25)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=False)
+    assert list(queue.units(begin, count)) == [(n, (100 * n, 100, n)) for n in range(begin, end)]
+    cache.close()
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    queue, cache = queue_of(tmp_path / "q", 25)
+    queue.load(linear=True)
+    assert queue.truncate(1250) and queue.append(12, 1200, 100, 12)
+    pending = queue.begin_flush()
+    write_pending(pending, cache.disk)  # into a file that exists
+    queue.end_flush(pending)
+    assert queue.delete_before(1100) == 1
+    queue.delete()
+    cache.close()
+    assert psutil.Process().num_fds() == before
+
+
+class RecordingCache(FileCache):
+    """Keeps what was asked about the page cache."""
+
+    def is_cached(self, path: Path, at: int, size_bytes: int) -> bool:
+        self.asked = (path.name, at, size_bytes)
+        return super().is_cached(path, at, size_bytes)
+
+
+def test_page_cache_is_asked_about_the_bytes_of_the_units(tmp_path: Path) -> None:
+    queue_of(tmp_path / "q", 25)[1].close()
+    cache = RecordingCache(Disk())
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=False)
+    assert queue.is_cached(13, 4), "it was just written"
+    assert cache.asked == (file_name(CQ), 3 * UNIT_BYTES, 4 * UNIT_BYTES)
     cache.close()
 
 
