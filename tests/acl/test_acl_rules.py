@@ -94,6 +94,13 @@ def test_memory_for_signatures_is_bounded_in_bytes(accounts: int, step_ms: int) 
     assert (len(seen) > 0 or not step_ms) and used < 1.3 * most + 700 * accounts
 
 
+def test_nothing_is_forgotten_by_a_cache_without_signatures() -> None:
+    seen = ReplayCache()
+    assert not seen.forget_oldest() and (len(seen), seen.bytes, seen.longest) == (0, 0, 0)
+    assert seen.add("a", NOW, NOW) and seen.forget_oldest() and not seen.forget_oldest()
+    assert (len(seen), seen.bytes) == (0, 0) and not seen.add("b", NOW, NOW) and seen.add("b", NOW + 1, NOW)
+
+
 @pytest.mark.spec("SEC-14")
 def test_a_quota_saves_ten_seconds() -> None:
     quota = Quota(100)
@@ -101,4 +108,6 @@ def test_a_quota_saves_ten_seconds() -> None:
     assert not quota.take("a", 101, NOW + 1000) and quota.take("a", 100, NOW + 1000)
     assert not quota.take("a", 1001, NOW + 10**9) and quota.take("a", 1000, NOW + 10**9)
     assert not quota.take("a", 1, NOW), "a clock that is set back adds nothing"
+    every_ms = Quota(1000)
+    assert every_ms.take("a", 10_000, NOW) and not every_ms.take("a", 1, NOW) and every_ms.take("a", 1, NOW + 1)
     assert not Quota(0).take("a", 1, NOW) and Quota(0).take("a", 0, NOW)

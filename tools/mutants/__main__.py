@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -149,4 +150,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that running tests are ended
     sys.exit(main())
