@@ -65,7 +65,7 @@ def entry(folder: Path, access_key: str) -> dict[str, Any]:
         ("operator", [True, True, True]),
         ("limited", [False, True, False]),
         ("worker1", [True, False, False]),
-        ("nobody", [False, False, False]),
+        ("stranger", [False, False, False]),
     ],
 )
 def test_rights_of_an_account_without_a_request(tmp_path: Path, access_key: str, rights: list[bool]) -> None:
