@@ -4,6 +4,9 @@ In: table `messages` (export or files); for what was produced, table `trace_even
 topic, ts (ms); for what was consumed, `trace_events`. Out: audit_daily, lost, dup, offset_gaps, and with --replica
 replica_diff, queue ranges whose bodies differ between two lakes. Every count is exact.
 
+A table may hold messages of a topic that was deleted and of the one created again by its name. Their offsets overlap, so that each
+queue is split into incarnations before offsets are compared.
+
 Requirements: PIP-12.
 """
 
@@ -36,6 +39,7 @@ REPLICA: Final = (
 SENT: Final = "uniq_key string, topic string, produced_at timestamp"
 CONSUMED: Final = "uniq_key string"
 RANGE_OFFSETS: Final = 1000
+QUEUE: Final = ("topic", "broker_name", "queue_id")
 ROWS_MAX: Final = 100_000  # limit for a table with a row per topic and day
 
 
@@ -88,25 +92,58 @@ def lost(sent: DataFrame, messages: DataFrame) -> DataFrame:
     )
 
 
-def _queue() -> Any:
-    return Window.partitionBy("topic", "broker_name", "queue_id").orderBy("queue_offset")
+def by_incarnation(messages: DataFrame) -> DataFrame:
+    """Add column `incarnation`: 0, and one more for each time that the queue's topic was created again.
+
+    Records of a queue in the order of the log have ascending offsets; where the offset falls, the topic was created again. Store
+    times are the order instead where they need fewer incarnations: after the loss of a broker's store positions begin again.
+    """
+    position = f.conv(f.right("offset_msg_id", f.lit(16)), 16, 10).try_cast("long").alias("position")
+    rows = messages.select("*", position)
+    for name, order in (
+        ("by_log", ("position", "queue_offset")),
+        ("by_time", ("store_ts", "position", "queue_offset")),
+    ):
+        ordered = Window.partitionBy(*QUEUE).orderBy(*order)
+        offset, stored = f.lag("queue_offset").over(ordered), f.lag("store_ts").over(ordered)
+        is_first = (offset > f.col("queue_offset")) | (
+            (offset == f.col("queue_offset")) & (stored != f.col("store_ts"))
+        )
+        rows = rows.withColumn("is_first", f.when(is_first, 1).otherwise(0))
+        rows = rows.withColumn(name, f.sum("is_first").over(ordered))
+    queue = Window.partitionBy(*QUEUE)
+    is_by_log = f.max("by_log").over(queue) <= f.max("by_time").over(queue)
+    return rows.withColumn("incarnation", f.when(is_by_log, f.col("by_log")).otherwise(f.col("by_time"))).drop(
+        "is_first", "by_log", "by_time", "position"
+    )
+
+
+def _offsets() -> Any:
+    return Window.partitionBy(*QUEUE, "incarnation").orderBy("queue_offset")
 
 
 def offset_gaps(messages: DataFrame) -> DataFrame:
-    """Return queue offsets [from, to) that are missing between two existing ones."""
-    places = messages.select(*lake.PLACE).distinct()
-    ahead = places.withColumn("next", f.lead("queue_offset").over(_queue())).where("next > queue_offset + 1")
+    """Return queue offsets [from, to) that are missing between two existing ones of the same incarnation."""
+    places = by_incarnation(messages.select(*lake.PLACE, "store_ts", "offset_msg_id"))
+    ahead = places.withColumn("next", f.lead("queue_offset").over(_offsets())).where("next > queue_offset + 1")
     return ahead.select("topic", "broker_name", "queue_id", f.expr("queue_offset + 1").alias("from_offset"),
                         f.col("next").alias("to_offset"))  # fmt: skip
+
+
+def recreated(messages: DataFrame) -> int:
+    """Return how many queues hold messages of more than one incarnation."""
+    places = by_incarnation(messages.select(*lake.PLACE, "store_ts", "offset_msg_id"))
+    return places.where("incarnation > 0").select(*QUEUE).distinct().count()
 
 
 def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> DataFrame:
     """Return counts per topic and day: the day a message was sent, where known, else the day it was stored.
 
-    out_of_order: messages whose store time is earlier than that of their predecessor in the queue.
+    out_of_order: messages whose store time is earlier than that of their predecessor in the queue's same incarnation.
     """
-    before = f.lag("store_ts").over(_queue())
-    ordered = messages.select("topic", "uniq_key", "store_ts", f.expr("0").alias("zero"),
+    before = f.lag("store_ts").over(_offsets())
+    rows = by_incarnation(messages.select(*lake.PLACE, "uniq_key", "store_ts", "offset_msg_id"))
+    ordered = rows.select("topic", "uniq_key", "store_ts", f.expr("0").alias("zero"),
                               (f.col("store_ts") < before).cast("long").alias("late"))  # fmt: skip
     stored = ordered.groupBy("topic", "uniq_key").agg(
         f.count("*").alias("n"), f.min("store_ts").alias("stored_at"), f.sum(f.coalesce("late", "zero")).alias("late"))  # fmt: skip
@@ -165,15 +202,18 @@ def run(spark: SparkSession, conf: AuditConf, step: Callable[[str], Any]) -> Out
     daily = sorted(
         lake.head(spark, conf.table("audit_daily"), ROWS_MAX), key=lambda row: (str(row["date"]), str(row["topic"]))
     )
-    counts = {name: lake.count(spark, conf.table(name)) for name in tables if name != "audit_daily"}
+    found = {name: lake.count(spark, conf.table(name)) for name in tables if name != "audit_daily"}
+    counts = found | {"recreated": recreated(messages)}
     total = {
         name: sum(row[name] or 0 for row in daily)
         for name in ("produced", "stored", "consumed", "lost", "dup", "out_of_order")
     }
     page = report.write(conf.lake, "audit", "Audit of loss and repetition", {**total, **counts}, figures(daily),
-                        {"per topic and day": daily, **_samples(spark, conf, counts)})  # fmt: skip
+                        {"per topic and day": daily, **_samples(spark, conf, found)})  # fmt: skip
     says = (f"{total['produced']} produced, {total['stored']} stored, {total['consumed']} consumed: {counts['lost']} lost, "
             f"{counts['dup']} doubled, {counts['offset_gaps']} gaps")  # fmt: skip
+    if counts["recreated"]:
+        says += f"\n{counts['recreated']} queues hold messages of a topic that was created again; each topic was compared by itself"
     return Outcome(total["stored"], len(daily), 0, None, says, page, counts)
 
 
