@@ -523,7 +523,7 @@ def test_rows_and_losses_add_up_to_range(answers: list[int], bad: set[int], per_
         made.append(b"".join(frames(range(first, first + count), bad)))
     blocks = [made[n : n + per_block] for n in range(0, len(made), per_block)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "met_loss", lambda _options, loss: lost.extend(range(loss.begin, loss.end)))
+        patch.setattr(reading, "met_loss", lambda _options, loss, _work: lost.extend(range(loss.begin, loss.end)))
         found = rows_of_blocks(blocks, total, fail_on_data_loss=False)
     assert lost == sorted(bad & set(range(total))) and sorted(found + lost) == list(range(total))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from simulated_topics import KnownBounds, reader_of
 
 from saturnmq import Outgoing
 from saturnmq.admin.sync import Admin
@@ -19,7 +20,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import close_all
 from saturnmq.spark.fetch import DataLossError, Loss, met_loss
 from saturnmq.spark.options import parse_options
-from saturnmq.spark.ranges import Bounds, begins_of, from_offset, preceding_of
+from saturnmq.spark.ranges import Bounds, begins_of, from_offset, preceding_of, to_offset
 from saturnmq.spark.source import BatchReader, RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
 from saturnmq.spark.stream_queries import Snapshot, StreamQueries
@@ -272,6 +273,23 @@ def test_batch_that_starts_behind_its_end_is_refused(
 def test_loss_is_recorded_in_every_form_of_a_local_folder(form: str, tmp_path: Path) -> None:
     folder = tmp_path / "lost messages"
     given = {"nameServer": "h:1", "topic": "T", "failOnDataLoss": "false", "dataLossLog": form.format(folder)}
-    met_loss(parse_options(given, streaming=True), Loss("T", "b", 0, 1, 2, "deleted"))
+    met_loss(parse_options(given, streaming=True), Loss("T", "b", 0, 1, 2, "deleted"), "read")
     (path,) = folder.iterdir()
     assert json.loads(path.read_text())["begin"] == 1
+
+
+def test_loss_recorded_again_after_restart_has_the_same_id(tmp_path: Path) -> None:
+    """A query that ends before its next batch is in the checkpoint plans it again, and records its losses again."""
+    key = ("T", "b", 0)
+
+    def record(start: int, bounds: Bounds) -> dict[str, Any]:
+        folder = tmp_path / f"{start}-{bounds.low}"
+        reader = reader_of(KnownBounds({key: bounds}), topic="T", failOnDataLoss="false", dataLossLog=folder)
+        end = reader.latestOffset(to_offset({key: start}), reader.getDefaultReadLimit())
+        reader.partitions(to_offset({key: start}), end)
+        (path,) = folder.iterdir()
+        return dict(json.loads(path.read_text()))
+
+    first, again, later = record(5, Bounds(20, 40)), record(5, Bounds(30, 40)), record(25, Bounds(30, 40))
+    assert (first["begin"], first["end"], again["end"]) == (5, 20, 30), "more was deleted meanwhile"
+    assert first["id"] == again["id"] != later["id"]

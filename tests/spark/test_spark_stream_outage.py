@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,11 +51,17 @@ class Script(KnownBounds):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StreamReader, list[float]]]:
+def clock() -> list[float]:
+    """The time of readers, one number, in seconds."""
+    return [0.0]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> Callable[..., tuple[StreamReader, list[float]]]:
     """A reader that gets these broker answers, the last one repeatedly, and the list of its waits in seconds."""
 
     def make(*answers: Any, **options: str) -> tuple[StreamReader, list[float]]:
-        clock, waited = [0.0], []
+        waited: list[float] = []
 
         def sleep(seconds: float) -> None:
             waited.append(seconds)
@@ -102,17 +109,49 @@ def test_wait_for_broker_is_bounded_by_read_timeout(made: Any) -> None:
 
 
 @pytest.mark.spec("SRC-13", "STR-09")
-def test_latest_offset_keeps_last_known_ends_without_answer(made: Any) -> None:
+def test_latest_offset_keeps_last_known_ends_without_answer(made: Any, clock: list[float]) -> None:
     reader, waited = made(
         WHOLE, no_route(), ConnectFailed("refused"), WHOLE | {A: Bounds(0, 60)}, metadataRefreshMs="0"
     )
     limit = reader.getDefaultReadLimit()
-    ends = [reader.latestOffset(START, limit) for _ in range(4)]
+    ends = []
+    for _ in range(4):
+        ends.append(reader.latestOffset(START, limit))
+        clock[0] += 5  # the time to the next poll after failed ones
     assert ends[:3] == [END] * 3 and ends[3] == to_offset({A: 60, B: 70, C: 9}) and not waited
     reader, waited = made(no_route())
     with pytest.raises(ConfigError):  # a starting query fails at once
         reader.latestOffset(START, limit)
     assert not waited
+
+
+@pytest.mark.parametrize(("refresh_ms", "most"), [("0", 18), ("1000", 14), ("10000", 6)])
+def test_stream_polls_less_often_while_a_broker_is_away(
+    made: Any, clock: list[float], refresh_ms: str, most: int
+) -> None:
+    """Spark asks every 10 ms for a minute; each poll is two requests a queue, also to the brokers that answer."""
+    reader, _ = made(WHOLE, ConnectFailed("refused"), metadataRefreshMs=refresh_ms)
+    limit = reader.getDefaultReadLimit()
+    asked: list[float] = []
+    snapshot = reader._queries.snapshot
+
+    def counted() -> Snapshot:
+        asked.append(clock[0])
+        return snapshot()  # type: ignore[no-any-return]
+
+    reader._queries.snapshot = counted
+    for _ in range(6000):
+        assert reader.latestOffset(END, limit) == END
+        clock[0] += 0.01
+    pauses = [later - at for at, later in itertools.pairwise(asked)]
+    assert 6 <= len(asked) <= most and max(pauses) < max(5.0, int(refresh_ms) / 1000) + 0.1, pauses
+    reader._queries._answers = [WHOLE]
+    clock[0] += 10
+    asked.clear()
+    for _ in range(20):
+        reader.latestOffset(END, limit)
+        clock[0] += 0.5
+    assert len(asked) == {"0": 40, "1000": 10, "10000": 1}[refresh_ms], "at the usual interval again"
 
 
 class SlaveAnswers(SimulatedTopics):

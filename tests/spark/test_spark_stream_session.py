@@ -163,3 +163,41 @@ def test_deleted_and_recreated_topics_follow_fail_on_data_loss(
     assert sorted(rows.bodies) == sorted(due)
     texts = [json.loads(path.read_text())["reason"] for path in sorted(log.iterdir(), key=lambda path: path.name)]
     assert len(texts) == 2 and "created again" in texts[0] and "deleted" in texts[1]
+
+
+@pytest.mark.spec("STR-15")
+def test_restart_with_other_queues_or_topic_keeps_left_out_positions(
+    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
+) -> None:
+    """Each message once, in the first batch whose options name its queue; what an earlier filter left out is not read."""
+    for topic in ("narrow", "narrow-2"):
+        create(server, topic)
+    rows = Rows()
+
+    def restarted(topic: str, **options: Any) -> list[str]:
+        before = len(rows.bodies)
+        query = run(spark, server, topic, tmp_path, rows, startingOffsets="earliest", **options)
+        assert query.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+        return sorted(rows.bodies[before:])
+
+    with Client(name_servers=server.name_servers) as client, client.producer("p") as out:
+
+        def send_to_both(text: str) -> None:
+            for queue in out.queues("narrow"):
+                out.send_many(
+                    "narrow",
+                    [Outgoing(value=f"{text}{queue.queue_id}".encode(), tag=f"t{queue.queue_id}")],
+                    queue=queue,
+                )
+
+        send_to_both("a")
+        assert restarted("narrow") == ["a0", "a1"]
+        send_to_both("b")
+        assert restarted("narrow", queues="0") == ["b0"]
+        assert restarted("narrow") == ["b1"]
+        send_to_both("c")
+        assert restarted("narrow", tags="t1") == ["c1"]
+        send_to_both("d")
+        send(server, "narrow-2", ["z"])
+        assert restarted("narrow-2") == ["z"]
+        assert restarted("narrow,narrow-2") == ["d0", "d1"]

@@ -10,6 +10,7 @@ Requirements: SRC-11..SRC-15, SRC-22.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import random
@@ -68,8 +69,12 @@ class Loss:
         )
 
 
-def met_loss(options: SourceOptions, loss: Loss) -> None:
-    """Raise DataLossError, or with failOnDataLoss=false log a warning and write one JSON file to dataLossLog."""
+def met_loss(options: SourceOptions, loss: Loss, work: str) -> None:
+    """Raise DataLossError, or with failOnDataLoss=false log a warning and write one JSON file to dataLossLog.
+
+    work: what the query did, such as the range of a task. A task or plan that runs again records the loss again, with the same id,
+    which depends on the work and on where the hole begins; its end may be another one then.
+    """
     if options.fail_on_data_loss:
         raise DataLossError(str(loss))
     logger.warning("%s", loss)
@@ -78,9 +83,11 @@ def met_loss(options: SourceOptions, loss: Loss) -> None:
 
         system, folder = fs.FileSystem.from_uri(arrow_uri(options.data_loss_log))
         system.create_dir(folder, recursive=True)
+        place = json.dumps([loss.topic, loss.broker, loss.queue_id, loss.begin, work])
+        loss_id = hashlib.sha256(place.encode()).hexdigest()[:16]
         name = f"loss-{time.time_ns()}-{random.getrandbits(32):08x}.json"
         with system.open_output_stream(f"{folder}/{name}") as out:
-            out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000)}).encode())
+            out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000), "id": loss_id}).encode())
 
 
 def where(queue: MessageQueue) -> str:
@@ -95,6 +102,7 @@ class RangeFetcher:
         self._puller = puller
         self._options = options
         self._queue = MessageQueue(piece.topic, piece.broker, piece.queue_id)
+        self._piece = piece
         self._end = piece.end
         self._next = piece.begin
         self._filter = options.filter
@@ -247,6 +255,8 @@ class RangeFetcher:
     def _lost(self, begin: int, end: int, reason: str) -> PullResult:
         """Report messages as lost; the result goes on behind them."""
         met_loss(
-            self._options, Loss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason)
+            self._options,
+            Loss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason),
+            str(self._piece),
         )
         return PullResult(PullStatus.NO_MATCHED_MESSAGE, QueueOffset(end), _NONE, _NONE, queue=self._queue)

@@ -190,8 +190,8 @@ def _damaged(options: SourceOptions, piece: FilePiece, begin: int, end: int, rea
     logger.warning("damage file=%s from=%d to=%d reason=%s", piece.path, begin, end, reason)
     if options.corrupt == "report":
         tolerant = replace(options, fail_on_data_loss=False)
-        met_loss(tolerant, Loss("", piece.path, 0, begin, end, reason))
+        met_loss(tolerant, Loss("", piece.path, 0, begin, end, reason), options.corrupt)
 
 
 def _gone(options: SourceOptions, path: str, begin: int, end: int) -> None:
-    met_loss(options, Loss("", path, 0, begin, end, "the file was deleted by retention"))
+    met_loss(options, Loss("", path, 0, begin, end, "the file was deleted by retention"), "read")

@@ -27,12 +27,13 @@ from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import EARLIEST, Positions, SourceOptions
 from saturnmq.spark.parallel import gathered
 from saturnmq.spark.queue_state import queue_states, record_at
-from saturnmq.spark.ranges import Bounds, Key, Preceding, QueueRange, key_of, named_queues, place, split
+from saturnmq.spark.ranges import Bounds, Key, Preceding, QueueRange, key_of, listed, named_queues, place, split
 from saturnmq.spark.source_puller import NoMaster
 
 logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
+BRIEF_CHARS: Final = 300  # of an option's value in an error: JSON may name thousands of queues
 Known = dict[MessageQueue, Bounds]
 RangeOption = tuple[str, str | int | Positions]  # name and value
 Missing = dict[str, ConfigError]  # by topic, or by pattern
@@ -132,8 +133,8 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
         low, high = await asyncio.gather(link.puller.min_offset(queue), link.puller.max_offset(queue))
         return Bounds(low, max(low, high))
 
-    listed = list(queues)
-    return dict(zip(listed, await gathered(ask, listed), strict=True))
+    asked = list(queues)
+    return dict(zip(asked, await gathered(ask, asked), strict=True))
 
 
 async def bounds(link: Link, options: SourceOptions, missing: Missing | None = None) -> Known:
@@ -181,7 +182,7 @@ async def checked(
         if inside != offset:
             reason = f"option {name}: offset {offset} of {where(queue)} is outside {limits.low}..{limits.high}"
             low, high = sorted((offset, inside))
-            met_loss(options, Loss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason))
+            met_loss(options, Loss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason), name)
         moved[queue] = inside
     return moved
 
@@ -189,16 +190,16 @@ async def checked(
 async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[MessageQueue, int]:
     """Return the group's committed offsets unchanged; groupOffsetFallback for queues without one (SRC-05)."""
     group = options.group or ""
-    listed = list(known)
-    stored = await gathered(lambda queue: link.puller.committed(group, queue), listed)
-    missing = [queue for queue, offset in zip(listed, stored, strict=True) if offset is None]
+    queues = list(known)
+    stored = await gathered(lambda queue: link.puller.committed(group, queue), queues)
+    missing = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
     if missing and options.group_fallback == "error":
         raise ConfigError(
-            f"option startingOffsets=group: group {group!r} has no offset for {', '.join(map(where, missing))}; "
+            f"option startingOffsets=group: group {group!r} has no offset for {listed(missing)}; "
             "set groupOffsetFallback to earliest or latest"
         )
     fallback = place(known, options.group_fallback, "groupOffsetFallback") if missing else {}
-    return {q: fallback[q] if offset is None else offset for q, offset in zip(listed, stored, strict=True)}
+    return {q: fallback[q] if offset is None else offset for q, offset in zip(queues, stored, strict=True)}
 
 
 async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
@@ -312,7 +313,7 @@ async def starts(
         empty = [q for q, offset in offsets.items() if offset >= known[q].high > known[q].low]
         if empty and options.starting_times is not None and options.time_strategy == "error":
             raise ConfigError(
-                f"option {name}: nothing was stored at {wanted[empty[0]]} or later in {', '.join(map(where, empty))}; "
+                f"option {name}: nothing was stored at {wanted[empty[0]]} or later in {listed(empty)}; "
                 "set startingOffsetsByTimestampStrategy=latest to begin at the end"
             )
         return offsets, wanted
@@ -392,7 +393,8 @@ def _range_options(options: SourceOptions) -> tuple[RangeOption, RangeOption]:
 
 
 def _brief(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= BRIEF_CHARS else f"{text[:BRIEF_CHARS]}... ({len(text)} characters)"
 
 
 async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link: Link, options: SourceOptions) -> R:

@@ -16,6 +16,7 @@ from saturnmq.spark.options import EARLIEST, LATEST, Positions
 Key = tuple[str, str, int]  # topic, broker name, queue id
 T = TypeVar("T")
 VERSION: Final = 1  # of stream offsets
+LISTED_QUEUES: Final = 20  # of those that an error names
 
 
 class QueueRange(NamedTuple):
@@ -42,6 +43,14 @@ def key_of(queue: MessageQueue) -> Key:
     return (queue.topic, queue.broker_name, queue.queue_id)
 
 
+def listed(queues: Iterable[Key | MessageQueue]) -> str:
+    """Format queues for messages, at most LISTED_QUEUES of them: a query may have thousands."""
+    keys = sorted(key_of(queue) if isinstance(queue, MessageQueue) else queue for queue in queues)
+    texts = [f"{topic}/{broker}/{queue}" for topic, broker, queue in keys[:LISTED_QUEUES]]
+    more = len(keys) - LISTED_QUEUES
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
+
+
 def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) -> dict[MessageQueue, int]:
     """Return the number that the JSON option gives each queue; it must name all queues and no others. Raises ConfigError."""
     found: dict[MessageQueue, int] = {}
@@ -49,15 +58,14 @@ def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) ->
     for queue in known:
         number = wanted.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
         if number is None:
-            missing.append(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}")
+            missing.append(queue)
         else:
             found[queue] = number
     named = {(t, b, q) for t, brokers in wanted.items() for b, queues in brokers.items() for q in queues}
     foreign = named - {key_of(queue) for queue in found}
     if missing or foreign:
-        strange = [f"{t}/{b}/{q}" for t, b, q in sorted(foreign)]
-        parts = [f"does not name {', '.join(missing)}"] if missing else []
-        parts += [f"names {', '.join(strange)}, which the topics do not have"] if strange else []
+        parts = [f"does not name {listed(missing)}"] if missing else []
+        parts += [f"names {listed(foreign)}, which the topics do not have"] if foreign else []
         raise ConfigError(f"option {name} {' and '.join(parts)}")
     return found
 

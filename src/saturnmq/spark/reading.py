@@ -147,6 +147,7 @@ class Blocks:
             met_loss(
                 self._options,
                 Loss(self._piece.topic, self._piece.broker, self._piece.queue_id, begin, end, self._reason),
+                str(self._piece),
             )
         self._reason = None
 

@@ -13,6 +13,7 @@ Requirements: STR-01..STR-10, STR-15..STR-17.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NAMED_QUEUES: Final = 20  # of those that an error names
 NO_ROUTE: Final = "its topic has no readable route"
 R = TypeVar("R")
 
@@ -77,6 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._initial_error: SaturnError | None = None
         self._cached: tuple[float, Snapshot] | None = None
+        self._failed_polls = 0  # since the last snapshot that was answered
         self._states: tuple[Snapshot, dict[Key, QueueState]] | None = None  # of the suspect queues of a snapshot
         self._highs: dict[Key, int] = {}  # ends of queues when they were last in order
         self._idle: tuple[Snapshot, dict[str, Any]] | None = None  # the last poll that found nothing
@@ -173,17 +174,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return bounds and sizes of every queue, queried at most once per metadataRefreshMs.
 
         An idle Spark polls every 10 ms (STR-09). While a broker does not answer, the cached state is kept, so that the query
-        waits for it.
+        waits for it, and the time to the next poll doubles up to BACKOFF_S.
         """
-        now = time.monotonic()
-        if self._cached is None or (now - self._cached[0]) * 1000 >= self._options.refresh_ms:
+        now, pause = time.monotonic(), self._options.refresh_ms / 1000
+        if self._failed_polls:
+            pause = max(pause, min(max(pause, BACKOFF_S[0]) * 2 ** min(self._failed_polls, 10), BACKOFF_S[1]))
+        if self._cached is None or now - self._cached[0] >= pause:
             try:
                 self._cached = (now, self._queries.snapshot())
+                self._failed_polls = 0
             except SaturnError as error:
                 if self._cached is None or not _may_pass(error):
                     raise
+                self._failed_polls += 1
                 logger.warning("offsets not refreshed error=%s", error)
-                self._cached = (now, self._cached[1])
+                self._cached = (time.monotonic(), self._cached[1])  # a poll that timed out took its time
         return self._cached[1]
 
     def _patiently(self, work: Callable[[], R]) -> R:
@@ -207,7 +212,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the error about queues whose brokers do not answer."""
         reason = next(iter(reasons.values()))
         return BrokerNotExist(
-            f"{_named(reasons)} cannot be read: {reason}; waited up to {self._options.read_timeout_ms} ms (option readTimeoutMs); "
+            f"{ranges.listed(reasons)} cannot be read: {reason}; waited up to {self._options.read_timeout_ms} ms (option "
+            "readTimeoutMs); "
             "if a broker was removed for good, option assign or queues without its queues lets the query go on"
         )
 
@@ -478,14 +484,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise DataLossError, or with failOnDataLoss=false record each loss once for the offset. subject: what is computed."""
         if losses and self._options.fail_on_data_loss:
             more = {(loss.topic, loss.broker, loss.queue_id): loss for loss in losses[1:]}
-            raise DataLossError(str(losses[0]) + (f"; the same for {_named(more)}" if more else ""))
+            raise DataLossError(str(losses[0]) + (f"; the same for {ranges.listed(more)}" if more else ""))
         recorded = self._recorded.get(subject)
         if recorded is None or recorded[0] != offset:
             recorded = self._recorded[subject] = (offset, set())
         for loss in losses:
             place = ((loss.topic, loss.broker, loss.queue_id), loss.begin)
             if place not in recorded[1]:
-                met_loss(self._options, loss)
+                met_loss(self._options, loss, f"{subject} {json.dumps(offset, sort_keys=True)}")
                 recorded[1].add(place)
 
     def _warn_changed_filter(self, start: dict[str, Any]) -> None:
@@ -499,16 +505,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
 
     def _warn_missing(self, missing: frozenset[Key]) -> None:
-        if missing - self._missing:
-            logger.warning("queues of the checkpoint without route queues=%s", sorted(missing - self._missing))
+        """Warn once about queues of the checkpoint that are not read: left out by the options, or without a route."""
+        fresh = missing - self._missing
+        if left_out := [key for key in fresh if not selects(self._options, key)]:
+            logger.warning(
+                "queues of the checkpoint are left out by the options and keep their positions queues=%s",
+                ranges.listed(left_out),
+            )
+        if unrouted := [key for key in fresh if selects(self._options, key)]:
+            logger.warning("queues of the checkpoint without route queues=%s", ranges.listed(unrouted))
         self._missing = missing
-
-
-def _named(keys: Mapping[Key, object]) -> str:
-    """Format queues for messages, at most NAMED_QUEUES of them."""
-    texts = [f"{topic}/{broker}/{queue}" for topic, broker, queue in sorted(keys)]
-    more = len(texts) - NAMED_QUEUES
-    return ", ".join(texts[:NAMED_QUEUES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _may_pass(error: SaturnError) -> bool:
