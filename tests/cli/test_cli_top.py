@@ -48,6 +48,17 @@ def test_topics_are_sorted_by_rate_and_groups_by_lag() -> None:
     ]
 
 
+def test_topics_and_groups_of_brokers_are_shown_on_request_only() -> None:
+    """They came first on a quiet cluster: its trace topic and its internal ones hold the most messages."""
+    now = survey(
+        {"orders": 1, "RMQ_SYS_TRACE_TOPIC": 9, "%RETRY%g": 9, "c": 9}, {"g": (0, 1), "TOOLS_CONSUMER": (0, 9)}
+    )
+    view = view_of(now, None, 0.0)
+    assert [row["topic"] for row in view.topics] == ["orders"] and [row["group"] for row in view.groups] == ["g"]
+    view = view_of(now, None, 0.0, system=True)
+    assert len(view.topics) == 4 and [row["group"] for row in view.groups] == ["TOOLS_CONSUMER", "g"]
+
+
 def test_first_view_has_no_rates_and_a_restarted_count_none_below_zero() -> None:
     first, again = survey({"t": 100}, {}), survey({"t": 0}, {})
     assert view_of(first, None, 0.0).topics[0]["messages_per_s"] is None
@@ -74,6 +85,9 @@ def test_top_once_prints_the_cluster(cluster: Cluster) -> None:
     assert [row["broker"] for row in rows if row["kind"] == "broker"] == ["broker-a/0"]
     (topic,) = [row for row in rows if row["kind"] == "topic" and row["topic"] == "topped"]
     assert (topic["total"], topic["kept"]) == (7, 7)
+    assert all(row.get("topic") != "TBW102" for row in rows)
+    rows = cluster.rows("top", "--once", "--rows", "1000", "--system")
+    assert [row["topic"] for row in rows if row["kind"] == "topic" and row["topic"] == "TBW102"] == ["TBW102"]
     lines = cluster.lines("top", "--once", "--rows", "1000")
     assert any(line.split()[:1] == ["topped"] for line in lines)
 

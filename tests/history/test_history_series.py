@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.admin.brokers import BrokerState
-from saturnmq.admin.survey import GroupState, Progress, Survey
+from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
 from saturnmq.cli.console import count_alarms
 from saturnmq.console.alarms import Alarms
 from saturnmq.history import History, Sample, Series
@@ -61,6 +61,7 @@ def test_cluster_has_the_consumed_messages_and_the_lag_of_its_groups() -> None:
         GroupState("C", "g", {"orders": Progress(10, 3), "%RETRY%g": Progress(2, 1)}),
         GroupState("C", "h", {"orders": Progress(5, 8)}),
         GroupState("D", "g", {"orders": Progress(100, 0)}),
+        GroupState("C", "TOOLS_CONSUMER", {"orders": Progress(1000, 1000)}),  # of the brokers: not counted
     )
     found = survey(broker("a", 0, "1"), broker("b", 0, "1"), broker("a", 0, "1", cluster="D"), groups=groups)
     assert series_of(found, "cluster") == {("C", ""): (17, 12), ("D", ""): (100, 0)}
@@ -100,3 +101,11 @@ def test_alarms_that_hold_are_counted_each_round(tmp_path: Path) -> None:
         asyncio.run(work())
         points = history.read(Series("alarms", ""), 0)
         assert [(point.at - minute, point.level) for point in points] == [(60, 1.0), (120, 0.0)]
+
+
+@pytest.mark.spec("EXP-05")
+def test_incoming_messages_of_a_cluster_leave_out_topics_of_brokers() -> None:
+    names = {"orders": 7, "bills": 5, "RMQ_SYS_TRACE_TOPIC": 100, "%DLQ%g": 3, "%RETRY%g": 2, "C": 1}
+    topics = {("C", name): TopicState("C", name, total, total - 1) for name, total in names.items()}
+    found = Survey([broker("a", 0, "1")], topics, {}, {})
+    assert series_of(found, "incoming") == {("C", ""): (12, 10)}

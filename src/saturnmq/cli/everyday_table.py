@@ -182,6 +182,7 @@ VIEWS: Final = (
             option("--interval", metavar="DURATION", default="5s", help="between two looks at the cluster (default 5s)"),
             option("--rows", type=count, metavar="N", default=20, help="of topics and of groups, at most (default 20)"),
             flag("--once", help="print one view and end"),
+            flag("--system", help="also topics and groups of the brokers: retry, dead letters, traces, internal ones"),
             *CLUSTER,
         ),
     ),

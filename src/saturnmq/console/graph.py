@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from saturnmq.admin.connection import answered
 from saturnmq.admin.survey import Survey
+from saturnmq.admin.system_names import is_internal
 from saturnmq.console.asking import within
 from saturnmq.console.charts import short
 from saturnmq.console.context import Page
-from saturnmq.console.state import View, is_internal
+from saturnmq.console.state import View
 from saturnmq.escaping import escaped
 
 EDGES_MAX: Final = 150

@@ -18,11 +18,12 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.survey import GroupState
+from saturnmq.admin.system_names import is_system_group
 from saturnmq.console.actions import whole
 from saturnmq.console.asking import clients_of, progress_of, within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import levels_of, missing
-from saturnmq.console.state import View, is_system_group
+from saturnmq.console.state import View
 from saturnmq.history import Series
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageQueue, SubscriptionGroupConfig
 from saturnmq.protocol.errors import ConfigError, SaturnError

@@ -22,9 +22,10 @@ from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.listings import topic_offsets
 from saturnmq.admin.survey import TopicState
+from saturnmq.admin.system_names import is_system, is_system_group
 from saturnmq.console.asking import masters_of, within
 from saturnmq.console.context import Handler, Page, paged
-from saturnmq.console.state import View, is_system, is_system_group
+from saturnmq.console.state import View
 from saturnmq.history import Point, Series
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 

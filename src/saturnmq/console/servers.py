@@ -12,9 +12,10 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.admin.survey import TopicState
+from saturnmq.admin.system_names import is_system
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
-from saturnmq.console.state import View, is_system
+from saturnmq.console.state import View
 from saturnmq.protocol.bodies import Connection, ProducerInfo
 from saturnmq.protocol.errors import ConfigError, SaturnError
 

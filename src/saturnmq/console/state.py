@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from saturnmq.admin.survey import GroupState, Survey, Surveyor, TopicState
-from saturnmq.protocol.codes import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from saturnmq.admin.survey import GroupState, Survey, Surveyor
 from saturnmq.protocol.errors import SaturnError
 
 log = logging.getLogger(__name__)
@@ -23,12 +22,6 @@ IDLE_SECONDS: Final = 120.0  # without a page view for so long, no survey is tak
 SURVEY_SECONDS: Final = 30.0
 PAUSE_FACTOR: Final = 4  # a survey that takes long is followed by a pause so many times as long
 FIRST_WAIT_SECONDS: Final = 0.8
-SYSTEM_GROUPS: Final = frozenset(
-    {
-        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS", "__MONITOR_CONSUMER", "CID_SYS_RMQ_TRANS",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,22 +128,3 @@ def with_rates(survey: Survey, at: float, before: View | None) -> View:
 
 def _consumed(group: GroupState) -> int:
     return sum(one.total for one in group.topics.values())
-
-
-def is_system(topic: TopicState) -> bool:
-    """Whether a topic belongs to the brokers: retry, dead letters, internal topics, those named after a broker or its cluster."""
-    return (
-        is_internal(topic.name)
-        or topic.name in topic.configs
-        or topic.name in (topic.cluster, f"{topic.cluster}_{REPLY_TOPIC_SUFFIX}")
-    )
-
-
-def is_system_group(name: str) -> bool:
-    """Whether every broker makes a group of this name for itself."""
-    return name in SYSTEM_GROUPS
-
-
-def is_internal(topic: str) -> bool:
-    """Whether the name of a topic says that it belongs to the brokers."""
-    return topic in SYSTEM_TOPICS or topic.startswith(("%RETRY%", "%DLQ%", SYSTEM_TOPIC_PREFIX))

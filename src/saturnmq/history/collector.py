@@ -15,6 +15,7 @@ from typing import Final
 
 from saturnmq.admin import Admin
 from saturnmq.admin.survey import Survey, Surveyor
+from saturnmq.admin.system_names import is_system, is_system_group
 from saturnmq.escaping import quoted
 from saturnmq.history.file import STEP_SECONDS, History, Sample, Series
 from saturnmq.net.errors import CallTimeout
@@ -99,9 +100,13 @@ def samples_of(survey: Survey) -> list[Sample]:
             behind = max(ends[one.cluster, one.name] - one.integer(END), 0)
             samples.append(Sample(Series("replica", one.cluster, broker=f"{one.name}:{one.number}"), 0, behind))
     for cluster in {one.cluster for one in survey.brokers}:
-        parts = [each for group in survey.groups.values() if group.cluster == cluster for each in group.topics.values()]
+        groups = [one for one in survey.groups.values() if one.cluster == cluster and not is_system_group(one.name)]
+        parts = [each for group in groups for each in group.topics.values()]
         total, lag = sum(part.total for part in parts), sum(part.lag for part in parts)
         samples.append(Sample(Series("cluster", cluster), total, lag))
+        topics = [one for one in survey.topics.values() if one.cluster == cluster and not is_system(one)]
+        sent, kept = sum(one.total for one in topics), sum(one.kept for one in topics)
+        samples.append(Sample(Series("incoming", cluster), sent, kept))
     for topic in survey.topics.values():
         samples.append(Sample(Series("topic", topic.cluster, topic=topic.name), topic.total, topic.kept))
     for group in survey.groups.values():

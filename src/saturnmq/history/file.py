@@ -26,7 +26,7 @@ from typing import Final, Literal
 from saturnmq.admin.survey import encodable
 from saturnmq.protocol.errors import ConfigError, StoreError
 
-Kind = Literal["broker", "topic", "group", "cluster", "replica", "alarms"]
+Kind = Literal["broker", "topic", "group", "cluster", "incoming", "replica", "alarms"]
 VERSION: Final = 1
 STEP_SECONDS: Final = 60
 # Samples older than the first number of seconds are kept only at multiples of the second.
@@ -54,8 +54,8 @@ CREATE TABLE thinned (level INTEGER PRIMARY KEY, until INTEGER NOT NULL);
 class Series:
     """What is measured. A topic has cluster and topic, a group cluster, topic and group, a broker cluster and its name with id.
 
-    A cluster has its consumed messages and its lag; a replica, named as a broker, the bytes it is behind its master; alarms
-    how many hold in the console.
+    A cluster has the consumed messages and the lag of the groups of users; incoming, the messages ever sent to their topics and
+    those kept; a replica, named as a broker, the bytes it is behind its master; alarms how many hold in the console.
     """
 
     kind: Kind

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import Survey, Surveyor
+from saturnmq.admin.system_names import is_system, is_system_group
 from saturnmq.cli.cluster import admin_of, run
 from saturnmq.cli.output import EXIT_DONE, emit, show, warn
 from saturnmq.config.settings import parse_duration_ms
@@ -43,19 +44,23 @@ class View:
     problems: Mapping[str, str]
 
 
-def view_of(now: Survey, before: Survey | None, seconds: float) -> View:
-    """The view of a survey. before: the one that was taken `seconds` earlier."""
+def view_of(now: Survey, before: Survey | None, seconds: float, *, system: bool = False) -> View:
+    """The view of a survey. before: the one that was taken `seconds` earlier. system: with the topics and groups of brokers."""
 
     def rate(total: int, then: int | None) -> float | None:
         return None if then is None or seconds <= 0 else round(max(total - then, 0) / seconds, 1)
 
     topics: list[Row] = []
     for key, topic in now.topics.items():
+        if is_system(topic) and not system:
+            continue
         then = before.topics.get(key) if before is not None else None
         per_s = rate(topic.total, then.total if then is not None else None)
         topics.append({"topic": topic.name, "messages_per_s": per_s, "total": topic.total, "kept": topic.kept})
     groups: list[Row] = []
     for key, group in now.groups.items():
+        if is_system_group(group.name) and not system:
+            continue
         old = before.groups.get(key) if before is not None else None
         consumed = sum(one.total for one in group.topics.values())
         consumed_then = sum(one.total for one in old.topics.values()) if old is not None else None
@@ -112,21 +117,22 @@ def _interval_seconds(text: str) -> float:
 class _Watch:
     """Takes surveys one after the other; each view has the rates since the one before."""
 
-    def __init__(self, surveyor: Surveyor) -> None:
+    def __init__(self, surveyor: Surveyor, *, system: bool) -> None:
         self._surveyor = surveyor
+        self._system = system
         self._last: Survey | None = None
         self._at = 0.0
 
     async def view(self) -> View:
         """The next view. Raises SaturnError if no NameServer answers."""
         survey, at = await self._surveyor.survey(), time.monotonic()
-        view = view_of(survey, self._last, at - self._at)
+        view = view_of(survey, self._last, at - self._at, system=self._system)
         self._last, self._at = survey, at
         return view
 
 
 async def _print(surveyor: Surveyor, interval: float, args: argparse.Namespace) -> None:
-    watch = _Watch(surveyor)
+    watch = _Watch(surveyor, system=args.system)
     await watch.view()
     while True:
         await asyncio.sleep(min(interval, 1.0) if args.once else interval)
@@ -150,7 +156,7 @@ async def _live(surveyor: Surveyor, interval: float, args: argparse.Namespace) -
     from rich.live import Live
     from rich.text import Text
 
-    watch = _Watch(surveyor)
+    watch = _Watch(surveyor, system=args.system)
     view = await watch.view()
     with Live(screen=True, auto_refresh=False) as live:
         problem = ""
