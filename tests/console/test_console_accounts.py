@@ -81,7 +81,8 @@ def test_broker_without_access_control_says_so(console: Open) -> None:
                 await one.log_in()
                 await one.services.state.refresh()
                 page = (await one.browser.get("/accounts")).text
-                assert "This broker gives no accounts" in page and "aclEnable=false" in page
+                assert "Access control is off on this broker" in page and "aclEnable=true" in page
+                assert 'class="bad"' not in page.partition("<h1>")[2].partition("<section>")[0]
                 form = {"csrf": await one.csrf(), "cluster": "DefaultCluster", "access_key": "a", "confirm": "a"}
                 answer = await one.browser.post("/do/account/delete", data=form)
                 assert answer.status_code == 502 and "Not on every broker" in answer.text

@@ -38,8 +38,8 @@ def test_brokers_show_their_counts_of_today_and_yesterday(console: Open) -> None
             one.services.state._view = View(Survey(brokers, {}, {}, {}), 1000.0)
             page = (await one.browser.get("/brokers")).text
             head = re.findall(r"<th[^>]*>([^<]*)</th>", page)
-            assert head[-4:] == ["In today", "Out today", "In yesterday", "Out yesterday"]
-            rows = re.findall(r"<tr>\s*<td class=\"key\">C</td>.*?</tr>", page, re.S)
+            assert head[5:9] == ["In today", "Out today", "In yesterday", "Out yesterday"]
+            rows = re.findall(r"<tr>\s*<td class=\"key\"><a.*?</tr>", page, re.S)
             counts = [re.findall(r'<td class="n">([^<]*)</td>', row)[-4:] for row in rows]
             assert counts == [["7", "55", "1,400", "30"], ["0", "55", "1,400", "30"], ["–"] * 4]
 

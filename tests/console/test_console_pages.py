@@ -47,9 +47,7 @@ def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
                     clock.now += 10
                     await one.services.state.refresh()
                     page = (await one.browser.get("/topics?q=ORD")).text
-                    assert re.search(
-                        r">orders</a></td><td class=\"key\">DefaultCluster</td>\s*<td class=\"n\">2\.0</td>", page
-                    ), page
+                    assert re.search(r">orders</a></td><td class=\"n\">2\.0</td>", page), page
                     page = (await one.browser.get("/topics/DefaultCluster/orders")).text
                     assert ">billing</a>" in page and ">30<" in page
                     page = (await one.browser.get("/groups/DefaultCluster/billing")).text
@@ -59,7 +57,9 @@ def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
                     page = (await one.browser.get(f"/brokers/{server.broker_address}")).text
                     assert "commitLogMaxOffset" in page
                     page = (await one.browser.get("/")).text
-                    assert "No problems." in page
+                    assert "No problems." not in page and "stuck: nothing consumed" in page, (
+                        "26 messages wait, nothing is consumed"
+                    )
                     assert (await one.browser.get("/topics/DefaultCluster/nothing")).status_code == 404
                     part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
                     assert "<html" not in part and server.broker_address in part
@@ -153,7 +153,8 @@ def test_charts_show_the_history(console: Open) -> None:
             now = int(time.time())
             broker = Series("broker", "C", broker=f"{HOSTILE}:0")
             for minute in range(10):
-                one.services.history.record(now - 600 + minute * 60, [Sample(broker, minute * 600, 0)])
+                samples = [Sample(broker, 0, 0), Sample(Series("incoming", "C"), minute * 600, 0)]
+                one.services.history.record(now - 600 + minute * 60, samples)
             page = (await one.browser.get("/")).text
             assert page.count('class="line"') == 2 and ">10 /s<" in page
 

@@ -32,7 +32,8 @@ def test_values_and_problem_stand_in_the_form_that_was_sent() -> None:
         before, _, form = page.partition('<details open><form action="/do?q=1">')
         assert before == PAGE.partition('<details><form action="/do?q=1">')[0]
         assert form.startswith(
-            '<p class="bad wide" role="alert">must be &lt;1&gt;</p><input type="hidden" name="shown_on"'
+            '<p class="bad wide" id="problem" role="alert" tabindex="-1" autofocus>must be &lt;1&gt;</p>'
+            '<input type="hidden" name="shown_on"'
         )
         assert '<input name="x" value="&quot;&lt;" maxlength="9">' in form
         assert '<input type="checkbox" name="on" value="1"><input type="checkbox" name="off" value="1" checked>' in form
@@ -42,6 +43,24 @@ def test_values_and_problem_stand_in_the_form_that_was_sent() -> None:
     encoded = with_problem('<form action="/g/%25a/x">', "/own", "/g/%a/x", [], "p")
     assert encoded is not None and "alert" in encoded
     assert with_problem(PAGE, "/own", "/do/nothing", given, "p") is None
+
+
+def test_problem_follows_its_field_or_the_label_around_it() -> None:
+    marks = 'aria-invalid="true" aria-describedby="problem" autofocus'
+    problem = '<span class="bad problem" id="problem" role="alert">bad</span>'
+    fields = {
+        '<input name="x">': f'<input {marks} name="x">{problem}',
+        '<textarea name="x"></textarea>': f'<textarea {marks} name="x"></textarea>{problem}',
+        '<label>X <input name="x"></label>': f'<div class="field"><label>X <input {marks} name="x"></label>{problem}</div>',
+        '<label>X <select name="x"><option>1</option></select></label>': (
+            f'<div class="field"><label>X <select {marks} name="x"><option>1</option></select></label>{problem}</div>'
+        ),
+    }
+    for field, expected in fields.items():
+        page = with_problem(f'<form action="/do"><input name="y">{field}</form>', "/own", "/do", [], "bad", "x")
+        assert page is not None and page.endswith(f'<input name="y">{expected}</form>'), page
+    page = with_problem('<form action="/do"><input name="y"></form>', "/own", "/do", [], "bad", "x")
+    assert page is not None and page.startswith('<form action="/do"><p class="bad wide" id="problem"'), page
 
 
 @pytest.mark.spec("UX-13")

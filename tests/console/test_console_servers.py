@@ -54,8 +54,11 @@ def test_name_servers_are_shown_and_switched_only_to_one_that_answers(console: O
                 await one.log_in()
                 await one.services.state.refresh()
                 page = (await one.browser.get("/name-servers")).text
-                assert f'<td>{name_server(server)}</td><td>online</td><td class="n">1</td>' in page
-                assert "<td>127.0.0.1:1</td><td>does not answer" in page
+                assert (
+                    f'<td>{name_server(server)}</td><td><span class="state ok">online</span></td><td class="n">1</td>'
+                    in page
+                )
+                assert '<td>127.0.0.1:1</td><td><span class="state bad">does not answer</span>' in page
                 assert "<dt>VIP channel</dt><dd>off</dd>" in page and "<dt>TLS</dt><dd>off</dd>" in page
                 form = {"csrf": await one.csrf(), "addresses": "127.0.0.1:1"}
                 assert (await one.browser.post("/do/name-servers", data=form)).status_code == 502

@@ -91,7 +91,8 @@ def test_undecided_transactions_and_delayed_messages_are_listed(console: Open) -
             assert (
                 page.count("<td>orders-p</td>") == 1 and half.message_id in page and "decisions cannot be read" in page
             )
-            level = r'<td class="n">18</td><td class="n">2 h 0 min</td><td class="n">1</td><td>2\d{3}-[^<]+</td><td>orders</td>'
+            level = r'<td class="n">18</td><td class="n">2 h 0 min</td><td class="n">1</td>'
+            level += r"<td><time [^>]+>2\d{3}-[^<]+</time></td><td>orders</td>"
             assert re.search(level, page), page
 
     run(work)

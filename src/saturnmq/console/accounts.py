@@ -22,11 +22,16 @@ from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import missing
+from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.bodies import AclConfig, PlainAccessConfig
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
 PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
+SWITCHED_OFF: Final = (
+    "aclEnable=false",
+    "does not enable acl",
+)  # in what SaturnMQ and Apache 4.9.7 answer without access control
 LINES_MAX: Final = 1000
 TEXT_MAX: Final = 1000
 
@@ -56,6 +61,7 @@ async def listing(request: Request, page: Page, view: View) -> Response:
         masters=masters,
         chosen=chosen,
         problem=problem,
+        switched_off=any(text in problem for text in SWITCHED_OFF),
         rows=paged(sorted(rows, key=lambda one: one.access_key), request.query_params.get("page")),
         wanted=wanted,
         white=found.global_white_addrs,
@@ -71,7 +77,7 @@ async def put(request: Request, page: Page) -> Response:
     form = await request.form()
     key = _text(form, "access_key")
     if not key:
-        raise ConfigError("the access key is empty")
+        raise WrongField("access_key", "the access key is empty")
     account = PlainAccessConfig(
         access_key=key,
         secret_key=_text(form, "secret") or None,
@@ -90,7 +96,7 @@ async def delete(request: Request, page: Page) -> Response:
     form = await request.form()
     key = _text(form, "access_key")
     if not key or _text(form, "confirm") != key:
-        raise ConfigError(f"the access key typed to confirm is not {key}")
+        raise WrongField("confirm", f"the access key typed to confirm is not {key}")
     return await _on_masters(page, form, lambda address: page.services.admin.accounts.delete(address, key))
 
 
@@ -145,7 +151,7 @@ async def _on_masters(page: Page, form: FormData, change: Callable[[str], Awaita
 def _text(form: FormData, name: str) -> str:
     text = str(form.get(name, "")).strip()
     if len(text) > TEXT_MAX:
-        raise ConfigError(f"{name} has {len(text)} characters, at most {TEXT_MAX} are allowed")
+        raise WrongField(name, f"{name} has {len(text)} characters, at most {TEXT_MAX} are allowed")
     return text
 
 
@@ -158,10 +164,10 @@ def _permission(text: str) -> str:
 def _lines(form: FormData, name: str) -> list[str]:
     lines = [line.strip() for line in str(form.get(name, "")).splitlines() if line.strip()]
     if len(lines) > LINES_MAX:
-        raise ConfigError(f"{name} has {len(lines)} lines, at most {LINES_MAX} are allowed")
+        raise WrongField(name, f"{name} has {len(lines)} lines, at most {LINES_MAX} are allowed")
     for line in lines:
         if "," in line:
-            raise ConfigError(f"{line!r:.80} holds a comma; write one a line")
+            raise WrongField(name, f"{line!r:.80} holds a comma; write one a line")
     return lines
 
 
@@ -170,6 +176,6 @@ def _permissions(form: FormData, name: str) -> list[str]:
     for line in lines:
         resource, _, permission = line.rpartition("=")
         if not resource.strip():
-            raise ConfigError(f"{line!r:.80} must be such as name=PUB|SUB")
+            raise WrongField(name, f"{line!r:.80} must be such as name=PUB|SUB")
         _permission(permission.strip())
     return lines

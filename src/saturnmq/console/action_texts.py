@@ -17,6 +17,9 @@ ACTION_TEXTS: Final[dict[str, tuple[str, str]]] = {
         "控制台无响应:本页显示的是较早的状态。",
     ),
     "all_utc": ("All times are UTC.", "所有时间均为 UTC。"),
+    "local_times": ("Times are in the zone {zone}; pointing at one shows UTC.", "时间为 {zone} 时区;悬停显示 UTC。"),
+    "no_match": ("Nothing has {text} in its name.", "没有名称包含 {text} 的项。"),
+    "clear_search": ("Clear the search", "清除搜索"),
     "no_time_of": ("No answer within {seconds} s.", "{seconds} 秒内无响应。"),
     # ---- overview and brokers
     "busiest": ("Busiest topics", "流量最高的主题"),
@@ -30,6 +33,54 @@ ACTION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "broker_name": ("Broker", "节点"),
     "every_broker": ("all brokers", "所有节点"),
     "target": ("Values", "内容"),
+    "brokers_empty": (
+        "No broker is registered at the NameServers. Start one, or check the addresses on the page NameServers.",
+        "名字服务器上没有注册节点。请启动节点,或在名字服务器页面检查地址。",
+    ),
+    "broker_counts": (
+        "Rates and counts of a broker include trace, retry and internal topics.",
+        "节点的速率和计数包含轨迹、重试和内部主题。",
+    ),
+    "log_kept": ("Commit log", "提交日志"),
+    "started": ("Started", "启动时间"),
+    "oldest_message": ("Oldest message", "最早消息"),
+    "pools": ("Waiting requests", "等待中的请求"),
+    "requests": ("Requests", "请求"),
+    "queued": ("Waiting", "等待"),
+    "capacity": ("Capacity", "容量"),
+    "head_wait_ms": ("Longest wait, ms", "最长等待(毫秒)"),
+    "pool_send": ("Send", "发送"),
+    "pool_pull": ("Pull", "拉取"),
+    "pool_query": ("Query", "查询"),
+    "storage": ("Storage", "存储"),
+    "flush": ("Flush", "刷盘方式"),
+    "unflushed": ("Not flushed yet", "未刷盘"),
+    "undispatched": ("Not indexed yet", "未分发"),
+    "lock_ms": ("Page cache busy, ms", "页缓存锁定(毫秒)"),
+    "failed_puts": ("Failed stores", "存储失败"),
+    "behind_by": ("{count} messages wait", "{count} 条消息待消费"),
+    "state_unknown": ("not known", "未知"),
+    "state_stopped": ("stopped: no client", "已停止:无客户端"),
+    "state_idle": ("no client", "无客户端"),
+    "state_stuck": ("stuck: nothing consumed", "停滞:没有消费"),
+    "state_consuming": ("consuming", "消费中"),
+    "state_up_to_date": ("up to date", "无堆积"),
+    "topics_empty": (
+        "No topic of a user yet. Create one below, or send a first message with saturnmq send.",
+        "暂无用户主题。可在下方创建,或用 saturnmq send 发送第一条消息。",
+    ),
+    "groups_empty": (
+        "No group of a user yet. One appears when its first consumer connects, or is created on the page Groups.",
+        "暂无用户消费组。首个消费者连接后会出现,也可在消费组页面创建。",
+    ),
+    "consumers_empty": (
+        "No group consumes this topic. A group appears with its first acknowledged message.",
+        "没有消费组消费此主题。首条消息确认后消费组会出现。",
+    ),
+    "offline_hint": (
+        "Start a consumer of this group; its messages wait until then.",
+        "请启动该组的消费者;在此之前消息会一直等待。",
+    ),
     # ---- topics
     "one_topic": ("Topic", "主题"),
     "kind": ("Kind", "类型"),
@@ -84,10 +135,10 @@ ACTION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     # ---- offsets
     "reset_to": ("To", "目标"),
     "reset_hint": (
-        "To: start, end, a time (UTC) such as 2026-11-23T08:00, +100 or -100 messages, or #100 for that offset in each queue. "
-        "The preview can be edited queue by queue while no client is connected.",
-        "目标可写 start、end、时间(UTC)如 2026-11-23T08:00,+100 或 -100 条消息,或 #100 表示每个队列的该位点。"
-        "没有在线客户端时,可在预览中逐队列修改。",
+        "To: start, end, a time such as 2026-11-23T08:00 (in the zone of this page) or 2026-11-23T08:00Z, +100 or -100 messages, "
+        "or #100 for that offset in each queue. The preview can be edited queue by queue while no client is connected.",
+        "目标可写 start、end、时间如 2026-11-23T08:00(本页时区)或 2026-11-23T08:00Z,+100 或 -100 条消息,"
+        "或 #100 表示每个队列的该位点。没有在线客户端时,可在预览中逐队列修改。",
     ),
     "new_lag": ("New lag", "新堆积"),
     "effect": ("Effect", "影响"),

@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.offsets import TO_THE_END, Position, Rollback
 from saturnmq.console.context import Page
+from saturnmq.console.refused import WrongField
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.names import topic_problem
@@ -29,7 +30,7 @@ async def put_topic(request: Request, page: Page) -> Response:
     cluster, name = str(form.get("cluster", "")), str(form.get("name", "")).strip()
     problem = topic_problem(name)
     if problem:
-        raise ConfigError(problem)
+        raise WrongField("name", problem)
     read, write = (whole(str(form.get(field, "")), field, 1, QUEUES_MAX) for field in ("read", "write"))
     perm = whole(str(form.get("perm", "")), "perm", 2, 6)
     admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
@@ -53,7 +54,7 @@ async def delete_topic(request: Request, page: Page) -> Response:
     form = await request.form()
     cluster, name = str(form.get("cluster", "")), str(form.get("name", ""))
     if str(form.get("confirm", "")) != name:
-        raise ConfigError(f"the name typed to confirm is not {name}")
+        raise WrongField("confirm", f"the name typed to confirm is not {name}")
     admin = page.services.admin
     only = str(form.get("only", ""))
     await admin.topics.delete_from_brokers(name, cluster, only=only)
@@ -66,7 +67,7 @@ async def delete_topic(request: Request, page: Page) -> Response:
 def whole(text: str, what: str, low: int, high: int) -> int:
     """A whole number of a form. Raises ConfigError naming the field and its range."""
     if not text.isdecimal() or len(text) > 9 or not low <= int(text) <= high:
-        raise ConfigError(f"{what} {text!r:.40} must be a whole number in {low}..{high}")
+        raise WrongField(what, f"{what} {text!r:.40} must be a whole number in {low}..{high}")
     return int(text)
 
 
@@ -110,7 +111,10 @@ async def preview_reset(request: Request, page: Page) -> Response:
     query = request.query_params
     cluster, group = request.path_params["cluster"], request.path_params["name"]
     topic, text = query.get("topic", ""), query.get("to", "")
-    wanted = wanted_of(text)
+    try:
+        wanted = wanted_of(text)
+    except ConfigError as error:
+        raise WrongField("to", error.message) from None
     rows = await previews(page, group, topic, wanted)
     if len(rows) > ROWS_MAX and wanted.kind != "time":
         raise ConfigError(
@@ -147,7 +151,10 @@ async def reset(request: Request, page: Page) -> Response:
     for name, value in form.multi_items():
         kind, _, where = name.partition(" ")
         if kind == "at":
-            chosen[queue_of(where)] = whole_offset(str(value))
+            try:
+                chosen[queue_of(where)] = whole_offset(str(value))
+            except ConfigError as error:
+                raise WrongField(name, error.message) from None
             edited = edited or str(form.get(f"was {where}", "")) != str(value).strip()
     if wanted.kind == "time" and not edited:
         await page.services.admin.offsets.reset(group, topic, wanted.value)

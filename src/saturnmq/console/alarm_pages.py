@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from saturnmq.console.actions import whole
 from saturnmq.console.alarms import LIMITS, GroupRule
 from saturnmq.console.context import Page
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.console.refused import WrongField
 
 GROUP_MAX: Final = 255
 NUMBER_MAX: Final = 999_999_999
@@ -41,7 +41,7 @@ async def change_group(request: Request, page: Page) -> Response:
     form = await request.form()
     name = str(form.get("group", "")).strip()
     if not 0 < len(name) <= GROUP_MAX:
-        raise ConfigError(f"the name of the group has {len(name)} characters; it must have 1 to {GROUP_MAX}")
+        raise WrongField("group", f"the name of the group has {len(name)} characters; it must have 1 to {GROUP_MAX}")
     least, most = (whole(str(form.get(field, "0")), field, 0, NUMBER_MAX) for field in ("minCount", "maxDiffTotal"))
     await page.services.alarms.with_group(name, GroupRule(least, most))
     return RedirectResponse("/alarms", 303)

@@ -37,7 +37,7 @@ from saturnmq.console import (
     traces,
     waiting,
 )
-from saturnmq.console.context import Handler, Services, changing, viewing
+from saturnmq.console.context import Handler, Services, changing, failure_pages, viewing
 from saturnmq.console.login import Login
 from saturnmq.console.security import Guarded
 from saturnmq.tasks import cancel
@@ -131,4 +131,6 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
             await services.jobs.close()
 
     middleware = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
-    return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    return Starlette(
+        routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers=failure_pages(services)
+    )

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.console.context import Page
 from saturnmq.console.pages import missing
+from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -65,9 +66,9 @@ async def change(request: Request, page: Page) -> Response:
 def checked(key: str, value: str) -> str:
     """The value of a change. Raises ConfigError for a key or value that cannot be one, and for secrets."""
     if not KEY.fullmatch(key):
-        raise ConfigError(f"key {key!r:.100} must begin with a letter, with letters, digits, . and _")
+        raise WrongField("key", f"key {key!r:.100} must begin with a letter, with letters, digits, . and _")
     if _SECRET.search(key):
-        raise ConfigError(f"{key} is a secret; set it in the configuration file of the broker")
+        raise WrongField("key", f"{key} is a secret; set it in the configuration file of the broker")
     if len(value) > VALUE_MAX or any(ord(sign) < 32 for sign in value):
-        raise ConfigError(f"the value of {key} must be one line of at most {VALUE_MAX} characters")
+        raise WrongField("value", f"the value of {key} must be one line of at most {VALUE_MAX} characters")
     return value.strip()

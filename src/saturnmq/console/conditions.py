@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from saturnmq.client.message import Message
 from saturnmq.console.jsonpath import Step, equals, parse_path, reached
+from saturnmq.console.refused import WrongField
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
 BODY_BYTES_MAX: Final = 256 * 1024  # a larger body matches no JSON path
@@ -68,15 +69,19 @@ def parse_conditions(form: Mapping[str, Any]) -> Conditions:
     given = {name: str(form.get(name, "")).strip() for name in FIELDS}
     for name, value in given.items():
         if len(value) > VALUE_MAX:
-            raise ConfigError(f"{name} has {len(value)} characters; at most {VALUE_MAX} are allowed")
+            raise WrongField(name, f"{name} has {len(value)} characters; at most {VALUE_MAX} are allowed")
     property_name, property_value = _pair(given["property"])
     path, path_value = _pair(given["json"])
+    try:
+        steps = parse_path(path) if path else None
+    except ConfigError as error:
+        raise WrongField("json", error.message) from None
     return Conditions(
         tag=given["tag"],
         key=given["key"],
         property=property_name,
         property_value=property_value,
-        path=parse_path(path) if path else None,
+        path=steps,
         path_value=path_value,
         text=given["text"].encode(),
     )

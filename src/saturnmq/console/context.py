@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
@@ -25,9 +27,9 @@ from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
 from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
-from saturnmq.console.charts import line_chart, many, short, size
+from saturnmq.console.charts import RANGES, line_chart, many, short, size
 from saturnmq.console.jobs import Jobs
-from saturnmq.console.refused import SHOWN_ON, with_problem
+from saturnmq.console.refused import SHOWN_ON, WrongField, with_problem
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
@@ -149,6 +151,10 @@ class Page:
         asked = request.cookies.get("saturnmq_language", "")
         self.language = asked if asked in LANGUAGES else preferred_language(request.headers.get("accept-language", ""))
         self.text = partial(translate, self.language)
+        chosen = request.query_params.get("range", "")
+        self.range = chosen if chosen in RANGES else next(iter(RANGES))
+        now = int(time.time())
+        self.span = now - RANGES[self.range], now
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         """A page, or only its content for a live update."""
@@ -162,6 +168,9 @@ class Page:
             "query": self.request.url.query,
             "frame": "part.html" if part else "page.html",
             "navigation": NAVIGATION,
+            "range": self.range,
+            "ranges": RANGES,
+            "span": self.span,
         }
         content = self.environment.get_template(template).render(shared | values)
         return HTMLResponse(content, status)
@@ -181,9 +190,20 @@ class Page:
         return self.request.client.host if self.request.client is not None else "-"
 
 
-def when(ms: int) -> str:
-    """A store time in UTC; empty for none."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if 0 < ms < 253_402_300_800_000 else ""
+def when(ms: int) -> Markup:
+    """A time, which the script of the console shows in the zone of the browser, with UTC on hover; empty for none."""
+    if not 0 < ms < 253_402_300_800_000:
+        return Markup("")
+    text = datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup(f'<time datetime="{text.replace(" ", "T")}Z" title="{text} UTC">{text}</time>')  # noqa: S704 - digits only
+
+
+def when_iso(text: str) -> Markup:
+    """A time of the audit log, as `when` shows it; empty if it is none."""
+    try:
+        return when(int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return Markup("")
 
 
 def preferred_language(header: str) -> str:
@@ -214,23 +234,39 @@ def viewing(
         try:
             return await handler(request, page)
         except (ConfigError, LocalProtocolError) as error:  # of what was typed
-            return await refused_form(request, page, error.message)
+            return await refused_form(request, page, error)
         except SaturnError as error:  # of what a server answered, or did not answer
             return page.render("message.html", 502, message=page.text("failed", reason=error.message))
 
     return route
 
 
-async def refused_form(request: Request, page: Page, problem: str) -> Response:
+def failure_pages(services: Services) -> dict[Any, Callable[[Request, Exception], Awaitable[Response]]]:
+    """Handlers of paths that do not exist and of defects, as pages of the console."""
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
+        text = page.text("page_missing_text", path=request.url.path[:200])
+        return page.render("message.html", 404, heading="page_missing", message=text)
+
+    async def defect(request: Request, error: Exception) -> Response:
+        page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
+        return page.render("message.html", 500, heading="page_failed", message=page.text("page_failed_text"))
+
+    return {404: unknown, 500: defect}
+
+
+async def refused_form(request: Request, page: Page, error: SaturnError) -> Response:
     """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known."""
     given = await request.form() if request.method == "POST" else request.query_params
     texts = [(name, value) for name, value in given.multi_items() if isinstance(value, str)]
     before = await _page_before(request, dict(texts).get(SHOWN_ON, ""))
     if before is not None:
-        found = with_problem(before[1], before[0], request.scope["path"], texts, problem)
+        wrong = error.field if isinstance(error, WrongField) else ""
+        found = with_problem(before[1], before[0], request.scope["path"], texts, error.message, wrong)
         if found is not None:
             return HTMLResponse(found, 400)
-    return page.render("message.html", 400, message=problem, alert=True)
+    return page.render("message.html", 400, message=error.message, alert=True)
 
 
 async def _page_before(request: Request, shown_on: str) -> tuple[str, str] | None:
@@ -294,5 +330,12 @@ def same_token(given: str, known: str) -> bool:
 
 
 Page.environment.globals.update(
-    chart=line_chart, short=short, many=many, size=size, safe_name=escaped, when=when, version_name=version_name
+    chart=line_chart,
+    short=short,
+    many=many,
+    size=size,
+    safe_name=escaped,
+    when=when,
+    when_iso=when_iso,
+    version_name=version_name,
 )

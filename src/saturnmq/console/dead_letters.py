@@ -15,13 +15,16 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from saturnmq.client.consumer.send_back import REASON_PROPERTY
 from saturnmq.client.message import Message
+from saturnmq.console.conditions import readable
 from saturnmq.console.context import PAGE_ROWS, Page, paged
 from saturnmq.console.download import harmless
 from saturnmq.console.messages import link
@@ -33,6 +36,7 @@ from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.names import group_problem
 
+SHOWN_MAX: Final = 120  # characters of a body in the list
 EXPORT_MAX: Final = 10_000  # messages
 EXPORT_BYTES_MAX: Final = 32 * 1024 * 1024
 RESEND_SECONDS: Final = 20.0
@@ -68,6 +72,9 @@ async def listing(request: Request, page: Page) -> Response:
         "dead_letters_group.html",
         group=group,
         found=found,
+        messages=sorted(found.messages, key=lambda one: -one.record.store_timestamp_ms),
+        reason=partial(reason_of, page),
+        begin=begin_of,
         number=number,
         pages=max((found.total + PAGE_ROWS - 1) // PAGE_ROWS, 1),
         link=link,
@@ -166,6 +173,18 @@ async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 # ---- parts
+
+
+def reason_of(page: Page, message: Message[bytes]) -> str:
+    """Why a message is a dead letter: what the client gave, else that its deliveries are used up."""
+    given = message.record.properties.get(REASON_PROPERTY)
+    return given or page.text("retries_used", count=message.record.reconsume_times)
+
+
+def begin_of(message: Message[bytes]) -> str:
+    """The beginning of the body, as text."""
+    body = readable(message)
+    return "" if body is None else escaped(body[: 4 * SHOWN_MAX].decode(errors="replace")[:SHOWN_MAX])
 
 
 def place(message: Message[bytes]) -> str:

@@ -18,15 +18,18 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.survey import GroupState
-from saturnmq.admin.system_names import is_system_group
+from saturnmq.admin.system_names import is_internal, is_system_group, users_first
 from saturnmq.console.actions import whole
 from saturnmq.console.asking import clients_of, progress_of, within
+from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import levels_of, missing
+from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.history import Series
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageQueue, SubscriptionGroupConfig
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.codes import DLQ_PREFIX
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.names import group_problem
 
 QUEUES_SHOWN_MAX: Final = 1000
@@ -47,11 +50,11 @@ async def groups(request: Request, page: Page, view: View) -> Response:
     query = request.query_params
     wanted, order = query.get("q", "").lower(), query.get("sort", "")
     kind = query.get("kind", "") if query.get("kind", "") in GROUP_KINDS else "normal"
-    found = [
-        one
-        for one in view.survey.groups.values()
-        if wanted in one.name.lower() and (kind == "all" or (kind == "system") == is_system_group(one.name))
-    ]
+    matches = [one for one in view.survey.groups.values() if wanted in one.name.lower()]
+    system = [one for one in matches if is_system_group(one.name)]
+    own = [one for one in matches if not is_system_group(one.name)]
+    kinds = {"normal": own, "system": system, "all": matches}
+    found = list(kinds[kind])
     orders: dict[str, Callable[[GroupState], Any]] = {
         "lag": lambda one: (-one.lag, one.name),
         "name": lambda one: (one.name, one.cluster),
@@ -70,7 +73,9 @@ async def groups(request: Request, page: Page, view: View) -> Response:
         wanted=wanted,
         order=order,
         kind=kind,
-        kinds=GROUP_KINDS,
+        kinds={name: len(many) for name, many in kinds.items()},
+        badges={(one.cluster, one.name): badge_of(view, one, clients, problems) for one in rows.items},
+        users_first=users_first,
         clusters=sorted({one.cluster for one in view.survey.brokers}),
         empty=SubscriptionGroupConfig(""),
         numbers=NUMBERS,
@@ -89,8 +94,9 @@ async def group(request: Request, page: Page, view: View) -> Response:
         progress_of(page, view, found), clients_of(page, view, [found])
     )
     clients = connected.get(key)
-    queues = sorted(progress.offset_table, key=queue_order)
-    names = sorted(found.topics)[:TOPICS_CHARTED_MAX]
+    queues = sorted(progress.offset_table, key=lambda queue: (is_internal(queue.topic), queue_order(queue)))
+    names = users_first(list(found.topics))[:TOPICS_CHARTED_MAX]
+    letters = view.survey.topics.get((found.cluster, DLQ_PREFIX + found.name))
     series = [(name, Series("group", key[0], topic=name, group=key[1])) for name in names]
     charts = [(name, await asyncio.to_thread(levels_of, page, one)) for name, one in series]
     return page.render(
@@ -103,6 +109,10 @@ async def group(request: Request, page: Page, view: View) -> Response:
         problems=silent | problems,
         charts=[(name, points) for name, points in charts if len(points) > 1],
         out_rate=view.out_rates.get(key),
+        badge=badge_of(view, found, connected, silent),
+        dead=letters.kept if letters is not None else 0,
+        topics=users_first(list(found.topics)),
+        is_internal=is_internal,
         numbers=NUMBERS,
         flags=FLAGS,
         masters={one.name: one.address for one in view.survey.brokers if one.number == 0 and one.cluster == key[0]},
@@ -139,7 +149,7 @@ async def put(request: Request, page: Page) -> Response:
     cluster, name = str(form.get("cluster", "")), str(form.get("name", "")).strip()
     problem = group_problem(name)
     if problem:
-        raise ConfigError(problem)
+        raise WrongField("name", problem)
     config = config_of(name, form)
     for address in (await page.services.admin.connection.masters(cluster)).values():
         await page.services.admin.groups.put(address, config)
@@ -162,12 +172,12 @@ async def delete(request: Request, page: Page) -> Response:
     form = await request.form()
     cluster, name = str(form.get("cluster", "")), str(form.get("name", ""))
     if str(form.get("confirm", "")) != name:
-        raise ConfigError(f"the name typed to confirm is not {name}")
+        raise WrongField("confirm", f"the name typed to confirm is not {name}")
     admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
     masters = await admin.connection.masters(cluster)
     unknown = chosen - set(masters)
     if not chosen or unknown:
-        raise ConfigError(f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
+        raise WrongField("broker", f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
     for broker in sorted(chosen):
         await admin.groups.delete(masters[broker], name, remove_offset=True)
         for topic in admin.groups.topics_of(name):

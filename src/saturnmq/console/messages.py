@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.messages import TraceView, Track
+from saturnmq.admin.system_names import users_first
 from saturnmq.client.message import Message
 from saturnmq.console.actions import whole
 from saturnmq.console.asking import PAGE_SECONDS
@@ -20,9 +21,10 @@ from saturnmq.console.bodies import body_of
 from saturnmq.console.conditions import readable
 from saturnmq.console.context import Page
 from saturnmq.console.download import fields_of, json_line
+from saturnmq.console.refused import WrongField
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import TRACE_TOPIC, ResponseCode
-from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError, response_error
+from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
 from saturnmq.protocol.names import topic_problem
 
 SENT_BYTES_MAX: Final = 256 * 1024
@@ -40,8 +42,9 @@ async def search(request: Request, page: Page) -> Response:
     if topic and key:
         client = await page.services.admin.connection.messaging()
         found = await client.query_messages(topic, key, timeout=PAGE_SECONDS)
+        found.sort(key=lambda one: -one.record.store_timestamp_ms)
     view = await page.services.state.view()
-    names = sorted({one.name for one in view.survey.topics.values()})[:1000] if view is not None else []
+    names = users_first(list({one.name for one in view.survey.topics.values()}))[:1000] if view is not None else []
     return page.render(
         "messages.html",
         topic=topic,
@@ -157,9 +160,9 @@ async def send(request: Request, page: Page) -> Response:
     body = str(form.get("body", "")).encode()
     problem = topic_problem(topic)
     if problem:
-        raise ConfigError(problem)
+        raise WrongField("topic", problem)
     if not 0 < len(body) <= SENT_BYTES_MAX:
-        raise ConfigError(f"the body has {len(body)} bytes; it must have 1 to {SENT_BYTES_MAX}")
+        raise WrongField("body", f"the body has {len(body)} bytes; it must have 1 to {SENT_BYTES_MAX}")
     level = whole(str(form.get("level", "") or "0"), "level", 0, LEVEL_MAX)
     receipt = await page.services.admin.messages.send(
         topic, body, tag=tag, keys=keys, properties=properties_of(str(form.get("properties", ""))), delay_level=level
@@ -177,8 +180,8 @@ def properties_of(text: str) -> dict[str, str]:
         if not line.strip():
             continue
         if not equal or not name.strip():
-            raise ConfigError(f"property {line!r:.80} must be such as name=value")
+            raise WrongField("properties", f"property {line!r:.80} must be such as name=value")
         found[name.strip()] = value.strip()
     if len(found) > PROPERTIES_MAX:
-        raise ConfigError(f"{len(found)} properties are given; at most {PROPERTIES_MAX} may be")
+        raise WrongField("properties", f"{len(found)} properties are given; at most {PROPERTIES_MAX} may be")
     return found

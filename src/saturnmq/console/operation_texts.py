@@ -11,6 +11,11 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     # ---- dead letters
     "dead_letters": ("Dead letters", "死信消息"),
     "dead_letters_none": ("No group has dead letters.", "没有消费组存在死信消息。"),
+    "retries_used": ("Retries used up: {count}", "重试次数已用完:{count}"),
+    "dead_letters_empty": (
+        "This group has no dead letters: every message was consumed within its retries.",
+        "该消费组没有死信:所有消息都在重试次数内消费成功。",
+    ),
     "origin_topic": ("Topic", "原主题"),
     "attempts": ("Retries", "重试次数"),
     "select": ("Select", "选择"),
@@ -55,6 +60,11 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "file_version": ("Version", "版本"),
     "changed": ("Changed", "修改时间"),
     "no_accounts": ("This broker gives no accounts: {reason}", "该节点未提供账号:{reason}"),
+    "accounts_off": (
+        "Access control is off on this broker, so it has no accounts: every client may do everything. To switch it on, give "
+        "the broker aclEnable=true and conf/plain_acl.yml, and restart it.",
+        "该节点未启用访问控制,没有账号:所有客户端都有全部权限。如需启用,请为节点设置 aclEnable=true 和 conf/plain_acl.yml 并重启。",
+    ),
     "put_account": ("Create or change an account", "创建或修改账号"),
     "delete_account": ("Delete an account", "删除账号"),
     "change": ("Change", "修改"),
@@ -87,7 +97,11 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     # ---- producers
     "producers": ("Producers", "生产者"),
     "producer_group": ("Producer group", "生产组"),
-    "no_producers": ("No producer is connected.", "没有在线生产者。"),
+    "producer_clients": ("Clients of a group for a topic", "某主题的生产者客户端"),
+    "no_producers": (
+        "No producer is connected. One is listed while its program runs.",
+        "没有在线生产者。程序运行期间会列出其生产者。",
+    ),
     "last_seen": ("Last heartbeat", "最近心跳"),
     # ---- NameServers
     "name_servers": ("NameServers", "名字服务器"),

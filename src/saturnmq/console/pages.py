@@ -8,7 +8,7 @@ Requirements: CON-02, CON-04, CON-05, UX-14.
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,18 +23,20 @@ from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.listings import topic_offsets
 from saturnmq.admin.survey import TopicState
 from saturnmq.admin.system_names import is_system, is_system_group
-from saturnmq.console.asking import masters_of, within
+from saturnmq.console.asking import clients_of, masters_of, within
+from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Handler, Page, paged
 from saturnmq.console.state import View
 from saturnmq.history import Point, Series
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 
-DAY_SECONDS: Final = 86_400
 CHART_POINTS_MAX: Final = 300
 QUEUES_SHOWN_MAX: Final = 1000
 AUDIT_BYTES_MAX: Final = 1_000_000
 AUDIT_LINES_MAX: Final = 5000
+SHOWN_MAX: Final = 10  # topics and groups on the overview
 CHARTED_MAX: Final = 20  # brokers with charts on the overview
+POOLS: Final = ("send", "pull", "query")  # thread pools of a broker, as its runtime values name them
 TOPIC_KINDS: Final = ("normal", "retry", "dead", "system", "all")
 
 
@@ -48,23 +50,28 @@ class Chart:
 
 
 async def overview(request: Request, page: Page, view: View) -> Response:
-    """Totals, problems, and charts of the last day: rates, lag, disks, replication, alarms."""
+    """Totals, problems, and charts: rates, lag, disks, replication, alarms."""
     survey = view.survey
     groups = sorted(
         (one for one in survey.groups.values() if not is_system_group(one.name)), key=lambda one: (-one.lag, one.name)
     )
     own = [one for one in survey.topics.values() if not is_system(one)]
     own.sort(key=lambda one: (-view.in_rates.get((one.cluster, one.name), 0.0), -one.total, one.name))
+    connected, silent = await clients_of(page, view, groups[:SHOWN_MAX])
+    badges = {(one.cluster, one.name): badge_of(view, one, connected, silent) for one in groups[:SHOWN_MAX]}
     return page.render(
         "overview.html",
         view=view,
         age=page.services.state.age(view),
         in_rate=sum(view.in_rates.get((one.cluster, one.name), 0.0) for one in own),
-        out_rate=sum(view.out_rates.values()),
-        lag=sum(one.lag for one in survey.groups.values()),
-        groups=groups[:10],
+        out_rate=sum(view.out_rates.get((one.cluster, one.name), 0.0) for one in groups),
+        lag=sum(one.lag for one in groups),
+        dead=sum(one.kept for one in survey.topics.values() if one.name.startswith(DLQ_PREFIX)),
+        groups=groups[:SHOWN_MAX],
         group_count=len(groups),
-        topics=own[:10],
+        badges=badges,
+        stopped=[one for one in groups[:SHOWN_MAX] if badges[one.cluster, one.name].kind in ("bad", "warn")],
+        topics=own[:SHOWN_MAX],
         topic_count=len(own),
         charts=await asyncio.to_thread(overview_charts, page, view),
         problem=page.services.state.problem,
@@ -77,12 +84,12 @@ def overview_charts(page: Page, view: View) -> list[tuple[str, list[Chart]]]:
     brokers = view.survey.brokers[:CHARTED_MAX]
     clusters = list(dict.fromkeys(one.cluster for one in brokers))
     places = [(one, f"{one.name}:{one.number}") for one in brokers]
-    masters = [(name, Series("broker", one.cluster, broker=name)) for one, name in places if one.number == MASTER_ID]
     every = [(name, Series("broker", one.cluster, broker=name)) for one, name in places]
     slaves = [(name, Series("replica", one.cluster, broker=name)) for one, name in places if one.number != MASTER_ID]
+    sent = [(name, Series("incoming", name)) for name in clusters]
     totals = [(name, Series("cluster", name)) for name in clusters]
     found = [
-        ("in_rate", [Chart(name, rates_of(page, series), "/s") for name, series in masters]),
+        ("in_rate", [Chart(name, rates_of(page, series), "/s") for name, series in sent]),
         ("out_rate", [Chart(name, rates_of(page, series), "/s") for name, series in totals]),
         ("lag", [Chart(name, levels_of(page, series), "") for name, series in totals]),
         ("disk", [Chart(name, levels_of(page, series, 100.0), "%") for name, series in every]),
@@ -107,7 +114,9 @@ async def broker(request: Request, page: Page, view: View) -> Response:
     series = Series("broker", found.cluster, broker=f"{found.name}:{found.number}")
     rates = await asyncio.to_thread(rates_of, page, series)
     disk = await asyncio.to_thread(levels_of, page, series, 100.0)
-    return page.render("broker.html", broker=found, rates=rates, disk=disk, age=page.services.state.age(view))
+    return page.render(
+        "broker.html", broker=found, rates=rates, disk=disk, pools=POOLS, age=page.services.state.age(view)
+    )
 
 
 async def topics(request: Request, page: Page, view: View) -> Response:
@@ -115,7 +124,9 @@ async def topics(request: Request, page: Page, view: View) -> Response:
     query = request.query_params
     wanted, kind, order = query.get("q", "").lower(), query.get("kind", ""), query.get("sort", "")
     kind = kind if kind in TOPIC_KINDS else "normal"
-    found = [one for one in view.survey.topics.values() if wanted in one.name.lower() and kind in ("all", kind_of(one))]
+    matches = [(kind_of(one), one) for one in view.survey.topics.values() if wanted in one.name.lower()]
+    counts = Counter(each for each, _ in matches) | {"all": len(matches)}
+    found = [one for each, one in matches if kind in ("all", each)]
     orders: dict[str, Callable[[TopicState], Any]] = {
         "rate": lambda one: (-view.in_rates.get((one.cluster, one.name), 0.0), one.name),
         "name": lambda one: (one.name, one.cluster),
@@ -130,7 +141,7 @@ async def topics(request: Request, page: Page, view: View) -> Response:
         view=view,
         wanted=wanted,
         kind=kind,
-        kinds=TOPIC_KINDS,
+        kinds={one: counts.get(one, 0) for one in TOPIC_KINDS},
         order=order,
         age=page.services.state.age(view),
     )
@@ -204,20 +215,22 @@ def collecting(page: Page) -> Response:
 
 def missing(page: Page, what: str, name: str) -> Response:
     """The page for a thing that is not there."""
-    return page.render("message.html", 404, message=page.text("not_found", what=page.text(what), name=name))
+    return page.render(
+        "message.html", 404, heading="page_missing", message=page.text("not_found", what=page.text(what), name=name)
+    )
 
 
 def _points(page: Page, series: Series) -> Sequence[Point]:
     history = page.services.history
     if history is None:
         return []
-    points = history.read(series, int(time.time()) - DAY_SECONDS)
+    points = history.read(series, page.span[0])
     step = len(points) // CHART_POINTS_MAX + 1
     return points[::-1][::step][::-1]
 
 
 def rates_of(page: Page, series: Series) -> list[tuple[int, float]]:
-    """Rates of the last day, for a chart. Blocks."""
+    """Rates in the range of the charts. Blocks."""
     return [
         (after.at, max(after.total - before.total, 0) / (after.at - before.at))
         for before, after in pairwise(_points(page, series))
@@ -225,7 +238,7 @@ def rates_of(page: Page, series: Series) -> list[tuple[int, float]]:
 
 
 def levels_of(page: Page, series: Series, factor: float = 1.0) -> list[tuple[int, float]]:
-    """Peaks of the last day, for a chart. Blocks."""
+    """Peaks in the range of the charts. Blocks."""
     return [(point.at, point.peak * factor) for point in _points(page, series)]
 
 

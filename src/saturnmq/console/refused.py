@@ -1,4 +1,6 @@
-"""A form with wrong input: the page it is on is shown again, with what was typed and with the problem beside the form.
+"""A form with wrong input: the page it is on is shown again, with what was typed and with the problem beside the field.
+
+The field has the focus, so the browser scrolls to it. A problem that names no field of the form stands first in the form.
 
 Requirements: UX-13, UX-16.
 """
@@ -12,25 +14,42 @@ from html.parser import HTMLParser
 from typing import Final
 from urllib.parse import unquote
 
+from saturnmq.protocol.errors import ConfigError
+
 UNKEPT: Final = ("csrf", "password", "secret")  # fields that keep the value of the page
 SHOWN_ON: Final = (
     "shown_on"  # field with the page of a form that was refused: the browser names the address it was sent to
 )
+PROBLEM_ID: Final = "problem"  # of the element with the problem
+_FIELDS: Final = ("input", "select", "textarea")
+_MARKS: Final = f'aria-invalid="true" aria-describedby="{PROBLEM_ID}" autofocus'  # of the wrong field
 _TYPED: Final = ("text", "search", "number", "")  # types of inputs whose value a user types
 
 
 @dataclass
 class _Form:
-    """A form of a page: the paths that it may be sent to, and its hidden fields."""
+    """A form of a page: the paths that it may be sent to, its hidden fields, and the names of the fields that users fill."""
 
     paths: set[str] = field(default_factory=set)
     hidden: set[tuple[str, str]] = field(default_factory=set)
+    fields: set[str] = field(default_factory=set)
 
 
-def with_problem(page: str, own: str, path: str, given: Iterable[tuple[str, str]], problem: str) -> str | None:
+class WrongField(ConfigError):
+    """Wrong input in one field of a form. field: its name."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def with_problem(
+    page: str, own: str, path: str, given: Iterable[tuple[str, str]], problem: str, wrong: str = ""
+) -> str | None:
     """The HTML of a page whose form was refused, with its values and the problem; None if no form of the page is sent to path.
 
     own: path of the page with its query; forms without an address are sent to this path. given: fields as they were sent.
+    wrong: name of the field that the problem is about; "" if it is not known.
 
     Of several forms the one with the most hidden fields of these values is taken.
     """
@@ -41,7 +60,7 @@ def with_problem(page: str, own: str, path: str, given: Iterable[tuple[str, str]
     if not fits:
         return None
     best = max(fits, key=lambda at: len(found.forms[at].hidden & set(values)))
-    filler = _Filler(best, own, values, problem)
+    filler = _Filler(best, own, values, problem, wrong if wrong in found.forms[best].fields else "")
     filler.feed(page)
     filler.close()
     return "".join(filler.out)
@@ -68,22 +87,29 @@ class _Forms(HTMLParser):
             self.forms[-1].paths.add(_path(given["formaction"]))
         elif self.forms and tag == "input" and given.get("type") == "hidden":
             self.forms[-1].hidden.add((given.get("name") or "", given.get("value") or ""))
+        elif self.forms and tag in _FIELDS:
+            self.forms[-1].fields.add(given.get("name") or "")
 
 
 class _Filler(HTMLParser):
-    """Copies a page; in one form it replaces values, and puts the problem first. Folded parts around the form are opened."""
+    """Copies a page; in one form it replaces values, and puts the problem beside its field, or first.
 
-    def __init__(self, form: int, own: str, given: list[tuple[str, str]], problem: str) -> None:
+    Folded parts around the form are opened.
+    """
+
+    def __init__(self, form: int, own: str, given: list[tuple[str, str]], problem: str, wrong: str) -> None:
         super().__init__(convert_charrefs=False)
         self.out: list[str] = []
         self._left = form  # forms before the one that is filled
         self._values: dict[str, list[str]] = {}
         for name, value in given:
             self._values.setdefault(name, []).append(value)
-        self._first = (
-            f'<p class="bad wide" role="alert">{escape(problem)}</p>'
-            f'<input type="hidden" name="{SHOWN_ON}" value="{escape(own)}">'
-        )
+        self._wrong = wrong
+        self._beside = f'<span class="bad problem" id="{PROBLEM_ID}" role="alert">{escape(problem)}</span>'
+        first = f'<p class="bad wide" id="{PROBLEM_ID}" role="alert" tabindex="-1" autofocus>{escape(problem)}</p>'
+        self._first = ("" if wrong else first) + f'<input type="hidden" name="{SHOWN_ON}" value="{escape(own)}">'
+        self._label: int | None = None  # where the label is that is open
+        self._pending = False  # the wrong field is copied, its problem is not
         self._inside = self._dropping = False
         self._select: list[str] | None = None  # chosen values of the select that is open
         self._folded: int | None = None  # where the details are that are open
@@ -102,7 +128,23 @@ class _Filler(HTMLParser):
                 text += self._first
         elif self._inside:
             text = self._filled(tag, text, given)
+            if tag == "label":
+                self._label = len(self.out)
+            elif tag in _FIELDS and self._wrong and given.get("name") == self._wrong and given.get("type") != "hidden":
+                text = self._marked(tag, text)
         self.out.append(text)
+
+    def _marked(self, tag: str, text: str) -> str:
+        """The tag of the wrong field, with the focus; its problem follows it, or the label around it."""
+        self._wrong = ""
+        head, _, rest = text.partition(f"<{tag}")
+        text = f"{head}<{tag} {_MARKS}{rest}"
+        if self._label is None and tag == "input":
+            return text + self._beside
+        self._pending = True
+        if self._label is not None:
+            self.out[self._label] = '<div class="field">' + self.out[self._label]
+        return text
 
     def _filled(self, tag: str, text: str, given: dict[str, str | None]) -> str:
         name = given.get("name") or ""
@@ -137,6 +179,11 @@ class _Filler(HTMLParser):
         elif tag == "details":
             self._folded = None
         self.out.append(f"</{tag}>")
+        if self._pending and (tag == "label" or (self._label is None and tag in _FIELDS)):
+            self.out.append(self._beside + ("</div>" if tag == "label" else ""))
+            self._pending = False
+        if tag == "label":
+            self._label = None
 
     def handle_data(self, data: str) -> None:
         """Copy text; the old content of a text area is dropped."""

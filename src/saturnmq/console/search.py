@@ -16,6 +16,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from saturnmq.admin.system_names import users_first
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_duration_ms
 from saturnmq.console.actions import moment
@@ -24,6 +25,7 @@ from saturnmq.console.context import Page, paged
 from saturnmq.console.download import COLUMNS, csv_line, fields_of, json_line
 from saturnmq.console.jobs import Job
 from saturnmq.console.messages import link
+from saturnmq.console.refused import WrongField
 from saturnmq.console.scanning import Scan, Span
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue
@@ -120,9 +122,9 @@ async def show(request: Request, page: Page) -> Response:
         return page.render("message.html", 404, message=page.text("no_job"))
     if job.kind == "analysis":
         return page.render("analysis.html", job=job, shares=job.found.shares())
-    rows = job.found.sorted()
+    rows = job.found.sorted()[::-1]
     if job.kind == "tail":
-        return page.render("tail.html", job=job, rows=rows[::-1])
+        return page.render("tail.html", job=job, rows=rows)
     return page.render("found.html", job=job, rows=paged(rows, request.query_params.get("page")), most=FOUND_MAX)
 
 
@@ -191,27 +193,30 @@ def topic_of(text: str) -> str:
     topic = text.strip()
     problem = None if topic.startswith("%") and len(topic) <= 255 else topic_problem(topic)  # %RETRY% and %DLQ% topics
     if problem:
-        raise ConfigError(problem)
+        raise WrongField("topic", problem)
     return topic
 
 
 def range_of(begin: str, end: str, now_ms: int) -> tuple[int, int]:
     """First and last time of storage, Unix ms; by default the last hour. Raises ConfigError."""
-    first = _time(begin.strip() or "1h", now_ms)
-    last = now_ms if end.strip() in ("", "end") else _time(end.strip(), now_ms)
+    first = _time("from", begin.strip() or "1h", now_ms)
+    last = now_ms if end.strip() in ("", "end") else _time("to", end.strip(), now_ms)
     if first > last:
-        raise ConfigError(f"the range begins at {begin!r:.40}, after its end {end!r:.40}")
+        raise WrongField("from", f"the range begins at {begin!r:.40}, after its end {end!r:.40}")
     return first, last
 
 
-def _time(text: str, now_ms: int) -> int:
+def _time(field: str, text: str, now_ms: int) -> int:
     try:
         return max(now_ms - int(parse_duration_ms(text)), 0)
     except ValueError:
-        return moment(text)
+        try:
+            return moment(text)
+        except ConfigError as error:
+            raise WrongField(field, error.message) from None
 
 
 async def topic_names(page: Page) -> list[str]:
     """Names that a form proposes."""
     view = await page.services.state.view()
-    return sorted({one.name for one in view.survey.topics.values()})[:NAMES_MAX] if view is not None else []
+    return users_first(list({one.name for one in view.survey.topics.values()}))[:NAMES_MAX] if view is not None else []

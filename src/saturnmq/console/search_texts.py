@@ -10,9 +10,9 @@ from typing import Final
 SEARCH_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "search_range": ("Search", "搜索消息"),
     "search_hint": (
-        "Times: such as 15m or 1d ago, 2026-11-23T08:00 (UTC), start, end. A property as name or name=value; "
-        "a JSON path such as items[*].id=42. All conditions must be met.",
-        "时间可写 15m、1d(之前)、2026-11-23T08:00(UTC)、start 或 end。属性写作 name 或 name=value;"
+        "Times: such as 15m or 1d ago, 2026-11-23T08:00 (in the zone of this page), 2026-11-23T08:00Z, start, end. "
+        "A property as name or name=value; a JSON path such as items[*].id=42. All conditions must be met.",
+        "时间可写 15m、1d(之前)、2026-11-23T08:00(本页时区)、2026-11-23T08:00Z、start 或 end。属性写作 name 或 name=value;"
         "JSON 路径例如 items[*].id=42。所有条件须同时满足。",
     ),
     "from": ("From", "开始"),
@@ -22,6 +22,11 @@ SEARCH_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "text": ("Text in the body", "消息体包含"),
     "tail": ("Live tail", "实时消息"),
     "analyse": ("Analyse", "主题分析"),
+    "jobs_empty": (
+        "You have no search yet. Fill in the form above, or follow new messages with Live tail.",
+        "暂无搜索。请填写上方表单,或用实时消息跟踪新消息。",
+    ),
+    "nothing_hint": ("Widen the time range, or remove a condition.", "请扩大时间范围或减少条件。"),
     "jobs": ("Your searches", "我的搜索"),
     "job_search": ("Search", "搜索"),
     "job_tail": ("Live tail", "实时消息"),
@@ -40,8 +45,8 @@ SEARCH_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "cancel": ("Cancel", "取消"),
     "size": ("Bytes", "字节"),
     "found_enough": (
-        "The search ended at {count} messages. Narrow the time range.",
-        "已找到 {count} 条,搜索结束。请缩小时间范围。",
+        "The search ended at {count} messages; it reads the oldest first, so later ones are missing. Narrow the time range.",
+        "已找到 {count} 条,搜索结束;搜索从最早的消息开始,较晚的未列出。请缩小时间范围。",
     ),
     "download_jsonl": ("Download as JSON lines", "下载 JSON 行"),
     "download_csv": ("Download as CSV", "下载 CSV"),

@@ -12,13 +12,15 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.admin.survey import TopicState
-from saturnmq.admin.system_names import is_system
+from saturnmq.admin.system_names import is_system, is_system_producer
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
+from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.bodies import Connection, ProducerInfo
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.errors import SaturnError
 
+PRODUCER_KINDS: Final = ("normal", "system", "all")
 TOPICS_SHOWN_MAX: Final = 100
 ADDRESSES_CHARACTERS_MAX: Final = 2000
 
@@ -43,12 +45,17 @@ async def producers(request: Request, page: Page, view: View) -> Response:
     names = {
         (name, one.client_id): one for table in answered(found).values() for name, many in table.items() for one in many
     }
-    rows: list[tuple[str, ProducerInfo]] = [
+    kind = query.get("kind", "") if query.get("kind", "") in PRODUCER_KINDS else "normal"
+    matches: list[tuple[str, ProducerInfo]] = [
         (name, one) for (name, _), one in sorted(names.items()) if wanted in name.lower()
     ]
+    system = [row for row in matches if is_system_producer(row[0])]
+    kinds = {"normal": [row for row in matches if row not in system], "system": system, "all": matches}
     return page.render(
         "producers.html",
-        rows=paged(rows, query.get("page")),
+        rows=paged(kinds[kind], query.get("page")),
+        kind=kind,
+        kinds={name: len(many) for name, many in kinds.items()},
         wanted=wanted,
         group=group,
         topic=topic,
@@ -99,8 +106,8 @@ async def switch(request: Request, page: Page) -> Response:
     form = await request.form()
     addresses = str(form.get("addresses", "")).strip()
     if not 0 < len(addresses) <= ADDRESSES_CHARACTERS_MAX:
-        raise ConfigError(
-            f"the addresses have {len(addresses)} characters, 1 to {ADDRESSES_CHARACTERS_MAX} are allowed"
+        raise WrongField(
+            "addresses", f"the addresses have {len(addresses)} characters, 1 to {ADDRESSES_CHARACTERS_MAX} are allowed"
         )
     vip_channel, tls = form.get("vip_channel") == "1", form.get("tls") == "1"
     services = page.services
