@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
 from saturnmq.protocol.bodies import KVTable, TopicConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
+from waiting import until
 
 
 class Scripted:
@@ -30,11 +33,15 @@ class Scripted:
         self.changed = "true"
         self.asked: list[int] = []
         self.last = Command(0)
+        self.silent = False
+        self.address = ("", 0)
         self.server = RemotingServer(self._handle, settings=NetSettings())
 
-    def _handle(self, connection: Connection, request: Command) -> Command:
+    def _handle(self, connection: Connection, request: Command) -> Command | Awaitable[Command | None]:
         self.asked.append(request.code)
         self.last = request
+        if self.silent:
+            return asyncio.get_running_loop().create_future()
         if not self.healthy:
             return request.reply(1, "not today")
         if request.code == RequestCode.QUERY_DATA_VERSION:
@@ -47,7 +54,7 @@ class Scripted:
 async def registrar(folder: Path, *servers: Scripted, **more: Any) -> AsyncIterator[tuple[Registrar, Topics]]:
     addresses = []
     for scripted in servers:
-        host, port = await scripted.server.start("127.0.0.1", 0)
+        scripted.address = host, port = await scripted.server.start("127.0.0.1", 0)
         addresses.append(f"{host}:{port}")
     settings = BrokerSettings(namesrv_addr=";".join(addresses), **more)
     topics = Topics(settings, StateFile(folder / "topics.json"), lambda: 1)
@@ -110,5 +117,88 @@ def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
             expected = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
             assert expected.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
             assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER]
+)
+def test_silent_name_server_does_not_delay_the_others(tmp_path: Path, code: int) -> None:
+    async def work() -> None:
+        servers = one, two, three = [Scripted(name) for name in ("one", "two", "three")]
+        async with registrar(tmp_path, *servers, force_register=code != RequestCode.QUERY_DATA_VERSION) as (made, _):
+            if code == RequestCode.UNREGISTER_BROKER:
+                await made.start()
+            one.silent = True
+            began = asyncio.get_running_loop().time()
+            task = asyncio.create_task(made.stop() if code == RequestCode.UNREGISTER_BROKER else made.register())
+            await until(lambda: code in two.asked and code in three.asked)
+            assert asyncio.get_running_loop().time() - began < 1 and not task.done()
+            await task
+
+    run(work)
+
+
+def test_restarted_name_server_gets_a_registration_within_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The period of registrations is 30 s; meanwhile clients would find no route of a new topic."""
+
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        async with registrar(tmp_path, one, two) as (made, topics):
+            topics.set(TopicConfig("orders"))
+            await made.start()
+            host, port = one.address
+            await one.server.stop()
+            await until(lambda: "name server failed" in caplog.text)
+            before = list(two.asked)
+            one.server = RemotingServer(one._handle, settings=NetSettings())
+            one.asked.clear()
+            await one.server.start(host, port)
+            began = asyncio.get_running_loop().time()
+            await until(lambda: one.asked)
+            assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
+            assert one.asked == [RequestCode.REGISTER_BROKER] and b"orders" in (one.last.body or b"")
+            assert two.asked == before, "the NameServer that was not restarted needs no registration"
+
+    run(work)
+
+
+def test_name_server_that_starts_after_the_broker_gets_a_registration(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = Scripted("one")
+        async with registrar(tmp_path, one) as (made, _):
+            host, port = one.address
+            await one.server.stop()
+            await made.start()
+            one.server = RemotingServer(one._handle, settings=NetSettings())
+            await one.server.start(host, port)
+            began = asyncio.get_running_loop().time()
+            await until(lambda: one.asked)
+            assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
+
+    run(work)
+
+
+def test_lost_name_server_is_logged_once_until_it_returns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+
+    def failures() -> list[str]:
+        return [record.levelname for record in caplog.records if record.getMessage().startswith("name server failed")]
+
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        async with registrar(tmp_path, one, two) as (made, _):
+            await made.start()
+            host, port = one.address
+            await one.server.stop()
+            await until(lambda: len(failures()) == 5)
+            one.server = RemotingServer(one._handle, settings=NetSettings())
+            await one.server.start(host, port)
+            await until(lambda: one.asked[1:])
+            await until(lambda: "name server answers again" in caplog.text)
+            assert failures()[:5] == ["WARNING", *["DEBUG"] * 4]
 
     run(work)

@@ -16,9 +16,11 @@ from saturnmq.client.connection import address_server
 from saturnmq.client.connection import core as core_module
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.name_servers import NameServers
+from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 
@@ -246,6 +248,30 @@ def test_route_poll_keeps_the_route_when_a_query_fails(run: Run, cluster: Any) -
                 c.add("T", c.route(write=1))
                 while len(await out.queues("T")) != 1:
                     await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 1)
+
+    run(work)
+
+
+def test_routes_are_queried_again_when_a_name_server_returns(run: Run, cluster: Any) -> None:
+    """At once, and again when brokers had time to register; the period of route polls is 30 s, here an hour."""
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=3_600_000) as client:
+            routes, clock = client._core.routes, asyncio.get_running_loop().time
+            assert len((await client._core.write_route("T")).write_queues) == 4
+            port = int(c.ns[0].address.rpartition(":")[2])
+            await c.ns[0].stop()
+            c.ns[0] = again = type(c.ns[0])()
+            await again.start(port)
+            try:
+                began = clock()
+                await again.wait_for(105)
+                assert clock() - began <= RECONNECT_SECONDS_MAX + 1
+                c.add("T", c.route(write=1))
+                await until(lambda: len(routes.known("T").write_queues) == 1)
+                assert clock() - began <= 3 * RECONNECT_SECONDS_MAX + 1
+            finally:
+                await again.stop()
 
     run(work)
 

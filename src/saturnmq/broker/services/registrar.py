@@ -1,4 +1,4 @@
-"""Registers a broker with every NameServer: at start, every 30 s, and when a topic changes.
+"""Registers a broker with every NameServer: at start, every 30 s, on reconnection, and when a topic changes.
 
 There are two kinds of registration. A full one has all topics and goes to all NameServers: periodically, after a topic was
 deleted, and for NameServers that miss something. An incremental one has only the topics set since the last one; it is sent at
@@ -8,6 +8,9 @@ So a thousand new topics cost a thousand small requests.
 Every registration carries the version of the whole table, and a NameServer ignores another registration with the same
 version. Therefore a NameServer that did not answer an incremental one gets a full one next.
 
+A NameServer that was restarted has no routes. Therefore each one is reconnected to as soon as its connection is lost, by a task
+of its own with back-off and jitter, and gets a full registration.
+
 Requirements: NS-32..NS-36.
 """
 
@@ -15,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import random
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -24,6 +29,7 @@ from saturnmq.broker.services.address_server import LookupFailed, look_up
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net.reconnection import Losses, reconnect_seconds
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -61,8 +67,10 @@ class Registrar:
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
-        self._client = RemotingClient(settings=net, tls=tls)
+        self._client = RemotingClient(settings=net, tls=tls, listener=Losses(self._reconnect_missing))
         self._task: asyncio.Task[None] | None = None
+        self._reconnecting: dict[str, asyncio.Task[None]] = {}  # by address of the NameServer
+        self._failed: set[str] = set()  # NameServers that failed the last request
         self._full_event: asyncio.Event = asyncio.Event()  # a full registration is due
         self._changes_event: asyncio.Event = asyncio.Event()  # _changed is not empty
         self._changed: dict[str, None] = {}  # topics set since the last incremental registration; an ordered set
@@ -94,14 +102,15 @@ class Registrar:
             self._registered_as = self._broker_id()
             await self.register()
             self._task = supervised(self._run(), "registration")
+            self._reconnect_missing()
 
     async def stop(self) -> None:
         """Unregister from all NameServers, so that clients are not routed here any more (NS-18)."""
         await cancel(self._look_up_task)
         self._look_up_task = None
         if self._task is not None:
-            await cancel(self._task)
-            self._task = None
+            task, self._task = self._task, None
+            await cancel(task, *self._reconnecting.values())
             self._registered_event.set()
             header = h.UnregisterBroker(
                 broker_name=self._settings.broker_name,
@@ -121,7 +130,7 @@ class Registrar:
 
     async def abort(self) -> None:
         """Stop without unregistering."""
-        tasks = self._task, self._look_up_task
+        tasks = self._task, self._look_up_task, *self._reconnecting.values()
         self._task = self._look_up_task = None
         await cancel(*tasks)
         await self._client.close()
@@ -234,6 +243,32 @@ class Registrar:
             log.info("registered address=%s topics=%s complete=%s", address, len(table.topic_config_table), complete)
         return answers
 
+    def _reconnect_missing(self) -> None:
+        """Start a reconnection to each NameServer without a connection, unless one is in progress."""
+        if self._task is None:
+            return
+        for address in self.name_servers:
+            if address not in self._reconnecting and not self._client.is_connected(address):
+                self._current.discard(address)
+                self._reconnecting[address] = supervised(self._reconnect(address), f"reconnection to {address}")
+
+    async def _reconnect(self, address: str) -> None:
+        """Register with one NameServer until it is connected again, with back-off and jitter between the attempts."""
+        try:
+            for attempt in itertools.count(1):
+                await asyncio.sleep(reconnect_seconds(attempt, random.random()))
+                if address not in self.name_servers:
+                    return
+                if self._client.is_connected(address) and address in self._current:
+                    return  # by a periodic registration meanwhile
+                if self._broker_id() < 0:
+                    continue
+                await self._register_with([address], self._topics.registered(), complete=True)
+                if self._client.is_connected(address):
+                    return  # it has the registration, or has rejected it, which only the next period may change
+        finally:
+            del self._reconnecting[address]
+
     async def _run(self) -> None:
         await asyncio.gather(self._run_full(), self._run_changes())
 
@@ -344,7 +379,7 @@ class Registrar:
     async def _request(
         self, address: str, command: Command, timeout_ms: int, *, connect: bool = True
     ) -> Command | None:
-        """Send one request; None and a log line if it fails.
+        """Send one request; None and a log line if it fails, at WARNING only if the request before did not fail.
 
         connect=False: only over an open connection, as a NameServer that was restarted may have fewer topics.
         """
@@ -357,8 +392,14 @@ class Registrar:
             if answer.code != ResponseCode.SUCCESS:
                 raise response_error(answer.code, answer.remark, broker=address)
         except (SaturnError, OSError) as error:
-            log.warning("name server failed address=%s code=%s error=%s", address, command.code, error)
+            level = logging.DEBUG if address in self._failed else logging.WARNING
+            log.log(level, "name server failed address=%s code=%s error=%s", address, command.code, error)
+            self._failed.add(address)
+            self._reconnect_missing()
             return None
+        if address in self._failed:
+            self._failed.discard(address)
+            log.info("name server answers again address=%s code=%s", address, command.code)
         log.debug("name server answered address=%s code=%s", address, command.code)
         return answer
 

@@ -10,6 +10,7 @@ Requirements: PR-05..PR-08, PR-11, PR-22, PR-34, PR-35, HB-01..HB-03, CA-10, PL-
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
@@ -38,6 +39,7 @@ from saturnmq.client.errors import (
     Closed,
     ConnectFailed,
     GroupInUse,
+    NoNameServer,
     NotStarted,
     RouteNotFound,
     WrongLoop,
@@ -45,6 +47,7 @@ from saturnmq.client.errors import (
 from saturnmq.client.selection import FaultTable
 from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
+from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, reconnect_seconds
 from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
@@ -125,6 +128,7 @@ class Core:
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._heartbeat_wanted = False
         self._repeating: set[str] = set()  # addresses whose heartbeat is repeated until they respond
+        self._reconnecting = False  # to a NameServer
         self._stopping: asyncio.Task[None] | None = None
 
     # lifecycle
@@ -139,7 +143,7 @@ class Core:
         ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
-        self.remote = Remote(settings, self._on_request, self._suspect)
+        self.remote = Remote(settings, self._on_request, self._suspect, self._on_closed)
         self.name_servers = NameServers(addresses, self.remote)
         self.routes = RouteCache(
             self._fetch_route,
@@ -243,6 +247,38 @@ class Core:
         url = self.settings.address_server
         if url is not None:
             self.name_servers.update(await fetch_addresses(url, self.settings.unit))
+
+    def _on_closed(self) -> None:
+        """If the connection to the chosen NameServer is lost, reconnect in the background."""
+        if self.state is not State.RUNNING or self._stopping is not None or self._reconnecting or self.forked:
+            return
+        chosen = self.name_servers.chosen
+        if chosen is not None and not self.remote.is_connected(chosen):
+            self._reconnecting = True
+            self.spawn("name server reconnection", self._reconnect(), vital=False)
+
+    async def _reconnect(self) -> None:
+        """Query the routes as soon as a NameServer answers, and again when its brokers had time to register.
+
+        Jitter keeps the clients of a NameServer that was restarted from returning together.
+        """
+        try:
+            for attempt in itertools.count(1):
+                await asyncio.sleep(reconnect_seconds(attempt, random.random()))
+                topics = self.routes.topics
+                try:
+                    if topics:
+                        await self.routes.refresh(topics[0])
+                except NoNameServer:
+                    continue
+                except SaturnError as error:
+                    logger.info("route not refreshed topic=%s error=%s", topics[0], error)
+                break
+            await self.routes.poll()
+        finally:
+            self._reconnecting = False
+        await asyncio.sleep(RECONNECT_SECONDS_MAX * (1 + random.random()))
+        await self.routes.poll()
 
     async def _fetch_route(self, topic: str, timeout_ms: int) -> TopicRouteData | None:
         """Request the route of a topic from a NameServer; None if it has none (code 17).

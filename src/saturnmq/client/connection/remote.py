@@ -16,6 +16,7 @@ from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings
 from saturnmq.net import errors as net_errors
 from saturnmq.net.connection import Handler
+from saturnmq.net.reconnection import Losses
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import BodyError
@@ -31,7 +32,7 @@ class Remote:
     """Wraps one RemotingClient, which has one connection per address (API-05).
 
     on_failure is called with the address of a peer that failed or whose response says that it is not the master, and with whether
-    it did not respond in time.
+    it did not respond in time. on_closed is called after a connection was closed.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Remote:
         settings: ClientSettings,
         handler: Handler,
         on_failure: Callable[[str, bool], None] = lambda address, unresponsive: None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._signer: Signer | None = None
         if settings.access_key:
@@ -51,7 +53,7 @@ class Remote:
             client_cert_path=settings.tls_cert or "",
             client_key_path=settings.tls_key or "",
         )
-        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
+        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, listener=Losses(on_closed))
         self._on_failure = on_failure
         self.generation = forks.watch(self)
 
