@@ -21,7 +21,7 @@ from saturnmq import (
 )
 from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.producer.retries import MISSING_SECONDS
-from saturnmq.protocol.bodies import BrokerData, TopicRouteData
+from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.testing import BrokerFixture
 
@@ -239,6 +239,64 @@ def test_unknown_topic_fails_before_the_deadline(run: Run, cluster: Any, kind: s
                 assert elapsed < MISSING_SECONDS + 1.5
             asyncio.get_running_loop().call_later(MISSING_SECONDS / 2, lambda: c.add("T", data))
             await SENDS[kind](out)
+
+    run(work)
+
+
+def cluster_info(c: Any, **masters: bool) -> Callable[[Command], Command]:
+    """An answer to GET_BROKER_CLUSTER_INFO: brokers by name, and whether their master is registered."""
+    table = {name: BrokerData("c", name, {0 if there else 1: c.broker.address}) for name, there in masters.items()}
+    return lambda command: command.reply(body=ClusterInfo(table, {"c": list(table)}).encode())
+
+
+ABSENT: dict[str, dict[str, bool]] = {"empty": {}, "slave only": {"b0": False}, "one of two": {"b0": True, "b1": False}}
+
+
+@pytest.mark.parametrize("masters", ABSENT.values(), ids=ABSENT)
+@pytest.mark.parametrize("kind", ["plain", "key", "selector", "oneway", "many", "transaction"])
+def test_send_waits_for_the_route_while_brokers_are_not_registered(
+    run: Run, cluster: Any, kind: str, masters: dict[str, bool]
+) -> None:
+    async def work() -> None:
+        async with sending(cluster, timeout=30) as (c, out):
+            data = c.ns[0].routes.pop("T")
+            c.ns[0].script[106] = cluster_info(c, **masters)
+            asyncio.get_running_loop().call_later(OUTAGE_SECONDS, lambda: c.add("T", data))
+            await SENDS[kind](out)
+
+    run(work)
+
+
+@pytest.mark.parametrize("masters", [*ABSENT.values(), {"b0": True}], ids=[*ABSENT, "complete"])
+def test_topic_is_to_be_created_only_if_all_brokers_are_registered(
+    run: Run, cluster: Any, masters: dict[str, bool]
+) -> None:
+    async def work() -> None:
+        async with sending(cluster, timeout=5) as (c, out):
+            c.ns[0].routes.pop("T")
+            c.ns[0].script[106] = cluster_info(c, **masters)
+            begin = asyncio.get_running_loop().time()
+            with pytest.raises(RouteNotFound) as caught:
+                await out.send("T", b"x")
+            elapsed, complete = asyncio.get_running_loop().time() - begin, masters == {"b0": True}
+            assert ("Create it" in str(caught.value)) == complete, caught.value
+            assert (elapsed < MISSING_SECONDS + 1.5) == complete
+            if not complete:
+                absent = next((name for name, there in masters.items() if not there), "none registered")
+                assert absent in str(caught.value) and "saturnmq admin clusterList" in str(caught.value)
+
+    run(work)
+
+
+def test_topic_may_be_on_a_broker_of_another_cached_route(run: Run, cluster: Any) -> None:
+    """A NameServer that was restarted does not list brokers that have not registered yet."""
+
+    async def work() -> None:
+        async with sending(cluster, brokers=2, timeout=30) as (c, out):
+            await out.send("T", b"x")
+            c.ns[0].script[106] = cluster_info(c, b0=True)
+            asyncio.get_running_loop().call_later(OUTAGE_SECONDS, lambda: c.add("U", c.route("b1")))
+            await out.send("U", b"x")
 
     run(work)
 

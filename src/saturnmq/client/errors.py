@@ -123,7 +123,10 @@ class NoNameServer(ClientError):
 
 
 class RouteNotFound(ClientError):
-    """No NameServer has a route for the topic, and it cannot be created automatically; `hint` has the command that creates it."""
+    """No NameServer has a route for the topic, and it cannot be created automatically; `hint` has the command that creates it.
+
+    While brokers are not registered that may have the topic, `hint` names them instead, and `broker` has their names.
+    """
 
     code = int(ResponseCode.NOT_FOUND_TOPIC)
 

@@ -58,6 +58,11 @@ def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool 
     return f"Create it: {command} (auto-creation is {state} here)."
 
 
+def topic_of_absent_brokers(brokers: str) -> str:
+    """A topic without a route while brokers are not registered: which, and where to look."""
+    return f"It may exist on a broker without a registered master ({brokers}): start it, or see `saturnmq admin clusterList`."
+
+
 def missing_topic_to_read(topic: str, name_servers: Sequence[str]) -> str:
     """A subscribed topic without a route: how to create it, and which consumer option waits for it."""
     hint = missing_topic(topic, name_servers, auto_create=None)

@@ -48,7 +48,7 @@ from saturnmq.client.selection import FaultTable
 from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, reconnect_seconds
-from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
+from saturnmq.protocol.bodies import ClusterInfo, ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
@@ -338,28 +338,45 @@ class Core:
             if leaderless:
                 names = ", ".join(sorted(leaderless))
                 raise BrokerNotExist(f"topic {topic} exists, but broker[{names}] has no master now", broker=names)
-            raise self.route_not_found(topic)
+            raise self.route_not_found(topic, absent=await self._absent_brokers())
         return route
 
     async def read_route(self, topic: str) -> Route:
         """The route to read a topic. Raises RouteNotFound (10005)."""
         route = await self.routes.for_read(topic)
         if route is None:
-            raise self.route_not_found(topic, reading=True)
+            raise self.route_not_found(topic, reading=True, absent=await self._absent_brokers())
         return route
+
+    async def _absent_brokers(self) -> str:
+        """Names of brokers without a registered master, which may have a topic that has no route; empty if there is none.
+
+        "none registered" if the NameServer has no broker; empty if it does not answer that query. Raises NoNameServer.
+        """
+        command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self.name_servers.call(command, self.settings.api_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            return ""
+        table = ClusterInfo.decode(answer.body or b"{}").broker_addr_table
+        masters = {name for name, data in table.items() if MASTER_ID in data.broker_addrs}
+        absent = sorted((table.keys() | self.routes.brokers().keys()) - masters)
+        return ", ".join(absent) if absent or masters else "none registered"
 
     def channel_address(self, address: str) -> str:
         """The address for calls to a broker: its own, or that of its VIP channel if the settings say so (PR-31)."""
         return vip_address(address) if self.settings.vip_channel else address
 
-    def route_not_found(self, topic: str, *, reading: bool = False) -> RouteNotFound:
-        """RouteNotFound with the command that creates the topic as hint (PR-10, UX-08).
+    def route_not_found(self, topic: str, *, reading: bool = False, absent: str = "") -> RouteNotFound:
+        """RouteNotFound with the command that creates the topic as hint (PR-10, UX-08), unless absent brokers may have it.
 
         reading: leave out whether topics are created automatically, because readers do not request the default topic's route.
         """
+        text = f"No route info of this topic: {topic}."
+        if absent:
+            return RouteNotFound(text, broker=absent, hint=hints.topic_of_absent_brokers(absent))
         auto_create = None if reading else self.routes.known(self.settings.create_topic_key) is not None
         hint = hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
-        return RouteNotFound(f"No route info of this topic: {topic}.", hint=hint)
+        return RouteNotFound(text, hint=hint)
 
     async def master_address(self, topic: str, broker_name: str) -> str:
         """The master's address; if unknown, the route is refreshed once. Raises BrokerNotExist (PR-22)."""

@@ -1,7 +1,8 @@
 """Which failed attempts of a send are repeated, until when, and with which pauses.
 
-A cause that passes is retried until the deadline: no connection, no response, no master, no NameServer, a busy broker. A topic
-that no server has is asked for again for MISSING_SECONDS, because its brokers may be about to register. A broker that denies
+A cause that passes is retried until the deadline: no connection, no response, no master, no NameServer, a busy broker, and no route
+while a broker is not registered that may have the topic. A topic that no server has is asked for again for MISSING_SECONDS, because
+the NameServers may not agree yet. A broker that denies
 permission is not asked again, though another may be. Other retried response codes are bounded by the setting `attempts`; with
 attempts=1 nothing is retried.
 
@@ -78,6 +79,8 @@ class Retries:
         missing_from_ms, self._missing_from_ms = self._missing_from_ms, None
         if isinstance(error, CallTimeout):
             self._shares_left = max(self._shares_left - 1, 1)
+        elif isinstance(error, RouteNotFound) and error.broker:
+            return  # brokers that may have the topic are not registered
         elif error.code in _MISSING_CODES:
             self._missing_from_ms = elapsed_ms if missing_from_ms is None else missing_from_ms
             self._ended |= elapsed_ms - self._missing_from_ms >= MISSING_SECONDS * 1000
