@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import pytest
 
 from saturnmq import Client
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
 from saturnmq.testing import BrokerFixture
 
 
@@ -43,6 +48,36 @@ def test_reconnect_sends_a_heartbeat_before_the_next_pull(
             await work()
 
     asyncio.run(bounded())
+
+
+def test_many_groups_that_start_together_share_heartbeats(run: Callable[..., Any], cluster: Any) -> None:
+    """Every heartbeat has all groups of the client: one per group would cost the square of their number."""
+    groups = [f"g{number}" for number in range(200)]
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, AsyncExitStack() as stack:
+            in_flight = 0
+
+            async def answer(command: Command) -> Command:
+                nonlocal in_flight
+                in_flight += 1
+                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.1)
+                assert in_flight == 1
+                in_flight -= 1
+                return cast("Command", c.broker.on_34(command))
+
+            c.broker.script[RequestCode.HEART_BEAT] = answer
+
+            async def start(group: str) -> None:
+                inbox = await stack.enter_async_context(client.consumer(group))
+                await inbox.subscribe("T")
+                assert client.client_id in c.broker.groups[group], "subscribe returns when the broker has the group"
+
+            await asyncio.gather(*map(start, groups))
+            assert len(c.broker.of(RequestCode.HEART_BEAT)) <= 10
+            c.broker.script.clear()
+
+    run(work)
 
 
 @pytest.mark.spec("RB-02", "API-18")

@@ -29,6 +29,7 @@ from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies
 from saturnmq.client.connection.route_suspicion import RouteSuspicion
 from saturnmq.client.connection.routes import Route, RouteCache
+from saturnmq.client.connection.shared_calls import SharedCalls
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
 from saturnmq.client.connection.url import ClientSettings
@@ -58,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
-HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
+HEARTBEAT_RETRY_SECONDS: Final = 1.0  # between heartbeats to a broker that failed; less jitter, at most half
 OFFSET_FIRST_MS: Final = 10_000
 REPLACED: Final = "no response, and the route names another broker"
 
@@ -108,8 +109,9 @@ class Core:
         self._suspicion: RouteSuspicion | None = None
         self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
         self.broker_versions: dict[str, int] = {}
+        self._heartbeats = SharedCalls(lambda name, work: self.spawn(name, work, vital=False), self._send_heartbeat)
         self.timer_limits = TimerLimits(
-            lambda address: self._send_heartbeat(address, self._heartbeat_body()),
+            lambda address: self._heartbeats.call(address),
             lambda name, work: self.spawn(name, work, vital=False),
         )
         self.producers: set[str] = set()
@@ -495,14 +497,11 @@ class Core:
     async def heartbeat(self) -> None:
         """Send heartbeats to the brokers of the cached routes concurrently, and store their versions (HB-01..HB-03).
 
-        Before that, forgets the other brokers (PR-35).
+        Before that, forgets the other brokers (PR-35). Concurrent calls share heartbeats: each has all groups.
         """
         addresses = self._heartbeat_addresses()
         self._forget_brokers(set(addresses))
-        if not addresses:
-            return
-        body = self._heartbeat_body()
-        await asyncio.gather(*(self._send_heartbeat(address, body) for address in addresses))
+        await asyncio.gather(*(self._heartbeats.call(address) for address in addresses))
 
     def _forget_brokers(self, wanted: set[str]) -> None:
         """Forget the version and the limits of every broker that is not wanted."""
@@ -518,18 +517,15 @@ class Core:
         """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
         try:
             while address not in self.broker_versions and address in self._heartbeat_addresses():
-                await asyncio.sleep(HEARTBEAT_RETRY_SECONDS)
-                await one_round(
-                    f"heartbeat to {address}", lambda: self._send_heartbeat(address, self._heartbeat_body())
-                )
+                await asyncio.sleep(HEARTBEAT_RETRY_SECONDS * (1 + random.random()) / 2)
+                await self._heartbeats.call(address)
         finally:
             self._repeating.discard(address)
 
-    async def _send_heartbeat(self, address: str, body: bytes) -> None:
+    async def _send_heartbeat(self, address: str) -> None:
+        command = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
         try:
-            answer = await self.remote.call(
-                address, Command(RequestCode.HEART_BEAT, body=body), self.settings.api_timeout_ms
-            )
+            answer = await self.remote.call(address, command, self.settings.api_timeout_ms)
         except ConnectFailed as error:
             logger.info("heartbeat not delivered broker=%s error=%s", address, error)
             return
