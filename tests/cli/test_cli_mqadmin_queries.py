@@ -15,6 +15,8 @@ import saturnmq.sync
 from saturnmq.broker import BrokerSettings
 from saturnmq.cli.mqadmin import files
 from saturnmq.client.receipt import Receipt
+from saturnmq.client.trace.records import SubBefore
+from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
 TOPIC = "looked-up"
@@ -164,3 +166,14 @@ def test_query_trace_by_id(admin_cli: AdminCli, sent: Receipt) -> None:
         rows = [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
         assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
             ("Pub", "finder-p", "127.0.0.1", "success"), ("Sub", "tracer", "127.0.0.1", "success")]  # fmt: skip
+
+
+def test_query_trace_by_id_says_what_is_missing(
+    admin_cli: AdminCli, embedded: SyncEmbeddedBroker, sent: Receipt
+) -> None:
+    assert "incomplete" not in admin_cli.run("queryMsgTraceById", "-i", sent.message_id)[2]
+    before = SubBefore(1100, "r", "g", "R1", "LOST", 0, None)
+    with saturnmq.sync.Client.from_url(embedded.url) as client, client.producer("p") as out:
+        out.send(TRACE_TOPIC, before.encode().encode(), keys=["LOST"])
+    code, _, error = admin_cli.run("queryMsgTraceById", "-i", "LOST")
+    assert code == 0 and "incomplete trace: no record of the send" in error and "a delivery without an end" in error

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from browsing import name_server, run
 
 from saturnmq import Client
-from saturnmq.admin.traces import MISSING, graphs
-from saturnmq.client.trace.records import EndTransaction, MessageType, Pub, SubAfter, SubBefore
+from saturnmq.admin.traces import MISSING, Gap, graphs
+from saturnmq.client.trace.records import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceRecord
 from saturnmq.console.timeline import Bar, time_line
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
@@ -41,6 +42,54 @@ def test_deliveries_are_paired_by_request_and_missing_records_are_minus_1() -> N
     (third,) = trace.groups["g2"]
     assert (third.begin_ms, third.end_ms, third.cost_ms, third.success) == (1200, MISSING, MISSING, None)
     assert [one.message_id for one in graphs("k-1", records)] == ["ID"] and graphs("none", records) == []
+
+
+HALF = replace(SENT, message_type=MessageType.HALF)
+END = EndTransaction(
+    1050, "r", "p", "orders", "ID", None, None, "h:1", MessageType.COMMIT, None, "COMMIT_MESSAGE", False
+)
+
+
+@pytest.mark.parametrize(
+    ("records", "gaps"),
+    [
+        ([SENT], []),
+        ([SENT, BEFORE, AFTER], []),
+        ([HALF, END], []),
+        ([HALF], [Gap.DECISION]),
+        ([END], [Gap.SEND]),
+        ([BEFORE, AFTER], [Gap.SEND]),
+        ([SENT, BEFORE], [Gap.END]),
+        ([SENT, AFTER], [Gap.BEGIN]),
+        ([SENT, BEFORE, AFTER, replace(BEFORE, request_id="R2")], [Gap.END]),
+        ([AFTER, replace(BEFORE, request_id="R2")], [Gap.SEND, Gap.BEGIN, Gap.END]),
+    ],
+)
+def test_trace_states_which_records_are_missing(records: list[TraceRecord], gaps: list[Gap]) -> None:
+    (trace,) = graphs("ID", [(record, "10.0.0.1") for record in records])
+    assert trace.gaps == gaps
+
+
+def test_page_of_an_incomplete_trace_says_so(console: Open) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            whole = "".join(record.encode() for record in (SENT, BEFORE, AFTER))
+            await out.send("RMQ_SYS_TRACE_TOPIC", whole.encode(), keys=["ID"])
+            lost = BEFORE.encode().replace("ID", "LOST")
+            await out.send("RMQ_SYS_TRACE_TOPIC", lost.encode(), keys=["LOST"])
+            async with console(name_server(server)) as one, asyncio.timeout(30):
+                await one.log_in()
+
+                async def page_of(message_id: str) -> str:
+                    while "<section>" not in (page := (await one.browser.get(f"/traces?q={message_id}")).text):
+                        await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
+                    return str(page)
+
+                assert "This trace is incomplete" not in await page_of("ID")
+                page = await page_of("LOST")
+                assert "This trace is incomplete: no record of the send" in page and "a delivery without an end" in page
+
+    run(work)
 
 
 def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:

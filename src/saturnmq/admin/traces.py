@@ -9,17 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from saturnmq.admin.connection import AdminConnection
 from saturnmq.admin.messages import Messages
-from saturnmq.client.trace.records import EndTransaction, Pub, SubAfter, SubBefore, TraceRecord, decode_records
+from saturnmq.client.trace.records import (
+    EndTransaction,
+    MessageType,
+    Pub,
+    SubAfter,
+    SubBefore,
+    TraceRecord,
+    decode_records,
+)
 from saturnmq.protocol.codes import TRACE_TOPIC, ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError
 
 MISSING: Final = -1
 RECORDS_MAX: Final = 2000
 MESSAGES_MAX: Final = 20
+
+
+class Gap(Enum):
+    """A kind of record that a trace should have and has not. value: a sentence about it.
+
+    Clients drop records when they cannot send them in time, and a client may not trace at all.
+    """
+
+    SEND = "no record of the send: the producer did not trace, or its record was lost"
+    DECISION = "a half message without a decision: it is pending, or the record was lost"
+    BEGIN = "a delivery without a begin: the record was lost"
+    END = "a delivery without an end: it is in progress, or the record was lost"
 
 
 @dataclass(frozen=True)
@@ -52,6 +73,24 @@ class MessageTrace:
     sends: list[Sent] = field(default_factory=list)
     transactions: list[Sent] = field(default_factory=list)
     groups: dict[str, list[Delivery]] = field(default_factory=dict)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Why this trace is incomplete; empty if nothing is known to be missing.
+
+        Example:
+            for trace in await admin.traces.find("order-1"):
+                print(trace.message_id, [gap.value for gap in trace.gaps])
+        """
+        deliveries = [delivery for many in self.groups.values() for delivery in many]
+        half = any(isinstance(s.record, Pub) and s.record.message_type is MessageType.HALF for s in self.sends)
+        missing = {
+            Gap.SEND: not self.sends,
+            Gap.DECISION: half and not self.transactions,
+            Gap.BEGIN: any(delivery.begin_ms == MISSING for delivery in deliveries),
+            Gap.END: any(delivery.success is None for delivery in deliveries),
+        }
+        return [gap for gap, is_missing in missing.items() if is_missing]
 
 
 class Traces:

@@ -127,6 +127,20 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
         "There is no trace. Clients send one if their trace is switched on.",
         "没有轨迹。客户端需开启轨迹功能。",
     ),
+    "trace_incomplete": ("This trace is incomplete", "该轨迹不完整"),
+    "gap_SEND": (
+        "no record of the send: the producer did not trace, or its record was lost",
+        "没有发送记录:生产者未开启轨迹,或记录已丢失",
+    ),
+    "gap_DECISION": (
+        "a half message without a decision: it is pending, or the record was lost",
+        "半消息没有事务结果:尚未决定,或记录已丢失",
+    ),
+    "gap_BEGIN": ("a delivery without a begin: the record was lost", "投递没有开始记录:记录已丢失"),
+    "gap_END": (
+        "a delivery without an end: it is in progress, or the record was lost",
+        "投递没有结束记录:正在处理,或记录已丢失",
+    ),
     "stored_at": ("Broker", "存储节点"),
     "begin": ("Begin", "开始"),
     "end": ("End", "结束"),

@@ -19,7 +19,7 @@ from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.java_text import absent, fields_text, queue_text
 from saturnmq.cli.mqadmin.message_text import Bounds, fields_of, lines_of, track_text
 from saturnmq.cli.mqadmin.output import Shown, Time
-from saturnmq.cli.output import EXIT_DONE
+from saturnmq.cli.output import EXIT_DONE, warn
 from saturnmq.client.message import Message
 from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, MessageQueue
@@ -171,8 +171,9 @@ def receipt_text(receipt: Receipt) -> str:
 
 
 async def trace_by_id(call: Call) -> None:
-    """Print who sent a message and who consumed it, from its trace."""
-    views = await call.admin.messages.trace(call.options.text("i"), call.options.text("t") or TRACE_TOPIC)
+    """Print who sent a message and who consumed it, from its trace; on stderr, why the trace is incomplete."""
+    message_id, topic = call.options.text("i"), call.options.text("t") or TRACE_TOPIC
+    views = await call.admin.messages.trace(message_id, topic)
     by_group: dict[str, list[TraceView]] = {}
     for view in views:
         if view.sent:
@@ -181,6 +182,9 @@ async def trace_by_id(call: Call) -> None:
             by_group.setdefault(absent(view.group), []).append(view)
     for group in text_order(by_group):
         _print_trace(call, "#ConsumerGroup", "#ConsumerTime", by_group[group])
+    for trace in await call.admin.traces.find(message_id, topic):
+        for gap in trace.gaps:
+            warn(f"incomplete trace: {gap.value}")
 
 
 def _print_trace(call: Call, group: str, when: str, views: Sequence[TraceView]) -> None:
