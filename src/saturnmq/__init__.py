@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from saturnmq.client.puller.puller import Puller as Puller
     from saturnmq.client.puller.puller import PullResult as PullResult
     from saturnmq.client.puller.puller import PullStatus as PullStatus
+    from saturnmq.client.queue_selectors import random_queue as random_queue
+    from saturnmq.client.queue_selectors import same_site as same_site
     from saturnmq.client.receipt import Receipt as Receipt
     from saturnmq.client.receipt import SendStatus as SendStatus
     from saturnmq.client.receipt import TransactionState as TransactionState
@@ -121,6 +123,7 @@ _HOME: Final = {
     "saturnmq.client.consumer.listener": ("Retry",),
     "saturnmq.client.metrics": ("ClientMetrics",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing"),
+    "saturnmq.client.queue_selectors": ("random_queue", "same_site"),
     "saturnmq.client.receipt": ("Receipt", "SendStatus", "TransactionState"),
     "saturnmq.client.tracing": ("TraceStats",),
     "saturnmq.client.outbox": ("OUTBOX_ID", "Outbox"),
