@@ -209,6 +209,43 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert psutil.Process().num_fds() == before
 
 
+def flushed(queue: ConsumeQueue, units: range, physical: int) -> None:
+    """Append units whose records begin at `physical`, and write them."""
+    for n in units:
+        assert queue.append(n, physical + 100 * n, 100, n)
+    pending = queue.begin_flush()
+    write_pending(pending, Disk())
+    queue.end_flush(pending)
+
+
+@pytest.mark.parametrize("shrink", ["delete", "truncate"])
+def test_files_that_were_deleted_are_not_read_again(tmp_path: Path, shrink: str) -> None:
+    """The cache would keep the descriptor of the deleted file."""
+    _, cache = queue_of(tmp_path / "q", 25)
+    loaded = ConsumeQueue(tmp_path / "q", CQ, cache)
+    loaded.load(linear=False)
+    assert [unit for _, unit in loaded.units(0, 25)] == [(100 * n, 100, n) for n in range(25)]
+    if shrink == "delete":
+        loaded.delete()
+    else:
+        assert loaded.truncate(1250) == 13
+    begin = loaded.max_offset
+    flushed(loaded, range(begin, 25), 7000)
+    again = ConsumeQueue(tmp_path / "q", CQ, cache)
+    again.load(linear=False)
+    assert [unit for _, unit in again.units(begin, 25)] == [(7000 + 100 * n, 100, n) for n in range(begin, 25)]
+    cache.close()
+
+
+@pytest.mark.parametrize("unit", [(-1, 100), (100, 0), (100, -1), (4951, 50)])
+def test_first_unit_that_points_to_no_record_is_dropped(tmp_path: Path, unit: tuple[int, int]) -> None:
+    cache = FileCache(Disk())
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    assert queue.append(0, *unit, 7) and queue.truncate(5000) == 1 and queue.max_offset == 0
+    assert queue.append(0, 4950, 50, 7) and queue.truncate(5000) == 0, "it ends where the log does"
+    cache.close()
+
+
 class RecordingCache(FileCache):
     """Keeps what was asked about the page cache."""
 

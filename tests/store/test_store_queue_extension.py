@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.queue import queue_extension
 from saturnmq.store.queue.consume_queue import UNIT
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, Content, QueueExtension
 
@@ -224,6 +226,56 @@ def test_content_is_read_from_memory_from_files_and_after_load(
         again.truncate(held[kept - 1])
         assert [again.read(address) for address in held] == expected[:kept] + [None] * (len(held) - kept)
     cache.close()
+
+
+def test_file_that_begins_at_the_new_end_is_deleted(tmp_path: Path) -> None:
+    disk = Disk()
+    cache = FileCache(disk)
+    extension = QueueExtension(tmp_path, 128, cache)
+    addresses = [extension.append(n, 1000 + n, bytes(42)) for n in range(4)]
+    assert [address - ZERO for address in addresses] == [0, 62, 128, 190]
+    for at, data in extension.begin_flush():
+        (tmp_path / file_name(at)).write_bytes(data.ljust(128, b"\0"))
+    extension.end_flush(extension.end)
+    (tmp_path / file_name(256)).write_bytes(b"x" * 128)
+    assert extension.end == 252
+    extension.truncate(addresses[1])
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_name(0)] and extension.end == 124
+    assert (tmp_path / file_name(0)).read_bytes()[124:] == bytes(4)
+    (tmp_path / file_name(128)).write_bytes(b"x" * 128)
+    extension.truncate(ZERO + 1)  # no unit begins there: the next file is the end
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_name(0)] and extension.end == 128
+    cache.close()
+
+
+def test_deleted_content_is_not_written_again(tmp_path: Path) -> None:
+    cache = FileCache(Disk())
+    extension = QueueExtension(tmp_path, 128, cache)
+    extension.append(1, 1000, b"old")
+    extension.delete()
+    address = extension.append(2, 2000, b"new")
+    assert address == ZERO and extension.read(address) == Content(2, 2000, b"new")
+    assert [(at, data[20:]) for at, data in extension.begin_flush()] == [(0, b"new")]
+    cache.close()
+
+
+@pytest.mark.parametrize(("units", "end"), [(0, 256), (1, 65_536), (5, 327_680)])
+def test_content_begins_behind_every_address_of_a_time_without_extension(tmp_path: Path, units: int, end: int) -> None:
+    cache = FileCache(Disk())
+    (tmp_path / file_name(128)).write_bytes(bytes(128))
+    extension = QueueExtension(tmp_path, 128, cache)
+    extension.load(7, units)
+    assert (extension.first, extension.end) == (128, end), "2 * 32767 bytes for each unit, from the start of a file"
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "map_bytes", "expected"), [(20, 0, 20), (30, 10, 30), (20, -1, 0), (30, 9, 0), (0, 0, 0)]
+)
+def test_length_of_a_unit(size: int, map_bytes: int, expected: int) -> None:
+    raw = struct.pack(">hqqh", size, 5, 6, map_bytes)
+    assert queue_extension._size_of(raw) == expected
+    assert queue_extension._size_of(raw + b"more") == expected and queue_extension._size_of(raw[:19]) == 0
 
 
 # ---- in a store

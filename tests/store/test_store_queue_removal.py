@@ -10,7 +10,10 @@ import pytest
 from small_store import bodies, message, opened
 from test_store_crash_regressions import killed
 
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import MessageStore
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.queue.queues import QueueTable
 
 QUEUES = 5
 
@@ -78,3 +81,43 @@ def test_crash_between_two_steps_deletes_the_rest_at_the_next_start(
     assert "consume queues rebuilt" not in caplog.text
     assert {topic for topic, _ in store.topic_queues()} == {"Kept"} and not folders(tmp_path)
     asyncio.run(store.stop())
+
+
+def table(path: Path) -> QueueTable:
+    return QueueTable(path / "queues", 400, Disk(), path / "queues.json", lambda: PhysicalOffset(0))
+
+
+def written(path: Path, *keys: tuple[str, int]) -> None:
+    """Queues of one unit each in files, and the list of them."""
+    queues = table(path)
+    for key in keys:
+        assert queues.get_or_make(*key).append(0, 0, 100, 7)
+        queues.mark_dirty(key)
+    todo = queues.round(0)
+    todo.write(queues.disk, queues.list_file)
+    todo.done()
+    queues.close()
+
+
+def test_queue_that_is_not_listed_is_deleted_beside_others_of_its_topic(tmp_path: Path) -> None:
+    written(tmp_path, ("T", 0), ("T", 1), ("U", 0))
+    written(tmp_path, ("T", 1))  # the list has this one only
+    queues = table(tmp_path)
+    assert queues.load(linear=False, use_list=True) == []
+    queues.drop_unlisted()
+    assert list(queues.by_key) == [("T", 1)] and queues.by_key["T", 1].unit(0) == (0, 100, 7)
+    assert [str(path.relative_to(queues.folder)) for path in sorted(queues.folder.rglob("*"))] == [
+        "T", "T/1", "T/1/" + "0" * 20,
+    ]  # fmt: skip
+    queues.close()
+
+
+def test_queues_without_units_are_deleted(tmp_path: Path) -> None:
+    written(tmp_path, ("T", 0), ("T", 1))
+    (tmp_path / "queues" / "T" / "0" / ("0" * 20)).write_bytes(bytes(400))
+    queues = table(tmp_path)
+    queues.load(linear=False, use_list=False)
+    queues.drop_empty()
+    assert list(queues.by_key) == [("T", 1)]
+    assert [path.name for path in (tmp_path / "queues" / "T").iterdir()] == ["1"]
+    queues.close()

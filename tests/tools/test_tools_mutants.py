@@ -180,8 +180,23 @@ def covering(project: Project, seconds: float = 1.0) -> Covering:
 
 def test_tests_that_execute_the_line_are_chosen(project: Project) -> None:
     choice = covering(project).choose(defect_at(12), 60)
-    assert choice == Choice(["tests/test_sizes.py::test_doubled"], ["tests/test_sizes.py"], 0, 1.0, 2.0)
-    assert covering(project).choose(defect_at(16), 60).files == [], "no test executes it"
+    assert choice == Choice(["tests/test_sizes.py::test_doubled"], [], 0, 1.0, 0.0)
+    assert covering(project).choose(defect_at(16), 60) == Choice([], [], 0, 0.0, 0.0), "no test executes it"
+
+
+def test_quick_tests_run_first_and_slow_ones_up_to_the_limit(project: Project) -> None:
+    result = Covering(project)
+    names = [f"tests/test_sizes.py::test_{number}" for number in range(4)]
+    tests = {name: [seconds, True, False] for name, seconds in zip(names, (30.0, 6.0, 3.0, 20.0), strict=True)}
+    result.add("tests/test_sizes.py", {"tests": tests, "lines": {name: {"tiny/sizes.py": [8]} for name in names}})
+    result.add(
+        "tests/test_server.py",
+        {"tests": {"tests/test_server.py::test_a": [8.0, True, False]}, "lines": {"": {"tiny/sizes.py": [8]}}},
+    )
+    quick = [names[2], names[1]]
+    assert result.choose(defect_at(8), 99) == Choice(quick, ["tests/test_server.py", names[0], names[3]], 0, 9.0, 58.0)
+    assert result.choose(defect_at(8), 30) == Choice(quick, [names[3]], 2, 9.0, 20.0)
+    assert result.choose(defect_at(8), 1) == Choice([names[2]], [], 4, 3.0, 0.0), "one at least"
 
 
 def test_constant_of_a_module_is_tested_where_it_is_used(project: Project) -> None:

@@ -49,9 +49,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tests", nargs="+", help="folders, files or patterns of tests (default: tests/PACKAGE, and more for some)"
     )
     parser.add_argument("--marks", default=MARKS, help=f"tests to run, as pytest -m (default: {MARKS})")
-    parser.add_argument(
-        "--seconds", type=float, default=60, help="tests of whole files per defect, at most (default: 60)"
-    )
+    parser.add_argument("--seconds", type=float, default=60, help="tests per defect, at most this long (default: 60)")
     parser.add_argument("--bar", type=float, default=90, help="exit status 1 below this percentage (default: 90)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     parser.add_argument("--top", default="saturnmq", help=argparse.SUPPRESS)

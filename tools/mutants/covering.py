@@ -26,6 +26,7 @@ from mutants.contexts import RESULTS
 from mutants.defects import Defect
 
 TOOLS: Final = Path(__file__).resolve().parent.parent
+FORMAT: Final = 1  # of a measurement; a change makes all kept ones void
 FILE_SECONDS_MAX: Final = 900
 QUICK_SECONDS: Final = 10.0
 QUICK_TESTS: Final = 60
@@ -77,13 +78,16 @@ class TestRun:
 
 @dataclass(frozen=True)
 class Choice:
-    """The tests for one defect: quick ones that execute its line, and whole files; left_out: files beyond the limit."""
+    """The tests for one defect: those that execute its line, and whole files that execute it outside of a test.
+
+    quick: run first. further: the others, up to a limit. left_out: how many are beyond it.
+    """
 
     quick: list[str]
-    files: list[str]
+    further: list[str]
     left_out: int
     quick_seconds: float
-    files_seconds: float
+    further_seconds: float
 
 
 class Covering:
@@ -106,21 +110,24 @@ class Covering:
         return [name for name, test in self.tests.items() if not test.passed]
 
     def choose(self, defect: Defect, seconds_max: float) -> Choice:
-        """The tests for a defect; whole files only until their tests take seconds_max, the first always."""
+        """The tests for a defect, the quickest first, until they take seconds_max."""
         tests, files = self._executing(defect)
-        quick: list[str] = []
-        total = 0.0
-        for name in sorted(tests, key=lambda name: self.tests[name].seconds):
-            if quick and (total + self.tests[name].seconds > QUICK_SECONDS or len(quick) == QUICK_TESTS):
-                break
-            quick.append(name)
-            total += self.tests[name].seconds
-        seconds = {name: self._seconds(name) for name in files}
+        seconds = {name: self.tests[name].seconds for name in tests}
+        seconds |= {name: self._seconds(name) for name, count in files.items() if not count}
         chosen: list[str] = []
-        for name in sorted(files, key=lambda name: (-files[name], seconds[name])):
-            if not chosen or sum(seconds[other] for other in chosen) + seconds[name] <= seconds_max:
-                chosen.append(name)
-        return Choice(quick, chosen, len(files) - len(chosen), total, sum(seconds[name] for name in chosen))
+        total = 0.0
+        for name in sorted(seconds, key=lambda name: (name in files, seconds[name], name)):
+            if chosen and total + seconds[name] > seconds_max:
+                break
+            chosen.append(name)
+            total += seconds[name]
+        at = 0
+        quick_seconds = 0.0
+        while at < min(len(chosen), QUICK_TESTS) and (at == 0 or quick_seconds + seconds[chosen[at]] <= QUICK_SECONDS):
+            quick_seconds += seconds[chosen[at]]
+            at += 1
+        further = sorted(chosen[at:])  # file by file, so that fixtures of a module are made once
+        return Choice(chosen[:at], further, len(seconds) - len(chosen), quick_seconds, total - quick_seconds)
 
     def _seconds(self, test_file: str) -> float:
         return sum(test.seconds for name, test in self.tests.items() if name.startswith(f"{test_file}::"))
@@ -147,8 +154,8 @@ class Covering:
                 if any(path in rows and not rows[path].isdisjoint(numbers) for path, numbers in lines.items())
             ]
             if at:
-                own = {context for context in at if context in self.tests and self.tests[context].passed}
-                tests |= own
+                own = {context for context in at if context in self.tests}
+                tests |= {name for name in own if self.tests[name].passed}
                 files[test_file] = len(own)
         return tests, files
 
@@ -161,11 +168,11 @@ def mentions(source: str, name: str) -> Iterator[int]:
 
 def fingerprint(project: Project, test_file: Path) -> str:
     """Changes with whatever a measurement depends on."""
-    digest = hashlib.sha256(project.marks.encode())
+    digest = hashlib.sha256(f"{FORMAT} {project.marks}".encode())
     for path, text in project.files().items():
         digest.update(f"{path}\0{text}\0".encode())
     beside = [path for path in sorted(test_file.parent.glob("*.py")) if not path.name.startswith("test_")]
-    for path in [test_file, *beside, Path(__file__)]:
+    for path in [test_file, *beside]:
         digest.update(f"{path.name}\0{path.read_text(encoding='utf-8')}\0".encode())
     return digest.hexdigest()[:16]
 

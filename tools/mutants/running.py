@@ -78,14 +78,16 @@ class Workspace:
             killer = self._killer(choice, covering)
         finally:
             self._write(file, source)
-        if not choice.files:
-            tests = "no test executes it"
-        else:
-            tests = f"{len(choice.files)} files" + (f", {choice.left_out} more left out" if choice.left_out else "")
+        ran = [*choice.quick, *choice.further]
+        tests = (
+            f"{len(ran)} of {len({name.partition('::')[0] for name in ran})} files" if ran else "no test executes it"
+        )
+        if choice.left_out:
+            tests += f", {choice.left_out} left out"
         return Outcome(defect, killer, tests, time.monotonic() - begin)
 
     def _killer(self, choice: Choice, covering: Covering) -> str:
-        for names, seconds in ((choice.quick, choice.quick_seconds), (choice.files, choice.files_seconds)):
+        for names, seconds in ((choice.quick, choice.quick_seconds), (choice.further, choice.further_seconds)):
             killer = self._run(names, seconds, covering.failing()) if names else ""
             test = covering.tests.get(killer)
             if killer and test is not None and test.realtime:  # a busy machine fails such a test too
