@@ -82,6 +82,7 @@ REFUSED = [
     ("1:2:20-10", SCOPE),
     ("1:2:1-10000", SCOPE),
     (":::*", SCOPE),
+    ("1:2:" + " " * 122 + "1-2", SCOPE),  # 129 characters
     ("1:::*", SCOPE),
 ]
 
@@ -92,6 +93,10 @@ def test_every_form_matches_what_the_table_says(rule: str, matching: list[str], 
     parsed = parse_rule(rule)
     assert [host for host in matching if not parsed.matches(host)] == []
     assert [host for host in others if parsed.matches(host)] == []
+
+
+def test_range_has_at_most_128_characters() -> None:
+    assert parse_rule("1::2:" + " " * 120 + "1-2").matches("1::2:2")
 
 
 @pytest.mark.spec("ACL-07")

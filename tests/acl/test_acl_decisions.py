@@ -103,6 +103,12 @@ def test_refusal_has_the_text_of_apache() -> None:
     )
 
 
+def test_unreadable_request_has_the_frame_of_apache() -> None:
+    frame = "org.apache.rocketmq.acl.plain.PlainAccessValidator.parse(PlainAccessValidator.java:134)"
+    assert AccessDenied("text", "parse").remark == f"org.apache.rocketmq.acl.common.AclException: text, {frame}"
+    assert AccessDenied("text").remark == "org.apache.rocketmq.acl.common.AclException: text, saturnmq.acl"
+
+
 @pytest.mark.parametrize(
     ("code", "host", "version", "compat", "answer"),
     [

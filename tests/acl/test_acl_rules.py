@@ -68,6 +68,15 @@ def test_full_memory_forgets_the_oldest_and_accepts_none_of_their_time() -> None
     assert seen.add("busy", "new", NOW + SLOT_MS * 31, NOW)
 
 
+def test_memory_may_be_used_up_to_its_limit() -> None:
+    accepted = [(f"s{n}", NOW + SLOT_MS * n) for n in range(3)]
+    room = 3 * (rules._SLOT_BYTES + rules._ENTRY_BYTES)
+    for bytes_max, kept in ((room, 3), (room - 1, 2)):
+        seen = SeenSignatures(bytes_max=bytes_max)
+        assert all(seen.add("a", signature, time_ms, NOW) for signature, time_ms in accepted)
+        assert len(seen) == kept
+
+
 @pytest.mark.spec("SEC-10")
 def test_a_busy_account_takes_no_memory_from_others() -> None:
     seen = SeenSignatures(bytes_max=10_000)

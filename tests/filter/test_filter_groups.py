@@ -361,7 +361,10 @@ def padded(text: str, chars: int) -> str:
 def test_replaced_expressions_are_compiled_at_once_up_to_8192_chars(chars: int, registered: bool) -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", topic="T"), sql("a > 1", topic="U"))
-    filters.replace("g", [sql(padded("a > 2", 4096), topic="T"), sql(padded("a > 2", chars), topic="U")], NOW)
+    facts = filters.replace("g", [sql(padded("a > 2", 4096), topic="T"), sql(padded("a > 2", chars), topic="U")], NOW)
+    replaced = [(Change.DEAD, "T"), (Change.NEW, "T"), (Change.DEAD, "U"), (Change.NEW, "U")]
+    assert [(fact.change, fact.topic) for fact in facts] == (replaced if registered else replaced[:3])
+    assert {fact.detail for fact in facts if fact.change is Change.DEAD} == {"its member left"}
     assert filters.get("T", "g") is not None
     assert (filters.get("U", "g") is not None) is registered, "the next heartbeat compiles it"
 

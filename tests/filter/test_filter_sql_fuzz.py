@@ -12,8 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from saturnmq.filter import FilterError, PropertyError, compile_sql
+from saturnmq.filter.errors import Mistake
 from saturnmq.filter.sql import TEXT_BYTES_MAX, _compiled
 from saturnmq.filter.syntax import DEPTH_MAX
+from saturnmq.filter.tokens import TOKENS_MAX, Tokens
 
 PIECES = st.sampled_from(
     ["a", "b", "NOT", "AND", "OR", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", "=", "<>", ">", ">=", "<", "<=", "(", ")", ",",
@@ -123,3 +125,32 @@ def test_property_numbers_agree_with_reference_implementation(value: str) -> Non
         for text in (f"a > {literal}", f"{literal} >= a", f"a = {literal}", "a > b"):
             properties = {"a": value, "b": "5"}
             assert verdict(text, properties) == reference_verdict(text, properties)
+
+
+def alternating(levels: int) -> str:
+    """An OR in an AND in an OR ..., below an OR; its tree has a depth of levels + 2."""
+    text = "a = 1"
+    for level in range(levels, 0, -1):
+        text = f"(a = 1 {('AND', 'OR')[level % 2]} {text})"
+    return text
+
+
+@pytest.mark.parametrize("form", ["b = 1 AND b = 1 AND {}", "{} AND b = 1 AND b = 1", "{} AND (b = 1 AND b = 1)"])
+def test_depth_of_a_chain_is_that_of_its_deepest_part(form: str) -> None:
+    compile_sql(form.format(alternating(DEPTH_MAX - 3)))
+    with pytest.raises(FilterError, match=f"nested deeper than {DEPTH_MAX} levels"):
+        compile_sql(form.format(alternating(DEPTH_MAX - 2)))
+
+
+def test_words_of_an_expression_are_bounded() -> None:
+    tokens = Tokens("a " * (TOKENS_MAX + 1))
+    assert {tokens.next().text for _ in range(TOKENS_MAX)} == {"a"}
+    with pytest.raises(Mistake, match=f"more than {TOKENS_MAX} words, numbers and marks"):
+        tokens.next()
+
+
+@pytest.mark.parametrize(("text", "found"), [("(a = 1", "the end of the text"), ("(a = 1 b", "'b'")])
+def test_open_parenthesis_names_what_may_follow(text: str, found: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        compile_sql(text)
+    assert str(caught.value).endswith(f'found {found}; expected ")", AND, OR or a comparison')
