@@ -555,6 +555,7 @@ OLD, YOUNG = NOW - 100 * HOUR_MS, NOW - HOUR_MS
         (FINE, 3, False, [OLD, OLD], 0, False),
         (FINE, 4, False, [OLD, OLD], 2, False),
         (FINE, 4, False, [OLD, YOUNG, OLD], 1, False),  # stops at the first unexpired one
+        (FINE, 4, False, [NOW - 72 * HOUR_MS, NOW - 72 * HOUR_MS + 1], 1, False),  # to the millisecond
         (FINE, 3, True, [OLD, YOUNG], 1, False),
         (FINE, 4, False, [OLD] * 15, 10, False),  # ten per run
         (Usage(75, 10, 0), 3, False, [OLD], 0, False),
