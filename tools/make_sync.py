@@ -35,7 +35,8 @@ LEFT_OUT: Final = {
         (
             "bytes_left", "deliver", "deliver_first", "handle", "heartbeat_data", "persist_offsets", "redeliver_later",
             "reset_offsets", "room_made", "subscription_expression", "subscription_lost", "subscription_type",
-            "subscription_version", "task_ended", "wake_rebalance", "wanted_tags", "assignments", "commits", "sends_back",
+            "subscription_version", "task_ended", "topic_missing",
+            "wake_rebalance", "wanted_tags", "assignments", "commits", "sends_back",
             "subscriptions", "withdraw",
         ),
         "interface to the assignments and to the connection manager",

@@ -658,6 +658,8 @@ class Consumer(Generic[T]):
     def start(self) -> None:
         """Join the group. Idempotent; concurrent calls share one attempt, and a failed start leaves nothing running.
 
+        Returns once the positions in the queues of the subscribed topics are fixed, as `subscribe` does.
+
         Subscribed topics that do not exist are logged as a warning. Raises Closed after `stop`, NoNameServer, and GroupInUse if
         this client already has a running consumer of the group.
         """
@@ -761,6 +763,9 @@ class Consumer(Generic[T]):
         """Receive the messages of a topic that pass the filter. Allowed while running; subscribing again replaces the filter.
 
         wanted: tags as text, or a filter made by `tag` or `sql`.
+
+        Returns once the positions in the queues of the topic are fixed, after at most the client's timeout: also with start="last",
+        a message that is sent from then on is received.
 
         All members of a group must subscribe to the same topics with the same filters: brokers keep one set of subscriptions per
         group, the newest, so members that differ lose messages. Such a difference is logged.

@@ -97,6 +97,7 @@ class FakeBroker(Server):
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, set[str]] = defaultdict(set)
         self.sent_back: list[Command] = []
+        self.store_ms = 1_700_000_000_000
         self._physical = itertools.count(0, 1000)
         self._grown: dict[tuple[str, int], list[asyncio.Future[None]]] = defaultdict(list)
 
@@ -114,7 +115,7 @@ class FakeBroker(Server):
                     physical_offset=next(self._physical),
                     store_host=STORE_HOST,
                     born_host=STORE_HOST,
-                    store_timestamp_ms=1_700_000_000_000,
+                    store_timestamp_ms=self.store_ms,
                     **fields,
                 )
             )

@@ -173,8 +173,15 @@ def test_illegal_offset_answer_resets_stores_and_discards_pulled(run: Run, clust
                 held = await inbox.recv(30)
                 await until(lambda: c.broker.offsets.get(("g", "T", 0)) == 3)
                 moved = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
-                c.broker.script[11] = [lambda command: command.reply(21, ext=moved)]
+
+                def answer(command: Command) -> Any:
+                    return (
+                        command.reply(21, ext=moved) if int(command.ext["queueOffset"]) > 1 else c.broker.on_11(command)
+                    )
+
+                c.broker.script[11] = answer
                 c.broker.put("T", 0, b"4")  # answers the waiting pull
+                assert (await inbox.recv(30)).offset == 4
                 await until(lambda: c.broker.offsets["g", "T", 0] == 1)
                 await held.ack()
                 assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"

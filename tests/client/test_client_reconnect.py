@@ -88,11 +88,12 @@ def test_wait_assigned_returns_after_a_complete_rebalance_round(
 
     async def work() -> None:
         async with Client.from_url(saturn_broker.url) as client, client.consumer(saturn_group) as inbox:
-            await inbox.subscribe(f"{saturn_topic}-wide")
+            subscribing = asyncio.create_task(inbox.subscribe(f"{saturn_topic}-wide"))
             async with asyncio.timeout(30):
                 while not inbox.assigned:  # a round assigns the queues one by one
                     await asyncio.sleep(0)
-            assert len(inbox.assigned) < 64
+            assert len(await inbox.wait_assigned()) == 64
+            await subscribing
             assert len(await inbox.wait_assigned()) == 64
             assert len(await inbox.wait_assigned()) == 64
 

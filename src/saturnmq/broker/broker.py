@@ -411,6 +411,7 @@ class Broker:
                 self.store.on_append = self.long_polling.appended
             await self.store.start()
             self.topics.changed.subscribe(self.registrar.topics_changed)
+            self.topics.changed.subscribe(self.long_polling.topics_changed)
             await self._listen()
             self.admission.start()
             periodic = [

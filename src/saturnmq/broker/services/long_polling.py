@@ -26,6 +26,7 @@ from saturnmq.net import Connection, Later
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of, network_of
+from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.slices import Steps
@@ -319,6 +320,11 @@ class LongPolling:
     def wake(self, topic: str, group: str) -> None:
         """Make all pulls of a group for a topic ready, whatever they wait for."""
         self._wake([parked for parked in self._groups.get(group, ()) if parked.indexed and parked.key[0] == topic])
+
+    def topics_changed(self, topics: list[TopicConfig]) -> None:
+        """Make the pulls of changed topics ready: a reader must learn of a deletion before the topic may be created again."""
+        keys = [(config.topic_name, number) for config in topics for number in range(config.read_queue_nums)]
+        self._wake([parked for key in keys if key in self._queues for parked in self._queues[key].pulls()])
 
     def wake_all(self) -> None:
         """Make every pull ready, whatever it waits for."""

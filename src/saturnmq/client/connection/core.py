@@ -25,6 +25,7 @@ from saturnmq.client.connection.credentials import with_key_file
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
 from saturnmq.client.connection.name_servers import NameServers
+from saturnmq.client.connection.outages import Outages
 from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies
 from saturnmq.client.connection.route_suspicion import RouteSuspicion
@@ -38,7 +39,6 @@ from saturnmq.client.errors import (
     BrokerNotExist,
     ClientError,
     Closed,
-    ConnectFailed,
     GroupInUse,
     NoNameServer,
     NotStarted,
@@ -122,6 +122,7 @@ class Core:
             lambda connection, command: self.remote.answer_oneway(connection, command),
         )
         self.replies = Replies()
+        self.outages = Outages()
         self.tracing: Tracing | None = None  # set by Client; None in the Core of the trace itself, which is not traced
         self.failure: BaseException | None = None
         self.route_watchers: set[asyncio.Event] = set()  # set when any route changes, and when the client stops
@@ -526,17 +527,15 @@ class Core:
         command = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
         try:
             answer = await self.remote.call(address, command, self.settings.api_timeout_ms)
-        except ConnectFailed as error:
-            logger.info("heartbeat not delivered broker=%s error=%s", address, error)
-            return
         except SaturnError as error:
-            logger.warning("heartbeat not answered broker=%s error=%s", address, error)
+            self.outages.failed("heartbeat", address, f"broker={address}", error)
             return
         if answer.code == ResponseCode.SUCCESS:
+            self.outages.succeeded("heartbeat", address)
             self.broker_versions[address] = answer.version
             self.timer_limits.learn(address, answer.ext)
         else:
-            logger.warning("heartbeat refused broker=%s code=%d remark=%s", address, answer.code, answer.remark)
+            self.outages.failed("heartbeat", address, f"broker={address} code={answer.code}", answer.remark)
 
     # timers of consumers
 

@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import Core, now_ms
 from saturnmq.client.consumer.consume_stats import ConsumeStats
-from saturnmq.client.consumer.offsets import Offsets
+from saturnmq.client.consumer.offsets import Offsets, note_failure
 from saturnmq.client.consumer.process_queue import ProcessQueue
+from saturnmq.client.consumer.queue_identity import Mark, QueueIdentity, Undecided, is_missing
 from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
 from saturnmq.client.errors import AlreadySettled, ConnectFailed
 from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
@@ -40,6 +41,9 @@ SPAN_MAX: Final = 2000  # limit of the distance from the first open offset to th
 BROKER_SUSPEND_MS: Final = 15_000
 PULL_TIMEOUT_MS: Final = 30_000
 EXCEPTION_DELAY_S: Final = 1.0
+LONG_WAIT_S: Final = (
+    5.0  # a pull that was parked for so long may have outlived its topic; Apache's brokers do not notice
+)
 FLOW_CONTROL_DELAY_S: Final = 0.02
 IDLE_DELAY_S: Final = 0.05
 RETRY_LATER_S: Final = 5.0  # delay of a local redelivery if the caller gives none
@@ -84,6 +88,7 @@ class Host(Protocol):
     def bytes_left(self) -> bool: ...
     def room_made(self) -> None: ...
     def wake_rebalance(self) -> None: ...
+    def topic_missing(self, queue: MessageQueue) -> None: ...
     def task_ended(self, task: asyncio.Task[Any]) -> None: ...
 
 
@@ -245,7 +250,11 @@ def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
 
 
 class AssignedQueue:
-    """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace."""
+    """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace.
+
+    unverified: the broker did not have the queue, or not the position. Until `_verify` has found that it is still the queue that
+    was read before, nothing is pulled at the position and the position is not committed.
+    """
 
     span_limited = True
 
@@ -257,6 +266,9 @@ class AssignedQueue:
         self.generation = self._new_generation(start_offset)
         self.paused = False
         self.pulled_ms = self.consumed_ms = 0
+        self.unverified = False
+        self._verified = False  # since the last pull that had the position
+        self._identity = QueueIdentity(host, queue)
         self._capacity = asyncio.Event()
         self._broker_id = 0
         self._task: asyncio.Task[Any] | None = None
@@ -275,6 +287,7 @@ class AssignedQueue:
     def drop(self) -> None:
         """The queue was reassigned: ignore further settlements and stop pulling."""
         self.generation.process_queue.dropped = True
+        self.host.core.outages.forget("pull", (self.host.group, self.queue))
         if self._task is not None:
             self._task.cancel()
 
@@ -291,6 +304,7 @@ class AssignedQueue:
         self.generation.process_queue.dropped = True
         self.generation = self._new_generation(offset)
         self.next_offset = offset
+        self.unverified = False
         self.host.offsets.update(self.queue, offset, increase_only=False)
         self._capacity.set()
         self.host.room_made()
@@ -298,9 +312,24 @@ class AssignedQueue:
     def reset(self, offset: QueueOffset) -> None:
         """Continue at offset at once, cancelling a pull in progress: a seek, or an operator's reset (OF-06)."""
         self.restart_at(offset)
+        self._pull_again()
+
+    def _pull_again(self) -> None:
         if self._task is not None:
             self._task.cancel()
         self.start()
+
+    def suspect(self) -> None:
+        """Withhold the position until it is verified."""
+        if not self.unverified:
+            self.unverified = True
+            self.host.offsets.forget(self.queue)
+
+    def suspect_parked(self) -> None:
+        """As `suspect`, and cancel a pull in progress: a broker may answer a long poll after the topic was created again."""
+        if not self.unverified:
+            self.suspect()
+            self._pull_again()
 
     def pause(self) -> None:
         """Stop pulling and handing out until `resume`."""
@@ -333,7 +362,8 @@ class AssignedQueue:
     def committed(self, offset: QueueOffset) -> None:
         """Record that all messages before offset are settled."""
         host = self.host
-        host.offsets.update(self.queue, offset)
+        if not self.unverified:
+            host.offsets.update(self.queue, offset)
         if not self._capacity.is_set():
             self.check_capacity()
         host.room_made()
@@ -367,24 +397,38 @@ class AssignedQueue:
 
     async def _loop(self) -> None:
         while not self.generation.process_queue.dropped:
-            if self._full:
-                self._log_wait()
-                self._capacity.clear()
-                await self._capacity.wait()
-                self._capacity.set()
-                continue
-            self._capacity.set()
-            generation, begin = self.generation, time.monotonic()
             try:
-                result = await self._pull()
-                self.pulled_ms = now_ms()
-                if generation is self.generation:  # otherwise it was reset during the pull
-                    self._take(generation, result)
+                if self.unverified:
+                    await self._verify(self.generation)
+                elif self._full:
+                    self._log_wait()
+                    self._capacity.clear()
+                    await self._capacity.wait()
+                    self._capacity.set()
+                else:
+                    self._capacity.set()
+                    await self._pull_once(self.generation)
+            except Undecided:
+                await asyncio.sleep(EXCEPTION_DELAY_S)
             except SaturnError as error:
                 await self._after_error(error)
-                continue
-            if result.status in _IDLE and time.monotonic() - begin < IDLE_DELAY_S:
-                await asyncio.sleep(IDLE_DELAY_S)  # avoids a tight loop on a broker without long polling
+
+    async def _pull_once(self, generation: Generation) -> None:
+        """Pull at the position and process the answer. Raises the error of the answer or of the connection."""
+        begin, mark = time.monotonic(), self._identity.mark
+        result = await self._pull()
+        self.pulled_ms = now_ms()
+        if generation is not self.generation or self.unverified:
+            return  # it was reset or suspected during the pull
+        self._take(generation, result)
+        waited_s = time.monotonic() - begin
+        if self.unverified:
+            await asyncio.sleep(EXCEPTION_DELAY_S)  # a new leader may not have loaded its queues yet
+        elif result.status is PullStatus.FOUND and waited_s >= LONG_WAIT_S:
+            await self._check_wait(generation, mark)
+        elif result.status in _IDLE and waited_s < IDLE_DELAY_S:
+            await asyncio.sleep(IDLE_DELAY_S)  # avoids a tight loop on a broker without long polling
+        await self._learn(result)
 
     async def _pull(self) -> PullResult:
         """Send one long-polling pull. Raises the error of the answer or of the connection."""
@@ -414,14 +458,19 @@ class AssignedQueue:
         result = pull_result(answer, self.user_queue)
         if result is None:
             raise host.core.answer_error(answer, f"{queue.broker_name}@{address}", topic=queue.topic, group=host.group)
+        host.core.outages.succeeded("pull", (host.group, queue))
         self._broker_id = result.suggested_broker_id
         if result.status is PullStatus.FOUND:
             host.stats.pulled(queue.topic, time.monotonic() - begin)
         return result
 
     async def _after_error(self, error: SaturnError) -> None:
-        logger.warning("pull failed group=%s queue=%s error=%s", self.host.group, self.queue, error)
+        note_failure(self.host.core.outages, "pull", self.host.group, self.queue, error)
         self._broker_id = 0
+        if is_missing(error):
+            self.suspect()
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                self.host.topic_missing(self.queue)
         if error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_DELAY_S)
             return
@@ -431,9 +480,52 @@ class AssignedQueue:
             self.host.core.heartbeat_soon()  # a broker drops a group when its connections close
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
+    async def _verify(self, generation: Generation) -> None:
+        """Continue at the position, or at the beginning of a queue that was created again.
+
+        Raises the error of the broker, also while it does not have the queue, and Undecided.
+        """
+        start = await self._identity.new_start(self._identity.mark, wait_ms=BROKER_SUSPEND_MS)
+        if generation is not self.generation:
+            return  # an operator or a seek has chosen an offset meanwhile
+        if start is None:
+            self.unverified, self._verified = False, True
+            self.host.offsets.update(self.queue, generation.process_queue.commit_offset)
+        else:
+            await self._start_over(start)
+
+    async def _check_wait(self, generation: Generation, mark: Mark | None) -> None:
+        """Begin again if the queue was deleted and created while a pull was parked; its messages are with the readers already."""
+        try:
+            start = await self._identity.new_start(mark)
+        except SaturnError as error:
+            if is_missing(error):
+                self.suspect()
+            return  # without the master nothing is known
+        if start is not None and generation is self.generation:
+            await self._start_over(start)
+
+    async def _start_over(self, start: QueueOffset) -> None:
+        """Read a queue that was created again from its beginning, and overwrite the offset that the broker may have kept."""
+        host = self.host
+        logger.warning(
+            "queue was created again group=%s queue=%s from=%d to=%d", host.group, self.queue, self.next_offset, start
+        )
+        self.restart_at(start)
+        await host.offsets.persist(self.queue)
+
+    async def _learn(self, result: PullResult) -> None:
+        """In a queue of which no record was seen yet, remember the one before the position. Raises the error of the broker."""
+        is_stored = result.min_offset < self.next_offset <= result.max_offset
+        if self._identity.mark is None and result.status is PullStatus.NO_NEW_MESSAGE and is_stored:
+            await self._identity.learn(QueueOffset(self.next_offset - 1))
+
     def _take(self, generation: Generation, result: PullResult) -> None:
         host, process_queue = self.host, generation.process_queue
         if result.status is PullStatus.OFFSET_ILLEGAL:
+            if result.next_offset < self.next_offset and not self._verified:
+                self.suspect()
+                return
             logger.warning(
                 "offset moved group=%s queue=%s from=%d to=%d",
                 host.group,
@@ -443,6 +535,7 @@ class AssignedQueue:
             )
             self.restart_at(result.next_offset)
             return
+        self._verified = False
         messages: list[Message[Any]] = []
         if result.status is PullStatus.FOUND:
             wanted = host.wanted_tags(self.queue.topic)
@@ -451,6 +544,8 @@ class AssignedQueue:
             records = list(islice(iter_records(result.body), most + 1))
             if len(records) > most:
                 raise BodyError(f"pull answer of {queue.broker_name} has more than the {most} messages asked for")
+            if records:
+                self._identity.saw(records[-1])
             messages = [
                 Message(record, queue, codec, generation, namespace)
                 for record in records

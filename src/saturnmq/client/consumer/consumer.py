@@ -26,6 +26,7 @@ from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.consumer.assigned_queue import RETRY_LATER_S, AssignedQueue, mark_delivered
 from saturnmq.client.consumer.inbox import Inbox
+from saturnmq.client.consumer.offsets import note_failure
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.consumer.running_info import answer_broker
@@ -91,6 +92,8 @@ class Consumer(Positioned, Generic[T]):
     async def start(self) -> None:
         """Join the group. Idempotent; concurrent calls share one attempt, and a failed start leaves nothing running.
 
+        Returns once the positions in the queues of the subscribed topics are fixed, as `subscribe` does.
+
         Subscribed topics that do not exist are logged as a warning. Raises Closed after `stop`, NoNameServer, and GroupInUse if
         this client already has a running consumer of the group.
         """
@@ -101,6 +104,7 @@ class Consumer(Positioned, Generic[T]):
                 check_state("consumer", self.state)
             self.core.check_running("client")
             self.core.add_consumer(self)
+            self._since_ms = dict.fromkeys(self._subscriptions, now_ms())
             try:
                 await self._load_offsets()
                 await self._announce(self._topics())
@@ -123,6 +127,12 @@ class Consumer(Positioned, Generic[T]):
             for task in self._tasks:
                 task.add_done_callback(self.task_ended)
             self.wake_rebalance()
+        if self._subscriptions.keys() - {self._retry_topic}:
+            try:
+                await self._fix_positions()
+            except BaseException:
+                await self.stop()
+                raise
 
     async def stop(self) -> None:
         """Leave the group: stop pulling, store offsets, release queue locks, unregister from the brokers, flush traces. Idempotent.
@@ -141,6 +151,7 @@ class Consumer(Positioned, Generic[T]):
         async with self._lock:
             running = self.state is State.RUNNING
             self.state = State.STOPPED
+            self._round_done.set()
             self._inbox.clear()
             self._inbox.close(lambda: Closed("The consumer service state not OK, SHUTDOWN_ALREADY."))
             if not running:
@@ -344,7 +355,9 @@ class Consumer(Positioned, Generic[T]):
                 try:
                     await generation.expire(message)
                 except SaturnError as error:
-                    logger.warning("expired message kept group=%s message=%r error=%s", self.group, message, error)
+                    note_failure(self.core.outages, "return of expired messages", self.group, assignment.queue, error)
+                else:
+                    self.core.outages.succeeded("return of expired messages", (self.group, assignment.queue))
 
     # requests from brokers
 

@@ -28,8 +28,9 @@ from saturnmq.client.connection.routes import Route
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consume_stats import ConsumeStats
 from saturnmq.client.consumer.group_check import GroupCheck
-from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, Offsets
+from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, Offsets, note_failure
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
+from saturnmq.client.consumer.queue_identity import QueueIdentity
 from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, QueueLocks
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.settings import ConsumerSettings
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_MISSING_S: Final = 0.5  # first retry for a subscribed topic without a route; doubles each time
 LAST_MISSING_S: Final = 20.0
+ACQUIRED_AT_ONCE: Final = 64  # queues whose start offset is asked for at the same time
+CLOCK_SLACK_MS: Final = 60_000  # tolerated difference between the clocks of client and broker
 LOCK_DENIED_S: Final = 1.0  # retry interval for a queue that another member has locked
 RELOCK_S: Final = 3.0  # OR-06
 OFFSETS_FILE: Final = "offsets.json"
@@ -76,7 +79,10 @@ class Member(ABC):
         self._announced: dict[str, int] = {}
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._since_ms: dict[str, int] = {}  # when a topic was subscribed, Unix ms
+        self._placed: set[str] = set()  # topics that a rebalance has processed since
         self._rebalance_wanted = asyncio.Event()
+        self._rounds_begun = 0
         self._rounds = 0
         self._round_done = asyncio.Event()
         self._suspended = False
@@ -149,6 +155,9 @@ class Member(ABC):
 
         wanted: tags as text, or a filter made by `tag` or `sql`.
 
+        Returns once the positions in the queues of the topic are fixed, after at most the client's timeout: also with start="last",
+        a message that is sent from then on is received.
+
         All members of a group must subscribe to the same topics with the same filters: brokers keep one set of subscriptions per
         group, the newest, so members that differ lose messages. Such a difference is logged.
 
@@ -170,13 +179,15 @@ class Member(ABC):
         self._set_subscription(wire, wanted)
         if self.state is State.RUNNING:
             await self._heartbeat()
-            self.wake_rebalance()
+            await self._fix_positions()
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving a topic and release its queues."""
         wire = namespaces.wrap(self.core.settings.namespace, topic)
         self._subscriptions.pop(wire, None)
         self._tags.pop(wire, None)
+        self._since_ms.pop(wire, None)
+        self._placed.discard(wire)
         if self.state is State.RUNNING:
             self.wake_rebalance()  # completes the release if the caller is cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
@@ -201,17 +212,20 @@ class Member(ABC):
         wire = frozenset(namespaces.wrap_queue(namespace, queue) for queue in queues)
         self._subscriptions.clear()
         self._tags.clear()
+        self._since_ms.clear()
+        self._placed.clear()
         self._manual = wire
         for topic in sorted({queue.topic for queue in wire}):
             check_topic(topic, sending=False)
             self._set_subscription(topic, wanted)
         if self.state is State.RUNNING:
             await self._find(self._topics())
-            self.wake_rebalance()
+            await self._fix_positions()
 
     def _set_subscription(self, wire: str, wanted: Filter) -> None:
         self._subscriptions[wire] = subscription_data(wire, wanted, self._next_version(wire))
         self._tags[wire] = wanted.tags
+        self._since_ms.setdefault(wire, now_ms())
 
     def _next_version(self, wire: str) -> int:
         """The next subscription version: Unix ms, but above the last one, because brokers ignore a version that is not newer."""
@@ -324,6 +338,23 @@ class Member(ABC):
         """Request a rebalance round."""
         self._rebalance_wanted.set()
 
+    async def _fix_positions(self) -> None:
+        """Wait for a rebalance that begins now, at most the client's timeout.
+
+        In queues that it could not acquire, reading begins at the time of the subscription.
+        """
+        wanted = self._rounds_begun + 1
+        self.wake_rebalance()
+        try:
+            async with asyncio.timeout(self.core.settings.timeout):
+                while self._rounds < wanted and self.state is State.RUNNING:
+                    self._round_done.clear()
+                    await self._round_done.wait()
+        except TimeoutError:
+            logger.warning(
+                "positions not determined in time group=%s timeout=%g", self.group, self.core.settings.timeout
+            )
+
     async def _rebalance_loop(self) -> None:
         missing_s = FIRST_MISSING_S
         while True:
@@ -337,6 +368,7 @@ class Member(ABC):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             self._round_done.clear()
+            self._rounds_begun += 1
             if not self._suspended:  # CA-08
                 await one_round(f"rebalance of {self.group}", self._rebalance)
             self._rounds += 1
@@ -354,6 +386,8 @@ class Member(ABC):
                 logger.warning(
                     "rebalance failed group=%s topic=%s error=%s", self.group, topic, error, exc_info=unexpected
                 )
+            if topic in self._subscriptions:
+                self._placed.add(topic)
         self._compare_soon()
         if changed:
             try:
@@ -409,8 +443,7 @@ class Member(ABC):
             locked = await self._locks.lock(missing)
             self._denied |= not all(locked.get(queue) for queue in missing)
             missing = [queue for queue in missing if locked.get(queue)]
-        for queue in missing:
-            changed |= await self._acquire(queue)
+        changed |= await self._acquire_all(missing)
         if changed and topic in self._subscriptions:
             self._subscriptions[topic].sub_version = self._next_version(topic)  # RB-06
         return changed
@@ -477,14 +510,30 @@ class Member(ABC):
         logger.info("queue released group=%s queue=%s", self.group, queue)
         return True
 
+    async def _acquire_all(self, queues: list[MessageQueue]) -> bool:
+        """Start to consume queues, several at a time; True if any was acquired."""
+        slots = asyncio.Semaphore(ACQUIRED_AT_ONCE)
+
+        async def acquire(queue: MessageQueue) -> bool:
+            async with slots:
+                return await self._acquire(queue)
+
+        outcomes = await asyncio.gather(*(acquire(queue) for queue in queues), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return True in outcomes
+
     async def _acquire(self, queue: MessageQueue) -> bool:
         """Start to consume a queue at its start offset; False if that offset cannot be determined now (RB-04)."""
         self.offsets.forget(queue)
         try:
-            offset = await self._start_offset(queue)
+            stored = await self.offsets.read(queue)
+            offset = await self._first_offset(queue) if stored is None else stored
         except SaturnError as error:
-            logger.warning("queue not acquired group=%s queue=%s error=%s", self.group, queue, error)
+            note_failure(self.core.outages, "queue acquisition", self.group, queue, error)
             return False
+        self.core.outages.succeeded("queue acquisition", (self.group, queue))
         if self.state is not State.RUNNING or queue.topic not in self._subscriptions:
             return False
         assignment = self._new_assignment(queue, offset)
@@ -492,33 +541,49 @@ class Member(ABC):
         self._assigned[queue] = assignment
         assignment.start()
         logger.info("queue acquired group=%s queue=%s offset=%d", self.group, queue, offset)
+        if stored is None and offset > 0:
+            await self._store_first(queue, offset)
         return True
+
+    async def _store_first(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Store the position in a queue that is new to the group: its next owner must not choose a later one."""
+        self.offsets.update(queue, offset)
+        try:
+            await self.offsets.persist(queue)
+        except SaturnError as error:  # the timer repeats it
+            note_failure(self.core.outages, "offset store", self.group, queue, error)
 
     @abstractmethod
     def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> AssignedQueue: ...
 
     # start offset
 
-    async def _start_offset(self, queue: MessageQueue) -> QueueOffset:
-        """The stored offset, else as `start` says (RB-05).
+    async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Where to begin in a queue without a stored offset, as `start` says (RB-05).
 
-        The retry topic starts at its beginning; if `start` is a time, at its end.
+        The retry topic starts at its beginning; if `start` is a time, at its end. With "last", a queue that no rebalance has
+        processed since the topic was subscribed starts at its end, and one that was found later at the time of the subscription.
         """
-        stored = await self.offsets.read(queue)
-        if stored is not None:
-            return stored
         is_retry = queue.topic == self._retry_topic
         start = self.settings.start
-        if start == "first":
+        if start == "first" or (start == "last" and is_retry):
             return QueueOffset(0)
-        if start == "last":
-            return QueueOffset(0) if is_retry else await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
-        assert not isinstance(start, str)
-        if is_retry:
+        if start == "last" and queue.topic in self._placed:
+            return await self._offset_since(queue, self._since_ms[queue.topic] - CLOCK_SLACK_MS)
+        if start == "last" or is_retry:
             return await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+        assert not isinstance(start, str)
         return await self._query_offset(
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(int(start.timestamp() * 1000))
         )
+
+    async def _offset_since(self, queue: MessageQueue, since_ms: int) -> QueueOffset:
+        """The offset of the first message stored at or after since_ms. Brokers may return the last one before it."""
+        found = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(since_ms))
+        identity = QueueIdentity(self, queue)
+        await identity.learn(found)
+        is_older = identity.mark is not None and identity.mark.store_ms < since_ms
+        return QueueOffset(found + 1) if is_older else found
 
     async def _query_offset(self, code: RequestCode, queue: MessageQueue, **ext: str) -> QueueOffset:
         address = await self.core.master_address(queue.topic, queue.broker_name)
@@ -526,6 +591,13 @@ class Member(ABC):
         command = Command(code, ext=fields)
         answer = await self.core.call_broker(address, command, self.core.settings.api_timeout_ms, topic=queue.topic)
         return QueueOffset(int64_or(answer.ext, "offset", 0))
+
+    def topic_missing(self, queue: MessageQueue) -> None:
+        """A broker does not have the topic of this queue: the positions in its other queues there must be verified too."""
+        for assignment in list(self._assigned.values()):
+            sibling = assignment.queue
+            if sibling != queue and (sibling.topic, sibling.broker_name) == (queue.topic, queue.broker_name):
+                assignment.suspect_parked()
 
     # locks of ordered consumers
 

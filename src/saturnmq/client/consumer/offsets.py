@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from saturnmq.client.connection.core import Core
+from saturnmq.client.connection.outages import Outages
 from saturnmq.client.errors import ClientError
 from saturnmq.durable import sync_path
 from saturnmq.protocol.bodies import MessageQueue, ResetOffsetBody
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.errors import BodyError, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.protocol.offsets import QueueOffset
@@ -137,7 +138,9 @@ class ClusterOffsets(_Cached):
             try:
                 await self.persist(queue)
             except SaturnError as error:
-                logger.warning("offset not stored group=%s queue=%s error=%s", self._group, queue, error)
+                note_failure(self._core.outages, "offset store", self._group, queue, error)
+            else:
+                self._core.outages.succeeded("offset store", (self._group, queue))
 
     def _fields(self, queue: MessageQueue) -> dict[str, str]:
         return {
@@ -146,6 +149,14 @@ class ClusterOffsets(_Cached):
             "queueId": str(queue.queue_id),
             "bname": queue.broker_name,
         }
+
+
+def note_failure(outages: Outages, work: str, group: str, queue: MessageQueue, error: SaturnError) -> None:
+    """Note that work on a queue failed: an outage of its broker, or, if the broker has answered, of its topic there."""
+    subject = f"broker={queue.broker_name}"
+    if isinstance(error, ResponseError):
+        subject = f"{subject} topic={queue.topic} code={error.code}"
+    outages.failed(work, (group, queue), subject, error, detail=f"group={group} queue_id={queue.queue_id}")
 
 
 class LocalOffsets(_Cached):

@@ -234,6 +234,7 @@ class OrderedQueue(AssignedQueue):
         if stored is not None and stored > self.generation.process_queue.commit_offset:
             logger.info("queue was consumed elsewhere group=%s queue=%s offset=%d", self.host.group, self.queue, stored)
             self.reset(stored)
+        self.suspect()  # a broker takes the locks of a topic that is deleted
         self._trusted = True
         logger.info("lock regained group=%s queue=%s", self.host.group, self.queue)
         self.resume_handing_out()

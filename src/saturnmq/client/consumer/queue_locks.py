@@ -61,8 +61,9 @@ class QueueLocks:
                 answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
                 held = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
             except SaturnError as error:
-                logger.warning("queues not locked group=%s broker=%s error=%s", self._group, broker, error)
+                self._core.outages.failed("queue lock", (self._group, broker), f"broker={broker}", error)
                 continue
+            self._core.outages.succeeded("queue lock", (self._group, broker))
             for queue in wanted:
                 verdicts[queue] = queue in held
                 if queue in held:

@@ -311,6 +311,7 @@ class Puller:
             answer = await self._exchange(wire, ask(0), Deadline(budget_ms), 0)
         result = pull_result(answer, queue, wanted.tags, self._namespace)
         if result is None:
+            self._suggested.pop(wire, None)
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
         if result.status is PullStatus.FOUND and result.next_offset <= offset:
             raise HeaderError(
