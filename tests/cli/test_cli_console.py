@@ -126,7 +126,7 @@ def page(serve: Start, standalone: Start, tmp_path: Path) -> Iterator[Any]:
         opened.fill("input[name=user]", "admin")
         opened.fill("input[name=password]", password_of(server))
         opened.click("form.login button")
-        opened.wait_for_selector("nav a")
+        opened.wait_for_selector("nav a[href='/topics']")
         yield opened
         browser.close()
     assert errors == []
