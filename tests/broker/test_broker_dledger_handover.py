@@ -108,11 +108,12 @@ def test_sends_during_refused_transfer_are_stored_by_same_leader(tmp_path: Path)
 
 
 @pytest.mark.spec("DL-C03", "DL-X08")
+@pytest.mark.parametrize("readable", [False, True])
 def test_new_leader_answers_no_read_before_its_log_is_dispatched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    readable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        async with ledger_group(tmp_path) as group:
+        async with ledger_group(tmp_path, slave_read_enable=readable) as group:
             master, _ = await first_master(group)
             behind = {"yes": True}
             kind = type(ledger(master))

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import sys
+import zlib
 from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -85,6 +86,7 @@ class BrokerGroup(Group):
 
     reads_while_running = True
     ends_never_fall = True  # of queues, as brokers answer pulls; not where a slave with less takes over
+    has_followers = True
     settings: Mapping[str, str] = SETTINGS
     topic = TOPIC
     transaction_seconds = 0.2  # between two half messages
@@ -96,6 +98,10 @@ class BrokerGroup(Group):
             for number in range(2)
         ]
         self.at = ""
+        drawn = seed + zlib.crc32(folder.name.encode())  # differs between runs with one seed
+        self.readable = (
+            self.has_followers and drawn % 2 == 0
+        )  # slaveReadEnable: followers show where their own queues end
         self.masters: list[int] = []  # number of brokers with id 0 in each route response (CHA-08)
         self.ends: dict[str, str] = {}
         self.owed: set[tuple[str, int]] = set()  # value and attempt of acknowledged messages that arrive later
@@ -107,6 +113,7 @@ class BrokerGroup(Group):
         values = dict(self.settings) | {
             "dLegerPeers": self.peers(name),
             "dLegerSelfId": name,
+            "slaveReadEnable": str(self.readable).lower(),
             "dledger.heartBeatTimeIntervalMs": str(self.heartbeat_ms),
             "storePathRootDir": str(self.folder / name),
         }
@@ -276,10 +283,14 @@ class BrokerGroup(Group):
             result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
         except SaturnError:
             return offset
-        kinds = ENDS_SHOWN.get(result.status, ()) if self.ends_never_fall else ()
-        for kind in kinds:
-            end = int(getattr(result, f"{kind}_offset"))
-            self.history.add("position", process, begin, self.now(), queue=name_of(queue), kind=kind, offset=end)
+        shown: dict[str, int] = {}
+        if self.readable and mode == "assigned":
+            is_set_back = result.status is PullStatus.OFFSET_ILLEGAL
+            shown = {"next": result.next_offset if is_set_back else max(result.next_offset, offset)}
+        elif self.ends_never_fall and not self.readable:
+            shown = {kind: getattr(result, f"{kind}_offset") for kind in ENDS_SHOWN.get(result.status, ())}
+        for kind, end in shown.items():
+            self.history.add("position", process, begin, self.now(), queue=name_of(queue), kind=kind, offset=int(end))
         if result.status is not PullStatus.FOUND:
             return int(result.next_offset) if result.status is PullStatus.OFFSET_ILLEGAL else offset
         found = [[message.offset, *unpack(message.value.decode())] for message in result.messages()]
@@ -397,6 +408,7 @@ class PlainBroker(BrokerGroup):
     """One broker without a group: data in its page cache survives a kill."""
 
     size = 1
+    has_followers = False
     settings: Mapping[str, str] = {
         key: value for key, value in SETTINGS.items() if not re.search("dled?ger|BatchPush", key, re.IGNORECASE)
     } | {"flushDiskType": "ASYNC_FLUSH"}

@@ -167,6 +167,7 @@ class System:
         self.batch_push = rng.random() < 0.5
         self.heartbeat_ms = rng.choice((300, 500))
         self.auto = seed % 3 == 1 and all(one.original is None for one in self.members)  # members choose their timers
+        self.readable = seed % 2 == 0  # slaveReadEnable
         self.seen["batch push"] += self.batch_push and not self.plain
         self.changes = tablechanges.TableLoad(seed, self.seen, pause)
         self.replacements: memberchanges.Replacements | None = None
@@ -218,6 +219,7 @@ class System:
             admin_addresses="10.0.*.*",
             transaction_timeout_ms=1000,
             transaction_interval_ms=1000,
+            slave_read_enable=self.readable,
         )
         return Broker(settings, store, NetSettings(), raft=None if self.plain else raft)
 
@@ -513,7 +515,8 @@ class System:
     async def positions(self) -> None:
         """Ask every member where a queue begins and ends, and pull at the highest end seen, as a client with an old route does.
 
-        A leader that does not serve yet is asked more often: few requests come in this short time otherwise.
+        A leader that does not serve yet is asked more often: few requests come in this short time otherwise. With slaveReadEnable
+        followers show where their own queues end, but no answer to a pull may set a client back.
         """
         net, highest = RemotingClient(settings=NetSettings()), dict.fromkeys(range(QUEUES), 0)
         try:
@@ -553,6 +556,8 @@ class System:
         else:
             return
         for name, value in found.items():
+            if self.readable and name != "next":
+                continue
             self.history.add(
                 "position", address, begin, self.now, queue=name_of(queue_of(number)), kind=name, offset=value
             )
@@ -848,6 +853,8 @@ def plant(defect: str) -> None:
     elif defect == "followers show their own positions":
         dledger._READS = dledger.READER_ONLY
         dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS
+    elif defect == "read before it serves":
+        dledger.DLedger._reads_here = property(lambda member: member._runtime.settings.slave_read_enable)
     elif defect == "forwarded twice":
         ask = Forwarding._ask
 

@@ -341,18 +341,24 @@ class DLedger:
         possible = code in FORWARDED and self.forwarding.possible
         if serves and not (possible and code in LEADER_ONLY):
             return None
-        if not possible or (code in _READS and self._runtime.settings.slave_read_enable):
+        if not possible or (code in _READS and self._reads_here):
             return self._follower_answer(connection, request)
         if code == RequestCode.UNLOCK_BATCH_MQ:
             self._serve(connection, request)  # releases what this member granted as a leader
         return self.forwarding.instead(connection, request, self._unled)
+
+    @property
+    def _reads_here(self) -> bool:
+        """Whether this member serves reads without leading; not between its election and `_lead`, when it would answer 21."""
+        will_serve = self.group.elected and not self.group.serving
+        return self._runtime.settings.slave_read_enable and not will_serve
 
     def _follower_answer(self, connection: Connection, request: Command) -> Answer:
         """The refusal of what only a leader may do; None if a follower serves it too."""
         code = request.code
         if code in LEADER_ONLY:
             return self._refusal(request)
-        if code in _READS and not self._runtime.settings.slave_read_enable:
+        if code in _READS and not self._reads_here:
             return self._pull_later(request) if code in READER_ONLY else self._refusal(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._copied_by_java(connection.remote_address)
@@ -360,7 +366,7 @@ class DLedger:
 
     def _unled(self, connection: Connection, request: Command) -> Answer:
         """The answer to a request that could not be forwarded, since no leader is known or serves."""
-        serves_clients = self._runtime.settings.slave_read_enable or not self.forwarding.possible
+        serves_clients = self._reads_here or not self.forwarding.possible
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and not serves_clients:
             # Members may know only a part of a group that restarted; consumers keep their queues upon an error.
             text = f"no leader of the group {self.group.raft.group} is known, keep the present assignment"

@@ -38,7 +38,6 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int64_or
-from saturnmq.raft.core.actions import Role
 from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.tasks import cancel, supervised
@@ -296,7 +295,7 @@ class Forwarding:
             answer(bytes((Outcome.BUSY,)))
         elif self._group.settled:
             self._execute(forwarded, _counting(taken, len(body), answer))
-        elif self._will_serve() and not self._closed:
+        elif self._group.elected and not self._closed:
             self._watch_transfer()
             work = self._execute_later(forwarded, _counting(taken, len(body), answer))
             task = supervised(work, "forwarded request")
@@ -305,17 +304,12 @@ class Forwarding:
         else:
             answer(_EMPTY)
 
-    def _will_serve(self) -> bool:
-        """Whether this member is elected, and may soon serve."""
-        node = self._group.member.node if self._group.member is not None else None
-        return node is not None and node.role is Role.LEADER
-
     async def _execute_later(self, forwarded: ForwardedRequest, answer: Callable[[bytes], None]) -> None:
         """Execute the request once this member serves; refuse it if that takes too long, or another one leads."""
         serves = False
         try:
             async with asyncio.timeout(forwarded.wait_ms / 1000):
-                while self._will_serve() and not (serves := self._group.settled):
+                while self._group.elected and not (serves := self._group.settled):
                     await self._role_changed.wait()
         except TimeoutError:
             serves = False

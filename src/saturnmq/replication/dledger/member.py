@@ -188,6 +188,12 @@ class GroupMember(Listener):
         return self.log.leads
 
     @property
+    def elected(self) -> bool:
+        """Whether the member is the leader of its term, also before it serves and after its lease has expired."""
+        node = self.log.member.node if self.log.member is not None else None
+        return node is not None and node.role is Role.LEADER
+
+    @property
     def serving(self) -> bool:
         """Whether puts are accepted; see `RaftLog.serving`."""
         return self.log.serving
