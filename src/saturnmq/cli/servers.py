@@ -29,6 +29,7 @@ from saturnmq.namesrv.settings import NameServerSettings, stored_in
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.net.budget import AcceptErrors
 from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.server_admin.collector import StagedCollector
 from saturnmq.server_admin.log_files import log_files
 from saturnmq.tasks import cancel
 
@@ -173,6 +174,7 @@ def run_broker(args: argparse.Namespace) -> int:
         if not await started_before_stop(broker.start(), stop):
             return
         reload.on_signal(broker.configuration)
+        StagedCollector().start()  # until the process ends
         try:
             name_servers = configured.part("broker").namesrv_addr
             if not args.json:

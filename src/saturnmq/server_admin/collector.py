@@ -1,0 +1,49 @@
+"""The garbage collector of a server: no full collection traverses the tables that a server keeps.
+
+A full collection stops the event loop for as long as it traverses all objects: 300 ms with 100,000 topics and 200,000 offsets. What
+is loaded at the start is therefore frozen, and what survives a full collection that took FREEZE_SECONDS is frozen, too, so that the
+next one is short again. Reference counts still free frozen objects; only those that are in a cycle by then stay in memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+FREEZE_SECONDS: Final = 0.01
+_OLDEST: Final = 2  # generation of a full collection
+
+
+class StagedCollector:
+    """Freezes survivors while it runs. One per process. clock: seconds."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Collect once, and freeze what is loaded."""
+        gc.collect()
+        gc.freeze()
+        gc.callbacks.append(self._collected)
+
+    def stop(self) -> None:
+        """Return everything to the collector."""
+        gc.callbacks.remove(self._collected)
+        gc.unfreeze()
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] != _OLDEST:
+            return
+        if phase == "start":
+            self._began = self._clock()
+            return
+        elapsed = self._clock() - self._began
+        if elapsed >= FREEZE_SECONDS:
+            gc.freeze()
+            log.debug("survivors frozen elapsed_ms=%.1f objects=%s", elapsed * 1000, gc.get_freeze_count())

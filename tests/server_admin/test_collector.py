@@ -1,0 +1,55 @@
+"""The garbage collector of a server: which objects a full collection traverses."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from saturnmq.server_admin.collector import FREEZE_SECONDS, StagedCollector
+
+ROWS = 5000
+
+
+class Clock:
+    """Advances by `step` seconds with each reading."""
+
+    step = 0.0
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    collector = StagedCollector(clock)
+    collector.start()
+    yield clock
+    collector.stop()
+    assert gc.get_freeze_count() == 0
+
+
+def traversed() -> int:
+    """Objects that the next full collection traverses."""
+    return sum(len(gc.get_objects(generation=number)) for number in range(3))
+
+
+def test_loaded_tables_are_not_traversed(clock: Clock) -> None:
+    assert gc.get_freeze_count() > 10 * traversed()
+
+
+@pytest.mark.parametrize(("seconds", "is_frozen"), [(FREEZE_SECONDS, True), (FREEZE_SECONDS / 2, False)])
+def test_tables_that_made_a_collection_long_are_frozen(clock: Clock, seconds: float, is_frozen: bool) -> None:
+    table = [[number] for number in range(ROWS)]
+    frozen_before = gc.get_freeze_count()
+    gc.collect(1)
+    assert gc.get_freeze_count() == frozen_before, "only a full collection freezes"
+    clock.step = seconds
+    gc.collect()
+    assert (gc.get_freeze_count() - frozen_before >= ROWS) == is_frozen
+    assert (traversed() < ROWS) == is_frozen
+    assert len(table) == ROWS
