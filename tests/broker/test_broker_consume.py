@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -518,6 +519,33 @@ def test_group_without_offset_starts_at_0_while_first_is_in_memory() -> None:
             store.min_offset = lambda topic, queue_id: 1  # type: ignore[method-assign]
             assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22, "the first one is deleted"
             await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
+
+    run(work)
+
+
+def test_negative_committed_offset_counts_as_none() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=-1, **ask)).code == 0
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
+            w.broker.store.memory_bytes = 0  # the first message counts as on disk only
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22
+
+    run(work)
+
+
+@pytest.mark.parametrize("closed", [{"write_queue_nums": 1}, {"perm": 4}])
+def test_queues_closed_for_writes_accept_commits(closed: dict[str, int]) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=3)
+            topics = w.broker.topics
+            topics.table["T"] = dataclasses.replace(topics.table["T"], **closed)
+            ask = {"consumerGroup": "G", "topic": "T", "queueId": 3}
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)).code == 0
             assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
 
     run(work)

@@ -21,10 +21,13 @@ from saturnmq.slices import LongAnswer, Steps
 
 
 def query(ctx: OffsetContext, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
-    """Serve QUERY_CONSUMER_OFFSET (14): without an offset, 0 while the queue's first message is still in memory (OF-04)."""
+    """Serve QUERY_CONSUMER_OFFSET (14): without an offset, 0 while the queue's first message is still in memory (OF-04).
+
+    A negative offset counts as none: some clients commit -1 for queues that they have not read yet.
+    """
     topic, queue_id = header.topic, header.queue_id
     offset = ctx.offsets.get(topic, header.consumer_group, queue_id)
-    if offset is not None:
+    if offset is not None and offset >= 0:
         return request.reply(ext={"offset": str(offset)})
     if ctx.store.min_offset(topic, queue_id) <= 0:
         first = ctx.store.physical_offset(topic, queue_id, QueueOffset(0))
