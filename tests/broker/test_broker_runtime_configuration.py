@@ -192,9 +192,19 @@ def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
         async with wire(config_black_list="brokerPermission") as w:
             for name in ("brokerPermission", "rocketmqHome", "configBlackList", "brokerConfigPath", "listenPort"):
                 answer = await w.call(UPDATE, f"{name}=1".encode())
-                assert answer.code == 16 and (answer.remark or "").startswith("Can not update config in black list. ")
+                words = "Can not update config. " if name == "listenPort" else "Can not update config in black list. "
+                assert answer.code == 16 and (answer.remark or "").startswith(words)
                 assert "configuration file" in (answer.remark or "") and "restart this" in (answer.remark or "")
             assert w.broker.settings.broker_permission == 6
+
+    run(work)
+
+
+def test_longest_message_can_change_at_run_time() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.call(UPDATE, b"maxMessageSize=100")).code == 0
+            assert [(await w.send(body=b"x" * size)).code for size in (100, 101)] == [0, 13]
 
     run(work)
 

@@ -28,7 +28,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
-from saturnmq.server_admin.configuration import REFUSED
+from saturnmq.server_admin.configuration import FIXED
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -429,7 +429,7 @@ def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
             ):
                 pairs = f"{name}={text}\norderMessageEnable=true".encode()
                 refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, pairs)
-                assert refused.code == 16 and (refused.remark or "").startswith(f"{REFUSED} {name} cannot change"), name
+                assert refused.code == 16 and (refused.remark or "").startswith(f"{FIXED} {name} cannot change"), name
                 assert "Keys that can: brokerChannelExpiredTime, brokersMax, kvEntriesMax" in (refused.remark or "")
             assert (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body == before
             assert not (tmp_path / "ns.properties").exists()

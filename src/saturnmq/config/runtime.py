@@ -39,6 +39,10 @@ class FixedKey(ConfigError):
     """A key that cannot be changed while the server runs."""
 
 
+class BlackListedKey(FixedKey):
+    """A key that requests may not even name."""
+
+
 class RuntimeSettings:
     """The settings objects of one server. fixed: keys that this server takes at its start only, with the reason.
 
@@ -80,7 +84,7 @@ class RuntimeSettings:
         listed = sorted(set(pairs) & set(self._black_list))
         if listed:
             reasons = "; ".join(f"{name}: {self._black_list[name]}" for name in listed)
-            raise FixedKey(f"{reasons}; nothing was changed")
+            raise BlackListedKey(f"{reasons}; nothing was changed")
         return self._parse(pairs, unchanged, self.names)
 
     def parse_reloaded(self, parts: Iterable[Any]) -> list[Change]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.config.runtime import Change, FixedKey, RuntimeSettings
+from saturnmq.config.runtime import BlackListedKey, Change, FixedKey, RuntimeSettings
 from saturnmq.config.settings import parse_properties
 from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.codes import ResponseCode
@@ -23,7 +23,8 @@ from saturnmq.store.files.properties_file import set_values
 
 log = logging.getLogger(__name__)
 
-REFUSED: Final = "Can not update config in black list."  # as Apache RocketMQ 4.9.8, which console scripts look for
+BLACK_LISTED: Final = "Can not update config in black list."  # as Apache RocketMQ 4.9.8, which console scripts look for
+FIXED: Final = "Can not update config."
 
 
 class Configuration:
@@ -60,7 +61,8 @@ class Configuration:
             try:
                 changes = self._settings.parse(pairs, self._shown())
             except FixedKey as error:
-                raise response_error(ResponseCode.NO_PERMISSION, f"{REFUSED} {error.message}") from error
+                kind = BLACK_LISTED if isinstance(error, BlackListedKey) else FIXED
+                raise response_error(ResponseCode.NO_PERMISSION, f"{kind} {error.message}") from error
             except ConfigError as error:
                 raise response_error(ResponseCode.SYSTEM_ERROR, error.message) from error
             if self._file is not None and changes:
