@@ -87,6 +87,27 @@ def test_a_restarted_master_learns_nothing_from_its_slave(tmp_path: Path) -> Non
     run(work)
 
 
+def test_first_copy_keeps_newer_offsets_of_the_slave(tmp_path: Path) -> None:
+    """Later copies lower an offset that was reset at the master."""
+
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            for _ in range(3):
+                await both.send(both.master)
+            await both.replicated()
+            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
+            await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=3)
+            copy = copy_of(both)
+            copy._masters.clear()  # as after a start of the slave
+            await copy.copy()
+            assert both.slave.offsets.get("T", "G", 0) == 3
+            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=2)
+            await copy.copy()
+            assert both.slave.offsets.get("T", "G", 0) == 2
+
+    run(work)
+
+
 @pytest.mark.spec("MS-01", "MS-02")
 @pytest.mark.parametrize("failing", TABLES)
 def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(

@@ -593,6 +593,18 @@ def test_batch_push_is_bounded_by_bytes() -> None:
     assert bench.node._leader.peers["n1"].watermark == 8
 
 
+@pytest.mark.parametrize(("index", "count"), [(50, 0), (4, 40), (2**31, 1)])
+def test_peer_holds_no_entry_that_it_was_not_sent(index: int, count: int) -> None:
+    """A response that claims more, by its index or its count, counts for the entries of its push."""
+    bench = leader()
+    for _ in range(3):
+        bench.propose(b"x")
+    bench.push_answer(bench.sends("n1", PushRequest)[0], Code.SUCCESS, 0, index, count=count)
+    progress = bench.node._leader.peers["n1"]
+    assert (progress.watermark, progress.matched, list(progress.pending)) == (4, 4, [5, 6])
+    assert bench.node.committed == 4
+
+
 @pytest.mark.spec("DL-X14", "DL-P15")
 def test_auto_batch_push_only_to_peers_that_report_count() -> None:
     bench = Bench(log=OLD, term=2, batch_push_auto=True, batch_push_auto_bytes=100, push_pending_max=1).lead()
