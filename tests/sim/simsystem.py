@@ -853,8 +853,6 @@ def plant(defect: str) -> None:
     elif defect == "followers show their own positions":
         dledger._READS = dledger.READER_ONLY
         dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS
-    elif defect == "read before it serves":
-        dledger.DLedger._reads_here = property(lambda member: member._runtime.settings.slave_read_enable)
     elif defect == "forwarded twice":
         ask = Forwarding._ask
 
