@@ -26,11 +26,14 @@ class Clock:
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     clock = Clock()
+    was_frozen = gc.get_freeze_count() > 0  # a worker of the gate freezes what it imported
     collector = StagedCollector(clock)
     collector.start()
     yield clock
     collector.stop()
     assert gc.get_freeze_count() == 0
+    if was_frozen:
+        gc.freeze()
 
 
 def traversed() -> int:
