@@ -978,7 +978,8 @@ def test_concurrent_consumer_starts_and_stops_run_once(run: Run, cluster: Any) -
             await asyncio.gather(*(inbox.start() for _ in range(5)))
             beats = [r for r in c.broker.of(34) if b'"groupName":"g"' in (r.body or b"")]
             loops = [t for t in asyncio.all_tasks() if t.get_name() == "saturnmq rebalance g"]
-            assert (len(loops), len(beats)) == (1, 2), "a heartbeat before the first rebalance and one after it"
+            assert len(loops) == 1
+            assert 2 <= len(beats) <= 3, "before and after the first rebalance, and one for the route that was found"
             await asyncio.gather(*(inbox.stop() for _ in range(5)))
             assert len([r for r in c.broker.of(35) if r.ext.get("consumerGroup") == "g"]) == 1
             with pytest.raises(Closed):

@@ -80,7 +80,7 @@ class Member(ABC):
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._since_ms: dict[str, int] = {}  # when a topic was subscribed, Unix ms
-        self._placed: set[str] = set()  # topics that a rebalance has processed since
+        self._placed: set[str] = set()  # topics whose `subscribe` has returned
         self._rebalance_wanted = asyncio.Event()
         self._rounds_begun = 0
         self._rounds = 0
@@ -354,6 +354,7 @@ class Member(ABC):
             logger.warning(
                 "positions not determined in time group=%s timeout=%g", self.group, self.core.settings.timeout
             )
+        self._placed.update(self._topics())
 
     async def _rebalance_loop(self) -> None:
         missing_s = FIRST_MISSING_S
@@ -386,8 +387,6 @@ class Member(ABC):
                 logger.warning(
                     "rebalance failed group=%s topic=%s error=%s", self.group, topic, error, exc_info=unexpected
                 )
-            if topic in self._subscriptions:
-                self._placed.add(topic)
         self._compare_soon()
         if changed:
             try:
@@ -561,8 +560,8 @@ class Member(ABC):
     async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
         """Where to begin in a queue without a stored offset, as `start` says (RB-05).
 
-        The retry topic starts at its beginning; if `start` is a time, at its end. With "last", a queue that no rebalance has
-        processed since the topic was subscribed starts at its end, and one that was found later at the time of the subscription.
+        The retry topic starts at its beginning; if `start` is a time, at its end. With "last", a queue that is
+        acquired before `subscribe` returns starts at its end, and one that is acquired later at the time of the subscription.
         """
         is_retry = queue.topic == self._retry_topic
         start = self.settings.start
