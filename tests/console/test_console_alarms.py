@@ -16,12 +16,14 @@ from browsing import Times, run
 
 from certificates import write_certificate
 from mailserver import mail_server
+from saturnmq.admin import Admin
 from saturnmq.admin.mail import PASSWORD_VARIABLE, Mailer
 from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
 from saturnmq.cli.commands import build_parser
 from saturnmq.cli.console import mailer_of
 from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
 from saturnmq.console.notices import mail, webhook
+from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
 
 Open = Callable[..., Any]
@@ -48,7 +50,7 @@ def survey(
     }
     master = BrokerState("C", "b", 0, "h:1", runtime, problem)
     follower = BrokerState("C", "b", 1, "h:2", {"commitLogMaxOffset": str(slave)})
-    topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", dead)}
+    topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", dead, 0, {"b": TopicConfig("t")}, {"b": dead})}
     return Survey([master, follower], topics, {("C", "g"): GroupState("C", "g", {"t": Progress(0, lag)})}, {})
 
 
@@ -99,10 +101,77 @@ def test_members_dead_letters_and_masters_are_watched() -> None:
     lone = survey()
     alarms.look(Survey(lone.brokers[1:], {}, {}, {}), {"m": 2})
     assert list(alarms.active) == [("leader", "C/b")]
+    alarms.look(survey(), {"m": 2})
+    assert alarms.active == {}
     for _ in range(HISTORY_MAX):
         alarms.look(survey(), {"m": 0})
         alarms.look(survey(), {"m": 3})
     assert len(alarms.events) == HISTORY_MAX
+
+
+def test_dead_letters_count_from_the_first_one_of_a_watched_broker() -> None:
+    def seen(*totals: int | None, problem: str = "") -> Survey:
+        brokers = [BrokerState("C", name, 0, f"{name}:1", {}) for name in "ab"]
+        configs = {name: TopicConfig("t") for name, total in zip("ab", totals, strict=False) if total != 0}
+        known = {name: total for name, total in zip("ab", totals, strict=False) if total}
+        topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", 0, 0, configs, known)} if configs else {}
+        return Survey(brokers, topics, {}, {"b:1": problem} if problem else {})
+
+    def grown(*surveys: Survey) -> str:
+        alarms = Alarms(clock=Times())
+        for each in surveys:
+            alarms.look(each, {})
+        return alarms.active["dead_letters", "C/g"].value if alarms.active else ""
+
+    assert grown(seen(7, 0)) == ""  # they were there before the console
+    assert grown(seen(0, 0), seen(1, 0)) == "+1"
+    assert grown(seen(7, 0), seen(7, 2), seen(9, 2)) == "+4"
+    assert grown(seen(7, 0, problem="no answer"), seen(7, 5)) == ""  # what b had is not known
+    assert grown(seen(7, 5), seen(7, 0, problem="no answer"), seen(7, 6)) == "+1"
+    assert grown(seen(None, 0), seen(7, 0), seen(8, 0)) == "+1"  # its first total was not answered
+    assert grown(seen(7, 0), seen(3, 0)) == "+3"  # deleted, and created again
+
+
+def test_failed_evaluation_is_an_alarm() -> None:
+    class Surveys:
+        problem = ""
+
+        async def recent(self, seconds: float) -> Survey:
+            raise ValueError("a defect")
+
+    async def work() -> None:
+        alarms, slept = Alarms(), asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            slept.set()
+            await asyncio.Event().wait()
+
+        async with Admin("127.0.0.1:1;127.0.0.1:2") as admin:
+            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+            await slept.wait()
+            watching.cancel()
+        assert [(one.what, one.value) for one in alarms.listed()] == [
+            ("127.0.0.1:1;127.0.0.1:2", "alarms not evaluated: ValueError('a defect')")
+        ]
+
+    run(work)
+
+
+def test_missing_broker_is_forgotten_with_a_form(console: Open) -> None:
+    async def work() -> None:
+        async with console("127.0.0.1:1") as one:
+            await one.log_in()
+            alarms = one.services.alarms
+            for each in (survey(), *[Survey(survey().brokers[:1], {}, {}, {})] * 2):
+                alarms.look(each, {})
+            assert alarms.active["missing", "C/b"].value == "1 of 2"
+            assert 'name="broker" value="C/b"' in (await one.browser.get("/alarms")).text
+            form = {"csrf": await one.csrf_of("/alarms"), "broker": "C/b"}
+            assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 303
+            assert alarms.active == {}
+            assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 400
+
+    run(work)
 
 
 @pytest.mark.spec("CON-07")
@@ -173,6 +242,8 @@ def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
             ended.set()
 
         class Surveys:
+            problem = ""
+
             async def recent(self, seconds: float) -> Survey:
                 return survey(lag=10**9)
 
@@ -181,8 +252,9 @@ def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
                 await asyncio.Event().wait()
 
         alarms = Alarms(None, fails, works)
-        watching = asyncio.ensure_future(alarms.run(Surveys(), None, sleep))  # type: ignore[arg-type]
-        await asyncio.wait_for(ended.wait(), 30)
+        async with Admin("127.0.0.1:1") as admin:
+            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+            await asyncio.wait_for(ended.wait(), 30)
         assert tried == TRIES and alarms.unsent == 1
         watching.cancel()
 

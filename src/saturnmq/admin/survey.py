@@ -24,13 +24,17 @@ CONCURRENT_MAX: Final = 8  # requests to one broker
 
 @dataclass(slots=True)
 class TopicState:
-    """One topic. total: messages ever, kept: messages there; configs: by broker name."""
+    """One topic. total: messages ever, kept: messages there; configs: by broker name.
+
+    totals: as total, by the name of each broker that gave it.
+    """
 
     cluster: str
     name: str
     total: int = 0
     kept: int = 0
     configs: dict[str, TopicConfig] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -129,7 +133,7 @@ class Surveyor:
         async def topic(name: str) -> None:
             state = part.topics[name] = TopicState(part.cluster, name, configs={part.broker: configs[name]})
             queues = (await topic_offsets(connection, address, name)).offset_table.values()
-            state.total = sum(one.max_offset for one in queues)
+            state.total = state.totals[part.broker] = sum(one.max_offset for one in queues)
             state.kept = sum(one.max_offset - one.min_offset for one in queues)
 
         async def group(name: str) -> None:
@@ -181,6 +185,7 @@ def _merged(
             one.total += topic.total
             one.kept += topic.kept
             one.configs |= topic.configs
+            one.totals |= topic.totals
         for group in part.groups.values():
             other = groups.setdefault((group.cluster, group.name), GroupState(group.cluster, group.name))
             other.tps += group.tps

@@ -23,8 +23,9 @@ NUMBER_MAX: Final = 999_999_999
 async def show(request: Request, page: Page) -> Response:
     """Active alarms, the last events and the rules."""
     alarms = page.services.alarms
-    active = sorted(alarms.active.values(), key=lambda one: -one.at)
-    return page.render("alarms.html", active=active[:200], events=list(alarms.events)[::-1][:200], rules=alarms.rules)
+    return page.render(
+        "alarms.html", active=alarms.listed()[:200], events=list(alarms.events)[::-1][:200], rules=alarms.rules
+    )
 
 
 async def change(request: Request, page: Page) -> Response:
@@ -44,4 +45,11 @@ async def change_group(request: Request, page: Page) -> Response:
         raise WrongField("group", f"the name of the group has {len(name)} characters; it must have 1 to {GROUP_MAX}")
     least, most = (whole(str(form.get(field, "0")), field, 0, NUMBER_MAX) for field in ("minCount", "maxDiffTotal"))
     await page.services.alarms.with_group(name, GroupRule(least, most))
+    return RedirectResponse("/alarms", 303)
+
+
+async def forget(request: Request, page: Page) -> Response:
+    """Expect the missing members of a broker no more: they were removed on purpose."""
+    form = await request.form()
+    page.services.alarms.forget(str(form.get("broker", "")))
     return RedirectResponse("/alarms", 303)

@@ -20,6 +20,13 @@ ALARM_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "min_count": ("Clients at least (0: off)", "最少客户端数(0 关闭)"),
     "max_diff": ("Lag at most (0: off)", "最大堆积(0 关闭)"),
     "change_limits": ("Change rules", "修改规则"),
+    "alarm_cluster": ("cluster not reachable", "集群不可用"),
+    "alarm_missing": ("members not registered", "节点未注册"),
+    "forget": ("Forget", "不再期望"),
+    "forget_hint": (
+        "Removed on purpose: expect it no more.",
+        "已下线,不再期望其注册。",
+    ),
     "alarm_lag": ("lag", "堆积"),
     "alarm_disk": ("disk", "磁盘"),
     "alarm_slave": ("slave behind", "从节点落后"),
@@ -38,6 +45,11 @@ ALARM_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "limit": ("Limit", "阈值"),
     "group_rules": ("Rules of groups", "消费组规则"),
     "one_group": ("one group", "单个消费组"),
+    "stale_state": (
+        "The cluster is not seen now{reason}: this is its state of {age} s ago.",
+        "当前无法获取集群状态{reason},以下是 {age} 秒前的状态。",
+    ),
+    "unknown_now": ("not known now", "当前未知"),
     "graph": ("Graph", "关系图"),
     "graph_more": (
         "{count} more are not drawn. Search to narrow the graph.",

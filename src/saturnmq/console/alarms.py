@@ -1,8 +1,8 @@
-"""Alarms: rules about lag, disks, brokers, dead letters and group members, evaluated on a survey every minute.
+"""Alarms: rules about the cluster, lag, disks, brokers, dead letters and group members, evaluated every minute.
 
 A finding is one thing that breaks a rule now. A finding that is new begins an alarm, one that is over ends it; both are kept in a
-bounded list and sent. A broker that does not answer is a finding of its own and ends no alarm about what it serves: the survey
-keeps its last values.
+bounded list and sent. A cluster of which no survey can be taken is a finding, and ends no other alarm. So is a broker that does
+not answer or is not registered any more: alarms about what it serves hold until it is back, or until an operator forgets it.
 
 Requirements: CON-07, OPS-17.
 """
@@ -17,13 +17,14 @@ import asyncio
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from saturnmq.admin import Admin
+from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.connection import ask_each
 from saturnmq.admin.survey import Survey
 from saturnmq.durable import sync_path
@@ -43,11 +44,14 @@ TRIES: Final = 3
 RETRY_SECONDS: Final = 5.0
 _FILE_BYTES_MAX: Final = 1_000_000
 _DEAD: Final = "%DLQ%"
+_OF_GROUPS: Final = ("lag", "dead_letters")  # rules about groups of a cluster, the others are about a broker
 LIMITS: Final = {
     "lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31, "head_wait": 2**31, "page_cache": 2**31,
 }  # fmt: skip
 WAITS: Final = {"send": "sendThreadPoolQueueHeadWaitTimeMills", "pull": "pullThreadPoolQueueHeadWaitTimeMills"}
 LOCK: Final = "pageCacheLockTimeMills"
+# TOPIC_NOT_EXIST: the group has no retry topic, so no client ever joined it.
+_NO_CLIENT: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST)
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -88,7 +92,10 @@ class Event:
 
 
 class Surveys(Protocol):
-    """Where surveys come from: the state of the console."""
+    """Where surveys come from: the state of the console. problem: why the last one failed, or empty."""
+
+    @property
+    def problem(self) -> str: ...
 
     async def recent(self, seconds: float) -> Survey | None: ...
 
@@ -132,6 +139,17 @@ class RulesFile:
         sync_path(self._path.parent)
 
 
+def place_of(broker: BrokerState) -> str:
+    """A member of a broker as alarms name it: cluster/name:id."""
+    return f"{broker.cluster}/{broker.name}:{broker.number}"
+
+
+def _broker_of(key: tuple[str, str]) -> str:
+    """The broker, cluster/name, that an alarm about a broker or one of its members is about."""
+    rule, subject = key
+    return subject if rule in ("leader", "missing") else subject.rpartition(":")[0]
+
+
 class Alarms:
     """Evaluates rules and keeps what they found. file: None for rules in memory; senders: called with each event.
 
@@ -154,7 +172,10 @@ class Alarms:
         self._clock = clock
         self._counted = counted
         self._queue: asyncio.Queue[Event] = asyncio.Queue(UNSENT_MAX)
-        self._dead: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], int] = {}  # most members of a broker that were registered at once
+        self._fewer: dict[tuple[str, str], int] = {}  # brokers with fewer members than that, in the last survey
+        self._surveyed: set[tuple[str, str]] = set()  # brokers whose topics were listed
+        self._dead: dict[tuple[str, str, str], int | None] = {}  # by cluster, topic, broker; None: not known
         self._grown: dict[str, tuple[float, int]] = {}
 
     async def change(self, rules: Rules) -> None:
@@ -181,32 +202,75 @@ class Alarms:
         try:
             while True:
                 try:
-                    survey = await surveys.recent(ROUND_SECONDS)
-                    if survey is not None:
-                        self.look(survey, await self._members(admin))
-                        if self._counted is not None:
-                            await asyncio.to_thread(self._counted, int(self._clock()), len(self.active))
-                except Exception:  # the next round may succeed
+                    await self.round(surveys, admin)
+                except Exception as error:  # the next round may succeed
                     log.exception("alarms not evaluated")
+                    self.unreachable(admin.connection.name_servers, f"alarms not evaluated: {error!r:.200}")
                 await sleep(ROUND_SECONDS)
         finally:
             sending.cancel()
 
+    async def round(self, surveys: Surveys, admin: Admin) -> None:
+        """Evaluate the rules once."""
+        survey = await surveys.recent(ROUND_SECONDS / 2)
+        name_servers = admin.connection.name_servers
+        if survey is None:
+            self.unreachable(name_servers, surveys.problem or "no survey")
+        elif not survey.brokers:
+            self.unreachable(name_servers, "no broker is registered")
+        else:
+            self.look(survey, await self._members(admin))
+        if self._counted is not None:
+            await asyncio.to_thread(self._counted, int(self._clock()), len(self.active))
+
+    def listed(self) -> list[Event]:
+        """The alarms that hold: an unreachable cluster first, then the newest."""
+        return sorted(self.active.values(), key=lambda event: (event.rule != "cluster", -event.at))
+
+    def forget(self, broker: str) -> None:
+        """Expect no more members of a broker, `cluster/name`, than are registered now. Raises ConfigError if none is missing."""
+        missing = {f"{cluster}/{name}": (cluster, name) for cluster, name in self._fewer}
+        if broker not in missing:
+            raise ConfigError(f"no member of {broker!r:.200} is missing; missing are: {', '.join(missing) or 'none'}")
+        key = missing[broker]
+        self._seen[key] = count = self._fewer.pop(key)
+        about = [alarm for alarm in self.active if alarm[0] not in _OF_GROUPS and _broker_of(alarm) == broker]
+        for alarm in about if not count else [alarm for alarm in about if alarm[0] == "missing"]:
+            self._end(alarm)  # those of members that are left end with the next survey
+
+    def unreachable(self, name_servers: Iterable[str], problem: str) -> None:
+        """Begin or continue the alarm about a cluster of which nothing is known; the others hold."""
+        self._begin(("cluster", ";".join(name_servers)), problem)
+
     def look(self, survey: Survey, members: dict[str, int | None]) -> None:
         """Compare a survey with the rules. members: clients by group; None if unknown."""
-        now = self._clock()
-        found = dict(list(self._findings(survey, members, now))[:ACTIVE_MAX])
-        for key in [key for key in self.active if key not in found]:
-            if key[0] == "members" and members.get(key[1], 0) is None:
-                continue
-            self._record(Event(int(now), False, *key, self.active.pop(key).value))
-        for key, value in found.items():
-            event = Event(int(now), True, *key, value)
-            if key not in self.active:
-                self._record(event)
-                self.active[key] = event
-            else:
-                self.active[key] = replace(self.active[key], value=value)
+        silent = {place_of(broker) for broker in survey.brokers if broker.problem}
+        findings = dict(list(self._findings(survey, members, self._clock()))[:ACTIVE_MAX])
+        for key in [key for key in self.active if key not in findings and not self._unknown(key, silent, members)]:
+            self._end(key)
+        for key, value in findings.items():
+            self._begin(key, value)
+
+    def _unknown(self, key: tuple[str, str], silent: set[str], members: dict[str, int | None]) -> bool:
+        """Whether an alarm without a finding may hold nevertheless: what it is about cannot be seen."""
+        rule, subject = key
+        if rule == "members":
+            return members.get(subject, 0) is None
+        if rule in _OF_GROUPS:
+            return any(subject.startswith(f"{cluster}/") for cluster, _ in self._fewer)
+        missing = {f"{cluster}/{name}" for cluster, name in self._fewer}
+        return rule != "cluster" and (_broker_of(key) in missing or subject in silent)
+
+    def _begin(self, key: tuple[str, str], value: str) -> None:
+        event = Event(int(self._clock()), True, *key, value)
+        if key in self.active:
+            self.active[key] = replace(self.active[key], value=value)
+        else:
+            self._record(event)
+            self.active[key] = event
+
+    def _end(self, key: tuple[str, str]) -> None:
+        self._record(Event(int(self._clock()), False, *key, self.active.pop(key).value))
 
     def _findings(
         self, survey: Survey, members: dict[str, int | None], now: float
@@ -214,7 +278,7 @@ class Alarms:
         limits = dict.fromkeys(LIMITS, 0) | self.rules.limits
         masters = {(one.cluster, one.name): one for one in survey.brokers if one.number == 0}
         for one in survey.brokers:
-            where = f"{one.cluster}/{one.name}:{one.number}"
+            where = place_of(one)
             if one.problem:
                 yield ("broker", where), one.problem
             ratio = (one.first_number("commitLogDiskRatio") or 0.0) * 100
@@ -233,6 +297,7 @@ class Alarms:
                 ends = [each.integer("commitLogMaxOffset") for each in (master, one)]
                 if ends[0] - ends[1] > limits["slave_bytes"]:
                     yield ("slave", where), f"{ends[0] - ends[1]} B"
+        yield from self._missing(survey)
         for group in survey.groups.values():
             rule = self.rules.groups.get(group.name)
             most = rule.maxDiffTotal if rule is not None and rule.maxDiffTotal else limits["lag"]
@@ -244,21 +309,41 @@ class Alarms:
                 yield ("members", name), f"{count} < {rule.minCount}"
         yield from self._dead_letters(survey, now)
 
+    def _missing(self, survey: Survey) -> Iterator[tuple[tuple[str, str], str]]:
+        """Brokers with fewer members than were registered before: in two surveys, as a NameServer may just have restarted."""
+        counts = Counter((broker.cluster, broker.name) for broker in survey.brokers)
+        before = self._fewer
+        self._seen = {key: max(counts[key], most) for key, most in (dict.fromkeys(counts, 0) | self._seen).items()}
+        self._fewer = {key: counts[key] for key, most in self._seen.items() if counts[key] < most}
+        for cluster, name in self._fewer:
+            if (cluster, name) in before or ("missing", f"{cluster}/{name}") in self.active:
+                yield ("missing", f"{cluster}/{name}"), f"{counts[cluster, name]} of {self._seen[cluster, name]}"
+
     def _dead_letters(self, survey: Survey, now: float) -> Iterator[tuple[tuple[str, str], str]]:
+        """Groups whose dead letters grew in the last GROWTH_SECONDS, by more than the limit.
+
+        The topic of dead letters appears with the first one: without an earlier total it counts from zero, unless it is there when
+        its broker is first seen.
+        """
+        masters = [broker for broker in survey.brokers if broker.number == 0]
+        answering = {(one.cluster, one.name) for one in masters if one.address not in survey.problems}
+        topics = [topic for topic in survey.topics.values() if topic.name.startswith(_DEAD)]
         totals = {
-            f"{one.cluster}/{one.name[len(_DEAD) :]}": one.total
-            for one in survey.topics.values()
-            if one.name.startswith(_DEAD)
+            (topic.cluster, topic.name, broker): topic.totals.get(broker)
+            for topic in topics
+            for broker in topic.configs
         }
-        for name, total in totals.items():
-            fresh = total - self._dead.get(name, total)
-            at, count = self._grown.get(name, (now, 0))
-            if fresh > 0:
-                self._grown[name] = (now, count + fresh)
-            elif now - at > GROWTH_SECONDS:
-                self._grown.pop(name, None)
-        self._dead = totals
-        self._grown = {name: one for name, one in self._grown.items() if name in totals}
+        fresh: Counter[str] = Counter()
+        for (cluster, topic, broker), total in totals.items():
+            before = self._dead.get((cluster, topic, broker), 0 if (cluster, broker) in self._surveyed else None)
+            if total is not None and before is not None:  # less than before: the topic was created again
+                fresh[f"{cluster}/{topic.removeprefix(_DEAD)}"] += total - before if total >= before else total
+        self._surveyed |= answering
+        self._dead = {key: total for key, total in self._dead.items() if (key[0], key[2]) not in answering} | totals
+        for name, count in fresh.items():
+            if count:
+                self._grown[name] = now, self._grown.get(name, (now, 0))[1] + count
+        self._grown = {name: grown for name, grown in self._grown.items() if now - grown[0] <= GROWTH_SECONDS}
         least = self.rules.limits["dead_letters"]
         for name, (_, count) in self._grown.items():
             if least and count >= least:
@@ -271,7 +356,7 @@ class Alarms:
             try:
                 return len((await admin.clients.consumers(group)).connection_set)
             except SaturnError as error:
-                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                if error.code in _NO_CLIENT:
                     return 0
                 raise
 
@@ -279,13 +364,8 @@ class Alarms:
         return {name: None if isinstance(one, SaturnError) else one for name, one in found.items()}
 
     def _record(self, event: Event) -> None:
-        log.warning(
-            "alarm %s rule=%s what=%s value=%s",
-            "began" if event.began else "ended",
-            event.rule,
-            quoted(event.what),
-            event.value,
-        )
+        state = "began" if event.began else "ended"
+        log.warning("alarm %s rule=%s what=%s value=%s", state, event.rule, quoted(event.what), quoted(event.value))
         self.events.append(event)
         try:
             if self._senders:

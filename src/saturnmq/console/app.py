@@ -96,6 +96,7 @@ CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
     "/do/broker/settings": ("broker_settings", broker_settings.change, "admin"),
     "/do/alarms": ("alarms", alarm_pages.change, "operator"),
     "/do/alarms/group": ("alarms_group", alarm_pages.change_group, "operator"),
+    "/do/alarms/forget": ("alarms_forget", alarm_pages.forget, "operator"),
     "/do/group": ("group", group_pages.put, "operator"),
     "/do/group/delete": ("group_delete", group_pages.delete, "admin"),
     "/do/accounts/copy": ("accounts_copy", accounts.copy, "admin"),

@@ -171,9 +171,17 @@ class Page:
             "range": self.range,
             "ranges": RANGES,
             "span": self.span,
+            "stale": self.stale() if self.session is not None else "",
         }
         content = self.environment.get_template(template).render(shared | values)
         return HTMLResponse(content, status)
+
+    def stale(self) -> str:
+        """What to say above a state of the cluster that is not that of now; empty if it is."""
+        state = self.services.state
+        if not state.stale:
+            return ""
+        return self.text("stale_state", reason=f" ({state.problem})" if state.problem else "", age=state.view_age)
 
     def may(self, role: str) -> bool:
         """Whether the user has a role."""

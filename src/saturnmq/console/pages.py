@@ -75,7 +75,7 @@ async def overview(request: Request, page: Page, view: View) -> Response:
         topic_count=len(own),
         charts=await asyncio.to_thread(overview_charts, page, view),
         problem=page.services.state.problem,
-        alarms=list(page.services.alarms.active.values())[:20],
+        alarms=page.services.alarms.listed()[:20],
     )
 
 

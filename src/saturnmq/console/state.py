@@ -6,6 +6,7 @@ Requirements: UX-14.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ IDLE_SECONDS: Final = 120.0  # without a page view for so long, no survey is tak
 SURVEY_SECONDS: Final = 30.0
 PAUSE_FACTOR: Final = 4  # a survey that takes long is followed by a pause so many times as long
 FIRST_WAIT_SECONDS: Final = 0.8
+STALE_SECONDS: Final = 60.0  # an older view is not shown as the state of now
 
 
 @dataclass(frozen=True)
@@ -57,24 +59,35 @@ class ClusterState:
         """Seconds since a view was taken."""
         return round(self._clock() - view.at)
 
+    @property
+    def view_age(self) -> int:
+        """Seconds since the latest view was taken; 0 without one."""
+        return self.age(self._view) if self._view is not None else 0
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is a view that must not be shown as the state of now: no later survey succeeded, or it is old."""
+        return self._view is not None and (bool(self.problem) or self._clock() - self._view.at > STALE_SECONDS)
+
     async def view(self) -> View | None:
-        """The latest survey; None if there is none within FIRST_WAIT_SECONDS."""
+        """The latest survey; None if there is none. Waits up to FIRST_WAIT_SECONDS for the first one, and for one that replaces an
+        old one."""
         self._looked = self._clock()
         self._wanted.set()
-        if self._view is None:
-            try:
+        if self._view is None or (self.stale and not self.problem):
+            self._ready.clear()
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WAIT_SECONDS):
                     await self._ready.wait()
-            except TimeoutError:
-                return None
         return self._view
 
     async def recent(self, seconds: float) -> Survey | None:
-        """A survey that is not older, taken now if need be; None if none can be taken."""
-        if self._view is None or self._clock() - self._view.at > seconds:
+        """A survey that is not older, taken now if need be; None if two attempts fail: the first may meet a closed connection."""
+        if self._view is None or self.problem or self._clock() - self._view.at > seconds:
             await self.refresh()
-        fresh = self._view is not None and self._clock() - self._view.at <= seconds
-        return self._view.survey if self._view is not None and fresh else None
+            if self.problem:
+                await self.refresh()
+        return self._view.survey if self._view is not None and not self.problem else None
 
     async def run(self) -> None:
         """Take surveys until cancelled; pauses while no page is viewed."""
