@@ -11,7 +11,7 @@ from harness import virtualtime
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import SILENT_SECONDS, AdminConnection
 from saturnmq.admin.listings import runtime_values
-from saturnmq.net.errors import CallTimeout
+from saturnmq.client.errors import CallTimeout
 from saturnmq.protocol.bodies import ConsumerRunningInfo, KVTable
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from saturnmq.admin import Admin
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
 from saturnmq.cli.console import count_alarms
@@ -76,14 +77,12 @@ def test_alarms_that_hold_are_counted_each_round(tmp_path: Path) -> None:
         """Surveys of a cluster with a full disk, and then of one without."""
 
         rounds = 0
+        problem = ""
 
         async def recent(self, seconds: float) -> Survey:
             self.rounds += 1
             full = "0.99" if self.rounds == 1 else "0.1"
             return survey(BrokerState("C", "a", 0, "127.0.0.1:1", {"commitLogDiskRatio": full}))
-
-    class Members:
-        """No group has rules, so no member is asked for."""
 
     with History(tmp_path / "h.db") as history:
         history.record(minute, [Sample(Series("broker", "C", broker="a:0"), 1, 0.5)])
@@ -95,8 +94,9 @@ def test_alarms_that_hold_are_counted_each_round(tmp_path: Path) -> None:
                 raise asyncio.CancelledError
 
         async def work() -> None:
-            with pytest.raises(asyncio.CancelledError):
-                await alarms.run(surveys, Members(), sleep=sleep)  # type: ignore[arg-type]  # in place of the console's
+            async with Admin("127.0.0.1:1") as admin:
+                with pytest.raises(asyncio.CancelledError):
+                    await alarms.run(surveys, admin, sleep=sleep)
 
         asyncio.run(work())
         points = history.read(Series("alarms", ""), 0)

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
 
 from saturnmq.admin.credentials import AdminAccess
+from saturnmq.client.connection.remote import client_errors
 from saturnmq.client.connection.routes import check_route
 from saturnmq.client.connection.url import parse_addresses
 from saturnmq.client.connection.vip_channel import vip_address
-from saturnmq.client.errors import NoNameServer
+from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.net import RemotingClient
-from saturnmq.net.errors import CallTimeout, ConnectFailed
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
@@ -185,7 +185,8 @@ class AdminConnection:
         where = vip_address(address) if self.vip_channel and not main_port else address
         command = Command(code, ext=_ext(header), body=body, language=language)
         try:
-            answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+            with client_errors(where):
+                answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
         except (ConnectFailed, CallTimeout) as error:
             self._not_answered(address, error)
             raise

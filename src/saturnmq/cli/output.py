@@ -32,6 +32,8 @@ EXIT_CODES: Final = {
     EXIT_UNREACHABLE: "a server cannot be reached",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
+# Response codes of errors that say that a server did not answer; connection errors and timeouts of the system do as well.
+_UNREACHABLE: Final = (10001, 10002, 10004)  # CONNECT_BROKER, ACCESS_BROKER_TIMEOUT, NO_NAME_SERVER
 _PIPE_COLUMNS: Final = 200
 # What brokers answer for missing rights: between the name and the place of an exception of Java's.
 _ACL: Final = re.compile(
@@ -81,8 +83,18 @@ def plain(text: str) -> str:
     return _ACL.sub(r"\1", text)
 
 
-def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
-    """Report an error, with its traceback under --debug; return the exit code."""
+def exit_code(error: Exception) -> int:
+    """The exit code of a command that ends with this error; `admin` has EXIT_FAILED instead of EXIT_USAGE (ADM-01)."""
+    from saturnmq.protocol.errors import ConfigError, SaturnError
+
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE
+    unanswered = error.code in _UNREACHABLE if isinstance(error, SaturnError) else False
+    return EXIT_UNREACHABLE if unanswered or isinstance(error, ConnectionError | TimeoutError) else EXIT_FAILED
+
+
+def fail(error: Exception, args: argparse.Namespace, code: int | None = None) -> int:
+    """Report an error, with its traceback under --debug; return the exit code, by default that of `exit_code`."""
     from saturnmq.cli.next_step import next_step
     from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -93,7 +105,7 @@ def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
     problems = error.problems if isinstance(error, ConfigError) else [_text(error)]
     number = error.code if isinstance(error, SaturnError) else None
     print_error(problems, next_step(error, _name(args)), number, args.json)
-    return code
+    return exit_code(error) if code is None else code
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -9,15 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Final
 
 import saturnmq
 from saturnmq.cli.commands import COMMANDS, COMMON, build_parser
 from saturnmq.cli.output import (
     EXIT_DONE,
-    EXIT_FAILED,
     EXIT_INTERRUPTED,
-    EXIT_UNREACHABLE,
     EXIT_USAGE,
     emit,
     fail,
@@ -25,12 +22,7 @@ from saturnmq.cli.output import (
 )
 from saturnmq.cli.runtime import implementation, version_facts
 from saturnmq.cli.table import Command
-from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ConfigError, SaturnError
-
-_UNREACHABLE: Final = frozenset(
-    {ResponseCode.CONNECT_BROKER, ResponseCode.ACCESS_BROKER_TIMEOUT, ResponseCode.NO_NAME_SERVER}
-)
+from saturnmq.protocol.errors import SaturnError
 
 
 def print_version(as_json: bool) -> int:
@@ -112,14 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = command.load()(args)
         sys.stdout.flush()
         return code
-    except ConfigError as error:
-        return fail(error, args, EXIT_USAGE)
     except BrokenPipeError:
         return end_of_pipe()
-    except ConnectionError as error:
-        return fail(error, args, EXIT_UNREACHABLE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (SaturnError, OSError) as error:
-        unreachable = isinstance(error, SaturnError) and error.code in _UNREACHABLE
-        return fail(error, args, EXIT_UNREACHABLE if unreachable else EXIT_FAILED)
+        return fail(error, args)

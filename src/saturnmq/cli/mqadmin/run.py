@@ -18,9 +18,8 @@ from saturnmq.cli.mqadmin.call import AdminCommand, Call
 from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, Options, WrongOptions, help_text, parse
 from saturnmq.cli.mqadmin.output import Output, frame
 from saturnmq.cli.mqadmin.table import BY_NAME, COMMANDS, find
-from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, fail, print_error, warn, write
+from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, exit_code, fail, print_error, warn, write
 from saturnmq.escaping import escaped
-from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.signatures import SIGNATURES
 
@@ -179,7 +178,8 @@ def run(command: AdminCommand, words: Sequence[str], common: Common) -> int:
     except BrokenPipeError:  # the reader of stdout has gone
         raise
     except (SaturnError, OSError) as error:
-        return fail(error, args, EXIT_UNREACHABLE if _is_unreachable(error) else EXIT_FAILED)
+        code = exit_code(error)
+        return fail(error, args, EXIT_FAILED if code == EXIT_USAGE else code)  # as of wrong options (ADM-01)
 
 
 def _wrong(command: AdminCommand, error: WrongOptions, common: Common) -> int:
@@ -187,12 +187,6 @@ def _wrong(command: AdminCommand, error: WrongOptions, common: Common) -> int:
     if not common.json:
         write(help_text(command.name, command.all_options))
     return EXIT_FAILED
-
-
-def _is_unreachable(error: Exception) -> bool:
-    return isinstance(error, ConnectionError | TimeoutError) or (
-        isinstance(error, SaturnError) and error.code == ResponseCode.NO_NAME_SERVER
-    )
 
 
 @dataclass(frozen=True, slots=True)

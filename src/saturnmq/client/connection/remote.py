@@ -6,7 +6,8 @@ The only module that opens connections; others use a `Connection` of `saturnmq.n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from saturnmq.client.connection import forks
@@ -117,6 +118,19 @@ class Remote:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+@contextmanager
+def client_errors(address: str | None = None) -> Iterator[None]:
+    """Raise errors of the transport as the client's, with the same texts: one family, whatever sends the request."""
+    try:
+        yield
+    except net_errors.CallTimeout as error:
+        raise CallTimeout(error.message, broker=address or error.broker) from error
+    except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+        sent = isinstance(error, net_errors.SendFailed)
+        broker = address or error.broker
+        raise ConnectFailed(error.message, reason=reason_of(error), sent=sent, broker=broker) from error
 
 
 def _failed(address: str, error: net_errors.ConnectFailed | net_errors.SendFailed) -> ConnectFailed:
