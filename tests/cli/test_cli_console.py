@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from harness.gate.peers import missing
+from saturnmq.console.users import Users, check_password
 from saturnmq.sync import Client
 
 Start = Callable[..., Any]
@@ -244,3 +246,42 @@ def test_page_updates_without_a_reload_and_keeps_what_is_typed(page: Any) -> Non
     page.wait_for_selector("#stale", state="visible")
     page.unroute("**/topics")
     page.wait_for_selector("#stale", state="hidden")
+
+
+def test_users_are_added_changed_listed_and_removed(cli: Start, tmp_path: Path) -> None:
+    folder, words = str(tmp_path / "c"), ("console", "user")
+    add = (*words, "add", "ann", "--role", "viewer", "--password-stdin", "--folder", folder)
+    done = cli(*add, stdin=b"long enough\n")
+    assert done.returncode == 2 and "no user with the role admin" in done.stderr, done.stderr
+    root = (*words, "add", "root", "--role", "admin", "--password-stdin", "--folder", folder)
+    assert cli(*root, stdin=b"long enough\n").returncode == 0
+    assert cli(*add, stdin=b"long enough\n").stdout == "user ann added role=viewer\n"
+    assert cli(*add, stdin=b"another one\n").stdout == "user ann changed role=viewer\n"
+    path = tmp_path / "c" / "users.json"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert sorted(each.name for each in path.parent.iterdir()) == ["users.json"]
+    ann = Users(path).find("ann")
+    assert ann is not None and ann.role == "viewer" and check_password("another one", ann.password)
+    rows = json.loads(cli(*words, "list", "--folder", folder, "--json").stdout)["rows"]
+    assert rows == [{"user": "ann", "role": "viewer"}, {"user": "root", "role": "admin"}]
+    done = cli(*words, "remove", "root", "--folder", folder)
+    assert done.returncode == 2 and "no user with the role admin" in done.stderr
+    assert cli(*words, "remove", "ann", "--folder", folder).returncode == 0
+    done = cli(*words, "remove", "ann", "--folder", folder)
+    assert done.returncode == 2 and "there are: root" in done.stderr
+    for password, message in ((b"short\n", "8 to 1024"), (b"x" * 1025 + b"\n", "8 to 1024")):
+        done = cli(*add, stdin=password)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+    done = cli(*(word for word in add if word != "--password-stdin"))
+    assert done.returncode == 2 and "--password-stdin" in done.stderr
+
+
+@pytest.mark.realtime
+def test_console_and_collect_use_the_cluster_of_the_environment(serve: Start, tmp_path: Path) -> None:
+    environment = {"SATURNMQ_URL": "rmq://127.0.0.1:1,127.0.0.1:2", "NAMESRV_ADDR": "127.0.0.1:3"}
+    commands = (("console", "--port", "0", "--folder", str(tmp_path)), ("collect", "--data", str(tmp_path / "h.db")))
+    for words in commands:
+        for more, chosen in (((), "127.0.0.1:1;127.0.0.1:2"), (("-n", "127.0.0.1:4"), "127.0.0.1:4")):
+            server = serve(*words, *more, env=environment)
+            assert server.facts["name_servers"] == chosen, words
+            server.stop()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.runtime import loop_factory
@@ -55,6 +56,19 @@ def admin_of(args: argparse.Namespace, *, timeout_ms: int) -> Admin:
 
     settings = make_settings(settings_of(args))
     return Admin(settings.name_servers, access=access_of(settings), timeout_ms=timeout_ms)
+
+
+def chosen_cluster(args: argparse.Namespace) -> tuple[str, AdminAccess]:
+    """NameServers and access of a command that serves or collects, chosen as by `settings_of`. Raises ConfigError."""
+    from saturnmq.admin.credentials import read_access
+    from saturnmq.client.connection.url import make_settings
+
+    settings = settings_of(args)
+    if args.signature != "v1":
+        settings["signature"] = args.signature
+    found = make_settings(settings)
+    secret = read_access(tools=args.tools_yml, config=args.config).cluster_secret
+    return ";".join(found.name_servers), replace(access_of(found), cluster_secret=secret)
 
 
 def access_of(found: ClientSettings) -> AdminAccess:

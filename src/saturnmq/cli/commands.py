@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from saturnmq.cli.everyday_table import EVERYDAY
+from saturnmq.cli.everyday_table import CLUSTER, EVERYDAY
 from saturnmq.cli.table import Command, Parser, flag, option, parser_of, port_number
 from saturnmq.protocol.signatures import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
@@ -110,6 +110,11 @@ SERVERS: Final = (
 HISTORY_FILE: Final = option(
     "--data", type=Path, metavar="FILE", default=Path("history.db"), help="history file, SQLite (default history.db)"
 )
+CONSOLE_FOLDER: Final = option(
+    "--folder", type=Path, metavar="DIR", default=Path("console"),
+    help="users, audit log and history of the console (default ./console)",
+)  # fmt: skip
+USER: Final = option("user", metavar="NAME", help="name of the user")
 HISTORY: Final = (
     Command(
         "console",
@@ -117,16 +122,10 @@ HISTORY: Final = (
         "saturnmq console -n 127.0.0.1:9876 --folder ./console",
         "saturnmq.cli.console:run_console",
         (
-            option(
-                "-n", "--name-servers", metavar="HOST:PORT;...", default="127.0.0.1:9876",
-                help="NameServers of the cluster (default 127.0.0.1:9876)",
-            ),
+            CLUSTER[0],
             HOST,
             option("--port", type=port_number, metavar="PORT", default=8080, help="port of the pages (default 8080)"),
-            option(
-                "--folder", type=Path, metavar="DIR", default=Path("console"),
-                help="users, audit log and history of the console (default ./console)",
-            ),
+            CONSOLE_FOLDER,
             option(
                 "--hosts", metavar="NAME,...", default="",
                 help="further host names under which browsers ask for the pages; loopback names always do",
@@ -156,15 +155,42 @@ HISTORY: Final = (
         ),
     ),
     Command(
+        "console user",
+        "add, remove or list users of the console; a running console sees the change at once",
+        "saturnmq console user list --folder ./console",
+    ),
+    Command(
+        "console user add",
+        "add a user of the console, or change role and password of one",
+        "saturnmq console user add ann --role viewer --folder ./console",
+        "saturnmq.cli.console:run_user_add",
+        (
+            USER, CONSOLE_FOLDER,
+            option("--role", choices=("viewer", "operator", "admin"), required=True, help="what the user may do"),
+            flag("--password-stdin", help="read the password from standard input (default: ask for it twice)"),
+        ),
+    ),
+    Command(
+        "console user remove",
+        "remove a user of the console, which ends its sessions",
+        "saturnmq console user remove ann --folder ./console",
+        "saturnmq.cli.console:run_user_remove",
+        (USER, CONSOLE_FOLDER),
+    ),
+    Command(
+        "console user list",
+        "list users of the console with their roles",
+        "saturnmq console user list --folder ./console",
+        "saturnmq.cli.console:run_user_list",
+        (CONSOLE_FOLDER,),
+    ),
+    Command(
         "collect",
         "keep the history of a cluster: counts of topics, groups and brokers, every minute",
         "saturnmq collect -n 127.0.0.1:9876 --data history.db",
         "saturnmq.cli.servers:run_collect",
         (
-            option(
-                "-n", "--name-servers", metavar="HOST:PORT;...", default="127.0.0.1:9876",
-                help="NameServers of the cluster (default 127.0.0.1:9876)",
-            ),
+            CLUSTER[0],
             HISTORY_FILE, NODE_FILE, TOOLS_YML, SIGNATURE,
             flag("--once", help="collect now and once, then end"),
         ),

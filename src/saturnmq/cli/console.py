@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import importlib.util
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from saturnmq.cli.output import EXIT_DONE, ready, warn
+from saturnmq.cli.cluster import chosen_cluster
+from saturnmq.cli.output import EXIT_DONE, emit, ready, show_rows, warn, write
 from saturnmq.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,19 +58,62 @@ def require_packages() -> None:
         raise refusal
 
 
+def run_user_add(args: argparse.Namespace) -> int:
+    """Add a user of the console, or change role and password of one."""
+    from saturnmq.console.users import Users
+
+    is_new = Users(args.folder / USERS_FILE).put(args.user, args.role, _password(args))
+    write(f"user {args.user} {'added' if is_new else 'changed'} role={args.role}")
+    return EXIT_DONE
+
+
+def run_user_remove(args: argparse.Namespace) -> int:
+    """Remove a user of the console."""
+    from saturnmq.console.users import Users
+
+    Users(args.folder / USERS_FILE).remove(args.user)
+    write(f"user {args.user} removed")
+    return EXIT_DONE
+
+
+def run_user_list(args: argparse.Namespace) -> int:
+    """List the users of the console with their roles."""
+    from saturnmq.console.users import Users
+
+    rows = [{"user": user.name, "role": user.role} for user in Users(args.folder / USERS_FILE).listing()]
+    if args.json:
+        emit(args.command.name, rows)
+    elif rows:
+        show_rows(rows)
+    else:
+        write(f"no users in {args.folder / USERS_FILE}")
+    return EXIT_DONE
+
+
+def _password(args: argparse.Namespace) -> str:
+    """The password: the first line of standard input, or typed twice. Raises ConfigError."""
+    if args.password_stdin:
+        return sys.stdin.readline().rstrip("\n")
+    if not sys.stdin.isatty():
+        raise ConfigError("standard input is no terminal: give the password there with --password-stdin")
+    password = getpass.getpass(f"password of {args.user}: ")
+    if getpass.getpass("again: ") != password:
+        raise ConfigError("the two passwords differ")
+    return password
+
+
 def run_console(args: argparse.Namespace) -> int:
     """Serve the console until SIGTERM or SIGINT."""
-    from saturnmq.admin import read_access
-
     require_packages()
     if (args.certificate is None) != (args.certificate_key is None):
         raise ConfigError("--certificate and --certificate-key belong together")
+    name_servers, access = chosen_cluster(args)
     options = Options(
-        name_servers=args.name_servers,
+        name_servers=name_servers,
         folder=args.folder,
         host=args.host or "127.0.0.1",
         port=args.port,
-        access=read_access(tools=args.tools_yml, config=args.config, signature=args.signature),
+        access=access,
         hosts=tuple(name.strip() for name in args.hosts.split(",") if name.strip()),
         certificate=args.certificate,
         certificate_key=args.certificate_key,
@@ -78,7 +124,7 @@ def run_console(args: argparse.Namespace) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(options, stop, lambda url: ready("console", {"url": url, "name_servers": args.name_servers}, args))
+        await serve(options, stop, lambda url: ready("console", {"url": url, "name_servers": name_servers}, args))
 
     asyncio.run(main())
     return EXIT_DONE

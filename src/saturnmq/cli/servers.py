@@ -284,16 +284,17 @@ async def console_beside(args: argparse.Namespace, name_servers: str, data: Path
 
 def run_collect(args: argparse.Namespace) -> int:
     """Collect the history of a cluster every minute until a signal; with --once now and once."""
-    from saturnmq.admin import Admin, read_access
+    from saturnmq.admin import Admin
+    from saturnmq.cli.cluster import chosen_cluster
     from saturnmq.history import Collector, History
 
-    access = read_access(tools=args.tools_yml, config=args.config, signature=args.signature)
+    name_servers, access = chosen_cluster(args)
 
     async def main(stop: asyncio.Event) -> None:
         with History(args.data) as history:
-            async with Admin(args.name_servers, access=access) as admin:
+            async with Admin(name_servers, access=access) as admin:
                 collector = Collector(admin, history)
-                ready("collect", {"name_servers": args.name_servers, "history": str(args.data)}, args)
+                ready("collect", {"name_servers": name_servers, "history": str(args.data)}, args)
                 work: asyncio.Future[Any] = asyncio.ensure_future(collector.round() if args.once else collector.run())
                 stopped = asyncio.ensure_future(stop.wait())
                 await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -33,6 +33,8 @@ SESSIONS_MAX: Final = 1000
 ATTEMPTS_MAX: Final = 5  # wrong passwords from one address, then it waits
 ATTEMPTS_ANYWHERE: Final = 100  # wrong passwords of one user name, then addresses wait that it never logged in from
 LOCK_SECONDS: Final = 300.0
+NAME_MAX: Final = 100  # as the form of the login has
+PASSWORD_BYTES_MIN: Final = 8
 PASSWORD_BYTES_MAX: Final = 1024
 _ATTEMPT_KEYS_MAX: Final = 10_000
 _KNOWN_MAX: Final = 1000
@@ -102,13 +104,54 @@ class Users:
         if self.path.exists():
             return None
         password = secrets.token_urlsafe(15)
-        document = {"users": {FIRST_USER: {"role": "admin", "password": hash_password(password)}}}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(document, file, indent=2)
-        sync_path(self.path)
-        sync_path(self.path.parent)
+        self._write({FIRST_USER: User(FIRST_USER, "admin", hash_password(password))})
         return password
+
+    def listing(self) -> list[User]:
+        """All users by name; none without a file. Raises ConfigError."""
+        if self.path.exists():
+            self._refresh()
+        return sorted(self._users.values(), key=lambda user: user.name)
+
+    def put(self, name: str, role: str, password: str) -> bool:
+        """Add a user, or give one another role and password; whether it is a new one. Raises ConfigError."""
+        if not 0 < len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
+            raise ConfigError(f"user {name!r:.120} must have 1 to {NAME_MAX} printable characters, no blank at an end")
+        if role not in ROLES:
+            raise ConfigError(f"role {role!r:.40} must be one of {', '.join(ROLES)}")
+        if not PASSWORD_BYTES_MIN <= len(password.encode()) <= PASSWORD_BYTES_MAX:
+            raise ConfigError(
+                f"the password has {len(password.encode())} bytes; it must have {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX}"
+            )
+        users = {user.name: user for user in self.listing()}
+        self._require_admin(users | {name: User(name, role, "")})
+        self._write(users | {name: User(name, role, hash_password(password))})
+        return name not in users
+
+    def remove(self, name: str) -> None:
+        """Remove a user, which ends its sessions. Raises ConfigError for one that does not exist, and for the last admin."""
+        users = {user.name: user for user in self.listing()}
+        if name not in users:
+            raise ConfigError(f"no user {name!r:.120} in {self.path}; there are: {', '.join(sorted(users)) or 'none'}")
+        del users[name]
+        self._require_admin(users)
+        self._write(users)
+
+    def _require_admin(self, users: dict[str, User]) -> None:
+        if not any(user.role == "admin" for user in users.values()):
+            raise ConfigError(f"{self.path} would have no user with the role admin; add another one first")
+
+    def _write(self, users: dict[str, User]) -> None:
+        """Replace the file at once: a console that reads it meanwhile sees the old one or the new one."""
+        document = {"users": {user.name: {"role": user.role, "password": user.password} for user in users.values()}}
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = self.path.with_name(f"{self.path.name}.tmp")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(document, file, indent=2)
+        sync_path(fresh)
+        fresh.replace(self.path)
+        sync_path(self.path.parent)
 
     def find(self, name: str) -> User | None:
         """The user of a name. Raises ConfigError if the file cannot be used."""
