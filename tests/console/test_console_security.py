@@ -155,6 +155,11 @@ def test_change_must_come_from_a_page_of_this_host(headers: dict[str, str], same
         assert ask(method, **fields)[0] == 200
 
 
+def test_origin_null_is_not_that_of_a_request_without_a_host() -> None:
+    assert not same_origin(Headers({"origin": "null"}))
+    assert same_origin(Headers({"origin": "null", "host": ""})) is True, "which the application's list of hosts refuses"
+
+
 def test_other_scopes_pass_untouched() -> None:
     seen = []
 

@@ -87,6 +87,6 @@ def same_origin(headers: Headers) -> bool:
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
     try:
-        return urlsplit(origin).netloc == headers.get("host", "")
+        return urlsplit(origin).netloc == headers.get("host")  # "null" has an empty one, as a request without a host
     except ValueError:  # such as http://[
         return False
