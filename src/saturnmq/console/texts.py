@@ -25,8 +25,9 @@ OWN_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "log_in": ("Log in", "登录"),
     "login_hint": (
         "The first start of the console prints a password for the user admin, once, in its log: log in as admin with password. "
-        "Other users get theirs from an administrator of the console.",
-        "首次启动时,控制台会在日志中为用户 admin 打印一次密码:log in as admin with password。其他用户请联系控制台管理员。",
+        "An administrator adds other users, and sets passwords, with: saturnmq console user add NAME --role viewer --folder DIR",
+        "首次启动时,控制台会在日志中为用户 admin 打印一次密码:log in as admin with password。"
+        "添加其他用户或重置密码:saturnmq console user add NAME --role viewer --folder DIR",
     ),
     "menu": ("Menu", "菜单"),
     "close": ("Close", "关闭"),
