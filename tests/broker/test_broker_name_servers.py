@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from saturnmq.broker.services.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEO
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
-from saturnmq.protocol.bodies import KVTable, TopicConfig
+from saturnmq.protocol.bodies import KVTable, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
@@ -162,6 +162,30 @@ def test_restarted_name_server_gets_a_registration_within_seconds(
             assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
             assert one.asked == [RequestCode.REGISTER_BROKER] and b"orders" in (one.last.body or b"")
             assert two.asked == before, "the NameServer that was not restarted needs no registration"
+
+    run(work)
+
+
+def test_absent_name_server_costs_no_encoded_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With 100,000 topics the body of a full registration takes a second of processor time: only a server that accepts gets one."""
+    caplog.set_level("DEBUG")
+
+    async def work() -> None:
+        one = Scripted("one")
+        async with registrar(tmp_path, one) as (made, topics):
+            await made.start()
+            tables = 0
+            table = topics.registered
+
+            def counted(names: Iterable[str] | None = None) -> TopicConfigTable:
+                nonlocal tables
+                tables += 1
+                return table(names)
+
+            topics.registered = counted  # type: ignore[method-assign]
+            await one.server.stop()
+            await until(lambda: caplog.text.count("name server failed") == 4)
+            assert tables == 0
 
     run(work)
 

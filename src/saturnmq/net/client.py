@@ -66,6 +66,10 @@ class RemotingClient(Endpoint):
         connection = self._by_address.get(address)
         return connection is not None and not connection.closed
 
+    async def connect(self, address: str, timeout_ms: int) -> None:
+        """Return once there is an open connection to the address. Raises CallTimeout, ConnectFailed."""
+        await self._connected(address, timeout_ms)
+
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Call the peer at address; connecting counts against timeout_ms. Raises CallTimeout, ConnectFailed, SendFailed.
 

@@ -263,6 +263,11 @@ class Registrar:
                     return  # by a periodic registration meanwhile
                 if self._broker_id() < 0:
                     continue
+                try:
+                    await self._client.connect(address, self._settings.register_timeout_ms)
+                except SaturnError as error:
+                    self._note_failure(address, RequestCode.REGISTER_BROKER, error)
+                    continue
                 await self._register_with([address], self._topics.registered(), complete=True)
                 if self._client.is_connected(address):
                     return  # it has the registration, or has rejected it, which only the next period may change
@@ -379,7 +384,7 @@ class Registrar:
     async def _request(
         self, address: str, command: Command, timeout_ms: int, *, connect: bool = True
     ) -> Command | None:
-        """Send one request; None and a log line if it fails, at WARNING only if the request before did not fail.
+        """Send one request; None and a log line if it fails.
 
         connect=False: only over an open connection, as a NameServer that was restarted may have fewer topics.
         """
@@ -392,9 +397,7 @@ class Registrar:
             if answer.code != ResponseCode.SUCCESS:
                 raise response_error(answer.code, answer.remark, broker=address)
         except (SaturnError, OSError) as error:
-            level = logging.DEBUG if address in self._failed else logging.WARNING
-            log.log(level, "name server failed address=%s code=%s error=%s", address, command.code, error)
-            self._failed.add(address)
+            self._note_failure(address, command.code, error)
             self._reconnect_missing()
             return None
         if address in self._failed:
@@ -402,6 +405,12 @@ class Registrar:
             log.info("name server answers again address=%s code=%s", address, command.code)
         log.debug("name server answered address=%s code=%s", address, command.code)
         return answer
+
+    def _note_failure(self, address: str, code: int, error: Exception) -> None:
+        """Log a failure, at WARNING only if the request before did not fail."""
+        level = logging.DEBUG if address in self._failed else logging.WARNING
+        log.log(level, "name server failed address=%s code=%s error=%s", address, code, error)
+        self._failed.add(address)
 
 
 def _orders(answer: Command) -> dict[str, str] | None:
