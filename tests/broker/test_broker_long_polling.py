@@ -20,6 +20,7 @@ from wire import Wire, run, wire
 from saturnmq.broker.services import long_polling as polling
 from saturnmq.broker.services.long_polling import ParkedPull
 from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -273,6 +274,31 @@ def test_pull_with_several_tags_is_woken_by_each() -> None:
                 await w.send(properties={"TAGS": tag})
                 assert (await waiting).code == 0
                 assert not w.broker.long_polling._queues, "its other tag waits no longer"
+
+    run(work)
+
+
+def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> None:
+    """A topic gets fewer queues: pulls of the queue that is not there any more must not wait out their time."""
+
+    async def work() -> None:
+        async with wire() as w, peer(w) as sock:
+            polling_service = w.broker.long_polling
+            for name in ("T", "Other"):
+                w.broker.topics.set(TopicConfig(name, 2, 2))
+                for queue in (0, 1):
+                    await w.send(topic=name, queue=queue)
+            await park(w, sock, [pull_frame(3, queueId=1), pull_frame(4, topic="Other")])
+            w.broker.topics.set(TopicConfig("T", 1, 1))
+            (answer,) = await answers(sock, 1)
+            assert (answer.opaque, answer.code) == (3, ResponseCode.SYSTEM_ERROR) and "queueId[1] is illegal" in str(
+                answer.remark
+            )
+            assert polling_service.count == 1 and polling_service._topics == {"Other": {0}}
+            w.broker.topics.delete("Other")
+            (answer,) = await answers(sock, 1)
+            assert (answer.opaque, answer.code) == (4, ResponseCode.TOPIC_NOT_EXIST)
+            assert polling_service._topics == {}
 
     run(work)
 

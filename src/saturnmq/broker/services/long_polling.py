@@ -195,6 +195,7 @@ class LongPolling:
         self._queue_end = queue_end
         self._scanned = 0.0
         self._queues: dict[Key, _Queue] = {}
+        self._topics: dict[str, set[int]] = {}  # the queues with parked pulls by topic
         self._connections: dict[Connection, Pulls] = {}
         self._groups: dict[str, Pulls] = {}
         self._addresses: dict[str, int] = {}
@@ -221,7 +222,9 @@ class LongPolling:
             self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {reached}")
             return False
         parked.key, parked.indexed, parked.due = key, True, int(parked.deadline / TICK_SECONDS) + 1
-        self._queues[key] = queue
+        if not queue.count:
+            self._queues[key] = queue
+            self._topics.setdefault(key[0], set()).add(key[1])
         queue.add(parked)
         self._due.setdefault(parked.due, {})[parked] = None
         self._connections.setdefault(parked.connection, {})[parked] = None
@@ -274,6 +277,10 @@ class LongPolling:
         queue.remove(parked)
         if not queue.count:
             del self._queues[parked.key]
+            topic, queue_id = parked.key
+            self._topics[topic].discard(queue_id)
+            if not self._topics[topic]:
+                del self._topics[topic]
         _discard(self._due, parked.due, parked)
 
     def _forget(self, parked: ParkedPull) -> None:
@@ -323,8 +330,9 @@ class LongPolling:
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
         """Make the pulls of changed topics ready: a reader must learn of a deletion before the topic may be created again."""
-        keys = [(config.topic_name, number) for config in topics for number in range(config.read_queue_nums)]
-        self._wake([parked for key in keys if key in self._queues for parked in self._queues[key].pulls()])
+        names = [config.topic_name for config in topics]
+        keys = [(name, queue_id) for name in names for queue_id in self._topics.get(name, ())]
+        self._wake([parked for key in keys for parked in self._queues[key].pulls()])
 
     def wake_all(self) -> None:
         """Make every pull ready, whatever it waits for."""
