@@ -97,6 +97,8 @@ def test_the_example_of_apache_is_understood() -> None:
     assert may == [False, True, True, False, False, True]
     assert user.may("topicB", PUB) and not user.may("topicC", PUB) and not user.may("%RETRY%groupB", PUB)
     assert "12345678" not in repr(user) and "12345678" not in repr(rules)
+    least = read_rules(account("seven77", "seven77").encode(), resolve_secret).accounts["seven77"]
+    assert not least.admin and not any(least.may(name, right) for name in ("T", "%RETRY%g") for right in (PUB, SUB))
 
 
 @pytest.mark.spec("ACL-04", "SEC-13")

@@ -11,6 +11,7 @@ import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.masterslave import Master
 from saturnmq.broker.services import long_polling as hold
 from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
@@ -78,7 +79,8 @@ def test_pull_outside_queue_returns_apache_codes() -> None:
                 assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, following)
             empty = await w.pull(queue=1)
             assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
-            assert (await w.pull(queue=1, offset=7)).code == 21
+            moved = await w.pull(queue=1, offset=7)
+            assert moved.code == 21 and empty.ext["nextBeginOffset"] == moved.ext["nextBeginOffset"] == "0"
 
     run(work)
 
@@ -132,12 +134,13 @@ def test_rejected_pull_states_reason() -> None:
             assert (await w.pull(sysFlag=0, subVersion=6)).code == 25
             assert (await w.pull(subscription="||")).code == 23
             assert (await w.pull(subscription="a > 1", expressionType="SQL92")).code == 1
+            assert (await w.pull(queue=4, subscription="||")).code == 1, "the queue is checked before the expression"
             w.broker.topics.table["T"].perm = 2
-            assert (await w.pull()).code == 16
+            assert (await w.pull()).code == (await w.pull(queue=4)).code == 16, "the topic before the queue"
             w.broker.topics.table["T"].perm = 6
             await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
                          SubscriptionGroupConfig("G", consume_enable=False).encode())  # fmt: skip
-            assert (await w.pull()).code == 16
+            assert (await w.pull()).code == (await w.pull("nowhere")).code == 16, "the group before the topic"
             bad = await w.call(RequestCode.PULL_MESSAGE, topic="T")
             assert (bad.code, bad.remark) == (1, "the custom field <consumerGroup> is null")
         async with wire(auto_create_group=False) as w:
@@ -310,7 +313,11 @@ def test_main_port_is_10911_and_fast_port_two_below(tmp_path: Path, monkeypatch:
         await start(self, host, 0)
         return host, port
 
+    async def ha(self: Master, host: str, port: int) -> None:
+        asked.append(port)
+
     monkeypatch.setattr(RemotingServer, "start", elsewhere)
+    monkeypatch.setattr(Master, "start", ha)
 
     async def work() -> None:
         broker = Broker(BrokerSettings(), StoreSettings(str(tmp_path), profile=StoreProfile.SMALL), NetSettings())
@@ -318,7 +325,7 @@ def test_main_port_is_10911_and_fast_port_two_below(tmp_path: Path, monkeypatch:
         await broker.stop()
 
     run(work)
-    assert asked == [10911, 10909]
+    assert asked == [10911, 10909, 10912]
 
 
 @pytest.mark.spec("REM-10", "REM-12")

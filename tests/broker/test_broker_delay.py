@@ -77,6 +77,8 @@ def test_delay_levels_default_to_apache_18_levels() -> None:
     expected = (1000, 5000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000)
     assert delay.levels_of(StoreSettings().message_delay_level) == expected and len(expected) == MAX
     assert delay.levels_of("2s 2m 2h 2d") == (2000, 120_000, 7_200_000, 172_800_000)
+    assert len(delay.levels_of("1s " * 20)) == 20
+    assert delay.scheduled("T", 0, "DELAY\x0120", 20)[:2] == (SCHEDULE_TOPIC, 19), "more levels, more queues"
 
 
 @pytest.mark.spec("DLY-03")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from brokerpair import SYNC_FLUSH, pair, run
 
+from saturnmq.broker import Broker
+from saturnmq.broker.services.delay import DelayService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.replication.masterslave.settings import HaSettings
 from waiting import until
@@ -70,6 +72,30 @@ def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> No
             await asyncio.sleep(20)  # poll
             assert both.slave.store.max_offset("T", 0) == 1
             assert both.slave.store.log.end == both.master.store.log.end
+
+    run(work)
+
+
+@pytest.mark.spec("HB-06", "DLY-07")
+def test_clients_are_scanned_and_delays_saved_every_10_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[float] = []
+    saves: list[float] = []
+
+    async def saved(self: DelayService) -> None:
+        saves.append(asyncio.get_running_loop().time())
+
+    async def work() -> None:
+        async with pair(tmp_path) as both:
+            for broker in (both.slave, both.master):
+                await both.stop_one(broker)
+            scan = lambda self: scans.append(asyncio.get_running_loop().time())  # noqa: E731
+            monkeypatch.setattr(Broker, "expire_clients", scan)
+            monkeypatch.setattr(DelayService, "save", saved)
+            began = asyncio.get_running_loop().time()
+            await both.start_master()
+            await asyncio.sleep(25)  # poll
+            assert [round(at - began) for at in scans] == [round(at - began) for at in saves] == [10, 20]
+        monkeypatch.undo()
 
     run(work)
 

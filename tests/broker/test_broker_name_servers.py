@@ -85,6 +85,28 @@ def test_first_healthy_name_server_decides_master_and_order_topics(tmp_path: Pat
     run(work)
 
 
+@pytest.mark.spec("NS-32")
+def test_name_servers_are_asked_in_parallel(tmp_path: Path) -> None:
+    class Patient(Scripted):
+        """Answers once another NameServer has been asked."""
+
+        def _handle(self, connection: Connection, request: Command) -> Any:
+            async def later() -> Command:
+                while not two.asked:
+                    await asyncio.sleep(0)
+                return Scripted._handle(self, connection, request)
+
+            return later()
+
+    async def work() -> None:
+        async with registrar(tmp_path, one, two) as (made, _):
+            assert await made.register(force=True)
+            assert made.master_address == "master-of-one:1", "its answer was waited for"
+
+    one, two = Patient("one"), Scripted("two")
+    run(work)
+
+
 @pytest.mark.spec("NS-33")
 def test_register_without_force_needs_failure_or_version_change(tmp_path: Path) -> None:
     async def work() -> None:

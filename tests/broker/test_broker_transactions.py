@@ -257,7 +257,7 @@ def test_failed_commit_leaves_half_message_pending(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.spec("TX-06")
-def test_failed_operation_write_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_operation_write_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await half(w)
@@ -271,6 +271,7 @@ def test_failed_operation_write_is_retried(monkeypatch: pytest.MonkeyPatch) -> N
                 patch.setattr(w.broker.store, "put", no_operations)
                 assert (await end(w, sent, COMMIT)).code == 0
             assert stored(w, OP_HALF_TOPIC) == []
+            assert "operation on half message not stored, retried offset=0" in caplog.text
             await service(w).round()
             assert [op.body for op in stored(w, OP_HALF_TOPIC)] == [b"0"]
 

@@ -157,7 +157,7 @@ def test_send_without_smart_send_uses_code_10(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("PR-25", "PR-27")
+@pytest.mark.spec("PR-25", "PR-27", "PR-23")
 def test_inner_send_moves_retry_counts_and_sets_transaction_flag(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -167,6 +167,7 @@ def test_inner_send_moves_retry_counts_and_sets_transaction_flag(run: Run, clust
             (command,) = c.broker.of(310)
             assert (command.ext["j"], command.ext["l"], command.ext["f"]) == ("2", "16", "4")
             assert "RECONSUME" not in command.ext["i"]
+            assert decode_properties(command.ext["i"])["UNIQ_KEY"] == "U", "one that is set is kept"
 
     run(work)
 
@@ -384,6 +385,8 @@ def test_invalid_messages_are_rejected_before_any_io(run: Run, cluster: Any) -> 
                     await out.send("T", b"x", properties={"a": "v" * 32767})
                 with pytest.raises(EncodeError, match="str_codec"):
                     await out.send("T", "text")  # type: ignore[arg-type]
+                with pytest.raises(EncodeError):
+                    await out.send("T", None)  # type: ignore[arg-type]
                 with pytest.raises(EncodeError):
                     await json_out.send("T", object())
                 assert not c.broker.of(310)

@@ -340,6 +340,14 @@ def test_brokers_in_no_route_get_no_heartbeats(run: Run, cluster: Any) -> None:
                 finally:
                     sending.remove(address)
 
+            call, timeouts = core.remote.call, set[int]()
+
+            async def timed(address: str, command: Command, timeout_ms: int, **more: Any) -> Command:
+                if command.code == 34:
+                    timeouts.add(timeout_ms)
+                return await call(address, command, timeout_ms, **more)
+
+            core.remote.call = timed  # type: ignore[method-assign]
             core._send_heartbeat = noted  # type: ignore[method-assign]
             older.script[34] = answer
             await core.routes.refresh("T")
@@ -355,6 +363,7 @@ def test_brokers_in_no_route_get_no_heartbeats(run: Run, cluster: Any) -> None:
             await core.heartbeat()
             assert len(c.brokers["b0"].of(34)) == before
             assert list(core.broker_versions) == [c.brokers["b1"].address]
+            assert timeouts == {3000}  # mqClientApiTimeout
 
     run(work)
 
@@ -525,7 +534,7 @@ def test_requests_are_signed_with_the_credentials_of_the_url(run: Run, cluster: 
     run(work)
 
 
-@pytest.mark.spec("PR-07", "PR-11", "HB-01")
+@pytest.mark.spec("PR-07", "PR-11", "HB-01", "PR-35")
 def test_route_and_heartbeat_timers_equal_those_of_apache(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     timers: dict[str, tuple[int, int]] = {}
 

@@ -64,7 +64,7 @@ def test_retry_skips_the_last_failed_broker_or_takes_any() -> None:
     assert counter.pick(A, "a") in A
 
 
-@pytest.mark.spec("PR-21", "API-12")
+@pytest.mark.spec("PR-21", "API-12", "OR-01")
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -86,7 +86,7 @@ def test_key_hash_equals_javas(key: str | int, value: int) -> None:
     assert key_hash(key) == value
 
 
-@pytest.mark.spec("PR-21", "API-12")
+@pytest.mark.spec("PR-21", "API-12", "OR-01")
 def test_shard_is_the_absolute_remainder() -> None:
     assert shard(QUEUES, "polygenelubricants").queue_id == 0  # its hash is INT_MIN
     assert shard(QUEUES, -3) == QUEUES[3]

@@ -164,6 +164,8 @@ def test_write_permission_is_wiped_and_restored_as_read_write() -> None:
     assert done(table.add_write_permission("broker-a")) == 2
     assert [table.topics[t]["broker-a"].perm for t in ("T", "U")] == [6, 6]
     done(table.wipe_write_permission("broker-a"))
+    table.register(registration(of=topics("T", "U")), 1, 1)
+    assert table.topics["T"]["broker-a"].perm == 4, "not changed"
     table.register(registration(version=2, of=topics("T", "U")), 1, 1)
     assert table.topics["T"]["broker-a"].perm == 6
 

@@ -54,7 +54,7 @@ def test_cancelled_caller_does_not_cancel_shared_connect() -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-16", "REM-21")
+@pytest.mark.spec("REM-16", "REM-21", "REM-17")
 def test_call_timeout_closes_connection() -> None:
     async def work() -> None:
         async with pair(first_only()) as p:
@@ -62,6 +62,7 @@ def test_call_timeout_closes_connection() -> None:
             with pytest.raises(CallTimeout, match=r"did not answer within \d+ ms"):
                 await p.call(Command(10), timeout_ms=50)
             assert not p.client.is_connected(p.address)
+            assert p.client.async_permits.free == NetSettings().client_async_permits
 
     run(work)
 
@@ -155,7 +156,7 @@ def test_refused_connect_names_the_address() -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-22")
+@pytest.mark.spec("REM-22", "REM-17")
 def test_pending_calls_fail_at_once_when_peer_closes() -> None:
     async def work() -> None:
         async with pair(silent) as p:
@@ -168,6 +169,7 @@ def test_pending_calls_fail_at_once_when_peer_closes() -> None:
                 connection.close("test")
             results = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(r, SendFailed) for r in results), results
+            assert p.client.async_permits.free == NetSettings().client_async_permits
 
     run(work)
 

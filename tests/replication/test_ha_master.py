@@ -55,7 +55,7 @@ def test_frames_do_not_cross_files(tmp_path: Path) -> None:
                 frame = await slave.frame()
                 assert frame is not None
                 assert frame.offset == offset
-                assert len(frame.data) <= 32_768
+                assert len(frame.data) <= 32_768 == HaSettings().batch_bytes
                 assert offset // FILE == (offset + len(frame.data) - 1) // FILE
                 found += frame.data
                 offset += len(frame.data)

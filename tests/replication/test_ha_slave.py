@@ -89,7 +89,7 @@ def test_master_and_slave_run_on_the_loop_of_the_command_line(tmp_path: Path) ->
         runner.run(work())
 
 
-@pytest.mark.spec("UPG-03")
+@pytest.mark.spec("UPG-03", "HA-17")
 def test_an_empty_slave_begins_at_the_masters_last_file_and_restarts_there(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path / "m") as port:

@@ -707,6 +707,8 @@ def test_query_by_key_is_ordered_and_skips_expired(tmp_path: Path) -> None:
     asyncio.run(store.log.truncate_front("a test"))
     assert store.query("T", "b0", 64, 0, 2**62).records == []
     assert store.query("Other", "a", 64, 0, 2**62).records == []
+    store.put(message(properties=b"KEYS\x01Aa"))
+    assert len(store.query("T", "BB", 64, 0, 2**62).records) == 1, "of one hash: the reader compares the keys"
     store.close_files()
 
 

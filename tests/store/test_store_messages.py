@@ -102,6 +102,11 @@ def test_record_without_space_moves_to_next_file(tmp_path: Path) -> None:
     assert store.read_record(store.max_physical_offset) is None
     assert store.read_record(3) is None
     closed(store)
+    store = opened(tmp_path / "exact")
+    bare = size - 1000
+    for body_bytes, offset in ((1000, 0), (CL - 8 - size - bare, size), (1, CL), (CL - 8 - 2 * bare, 2 * CL)):
+        assert store.put(message(b"x" * body_bytes)).physical_offset == offset, "8 bytes of each file stay free"
+    closed(store)
 
 
 @pytest.mark.spec("ST-12")
