@@ -36,6 +36,23 @@ def test_file_address_and_port_apply_without_options(serve: Start, tmp_path: Pat
         assert host == "127.0.0.2" and port not in ("9876", "10911")
 
 
+@pytest.mark.spec("NS-02")
+def test_unknown_keys_of_the_file_are_shown_by_the_name_server(serve: Start, tmp_path: Path) -> None:
+    file = tmp_path / "x.conf"
+    file.write_text("listenPort=0\nmyWord=mine\n")
+    address = serve("namesrv", "-c", str(file)).facts["namesrv"]
+
+    async def ask() -> Command:
+        client = RemotingClient(settings=NetSettings())
+        try:
+            return await client.invoke(address, Command(RequestCode.GET_NAMESRV_CONFIG), 5000)
+        finally:
+            await client.close()
+
+    shown = (asyncio.run(ask()).body or b"").decode().splitlines()
+    assert {"myWord=mine", f"configStorePath={file}"} <= set(shown)
+
+
 @pytest.mark.spec("REM-29", "NS-31")
 def test_file_tls_keys_apply_to_all_servers_and_their_clients(standalone: Start, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path, "server")

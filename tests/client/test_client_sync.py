@@ -109,6 +109,19 @@ def test_sync_client_sends_receives_and_pulls(url: str) -> None:
         assert puller.committed("other", receipt.queue) == 1
 
 
+@pytest.mark.spec("RR-01")
+def test_sync_request_returns_the_reply(url: str) -> None:
+    with sync.Client.from_url(url) as client, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        client.create_topic("Ask", queues=1)
+        with client.producer("askers") as out, client.consumer("answerers", start="first") as inbox:
+            inbox.subscribe("Ask")
+            asked = threads.submit(out.request, "Ask", b"7", timeout=20)
+            message = inbox.recv(30)
+            out.reply(message, b"seven")
+            message.ack()
+            assert asked.result(30).body == b"seven"
+
+
 @pytest.mark.spec("API-31", "API-05")
 def test_sync_call_inside_a_running_loop_names_the_async_call(url: str) -> None:
     async def work() -> None:

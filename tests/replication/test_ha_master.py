@@ -380,6 +380,7 @@ def test_a_send_without_slaves_is_not_replicated(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("SW-03")
 def test_a_slave_that_lags_too_far_is_not_available(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, fall_behind_max=500) as port:
