@@ -65,6 +65,8 @@ def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> No
                 "groupPerms": ["g=SUB"], "defaultTopicPerm": "PUB", "whiteRemoteAddress": "127.0.0.*",
             }  # fmt: skip
             w.sign = v1(ADMIN)
+            half = await w.call(UPDATE, accessKey="newaccount", admin=False)
+            assert half.code == 209 and "secretKey=****** cannot be null" in (half.remark or ""), "of a change, too"
             assert (await w.call(DELETE, accessKey="newaccount")).code == 0
             answer = await w.call(DELETE, accessKey="newaccount")
             text = "The accesskey[newaccount] corresponding to accessConfig has been deleted failed."

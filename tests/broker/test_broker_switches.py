@@ -57,6 +57,9 @@ def test_send_back_without_retry_queues_drops_message() -> None:
                 before = w.broker.store.log.end
                 assert (await sent_back(w)).code == 0
                 assert w.broker.store.log.end == before and "%RETRY%G" not in w.broker.topics.table
+        async with wire(auto_create_group=False) as w:
+            fields = {"group": "G", "delayLevel": 0, "offset": int((await w.send()).ext["msgId"][16:], 16)}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 26
 
     run(work)
 

@@ -64,6 +64,12 @@ def test_name_server_list_is_shuffled_with_a_random_start(run: Run, cluster: Any
                 await servers.call(ask(), 1000)
                 chosen.add(servers.chosen)
             assert len(orders) > 1 and chosen == set(addresses)
+            orders.clear()
+            for _ in range(60):
+                servers.update([*addresses, "127.0.0.1:1"])
+                servers.update(addresses)
+                orders.add(servers.addresses)
+            assert len(orders) > 1, "a new list is shuffled, too"
 
     run(work)
 
