@@ -101,7 +101,7 @@ def test_the_example_of_apache_is_understood() -> None:
     assert not least.admin and not any(least.may(name, right) for name in ("T", "%RETRY%g") for right in (PUB, SUB))
 
 
-@pytest.mark.spec("ACL-04", "SEC-13")
+@pytest.mark.spec("ACL-04", "SEC-13", "CLI-09")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -344,6 +344,7 @@ def test_messages_are_found_after_a_change_of_address(tmp_path: Path) -> None:
         settings = BrokerSettings(broker_ip1="localhost")
         async with EmbeddedBroker(tmp_path, settings=settings) as server, Client.from_url(server.url) as client:
             assert server.broker_address != before and server.broker_address.startswith("localhost:")
+            assert server.broker.identity.store_host.ip == "127.0.0.1", "stored hosts hold the IPv4 address of a name"
             (found,) = await client.query_messages("orders", receipt.message_id, unique=True)
             assert (found.body, str(found.record.store_host.port)) == (b"kept", before.rpartition(":")[2])
             result = await client.puller().pull(receipt.queue, receipt.offset)

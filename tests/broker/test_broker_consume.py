@@ -149,7 +149,7 @@ def test_rejected_pull_states_reason() -> None:
     run(work)
 
 
-@pytest.mark.spec("BP-01")
+@pytest.mark.spec("BP-01", "OPS-03")
 def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
     async def work() -> None:
         async with wire(broker_permission=2) as w:

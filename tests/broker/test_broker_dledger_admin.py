@@ -191,7 +191,7 @@ def test_status_signs_with_tools_yml_and_connects_by_tls(
     virtualtime.run(asyncio.wait_for(work(), 110))
 
 
-@pytest.mark.spec("ACL-20")
+@pytest.mark.spec("ACL-20", "ADM-06")
 def test_unusable_tools_yml_is_named_without_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tools.yml"
     for text, problem in (

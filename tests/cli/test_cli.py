@@ -70,13 +70,14 @@ def test_json_output_is_one_document_on_stdout(standalone: Start) -> None:
     assert document["rows"][0]["broker"].startswith("127.0.0.1:")
 
 
-@pytest.mark.spec("CLI-09", "UX-09", "UX-05")
+@pytest.mark.spec("CLI-03", "CLI-09", "UX-09", "UX-05")
 def test_port_in_use_error_names_port_and_next_step(started_cli: Cli) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         done = started_cli("namesrv", "--port", str(port))
+        assert "Traceback" in started_cli("namesrv", "--port", str(port), "--debug").stderr
     assert done.returncode == 1
     assert str(port) in done.stderr
     assert "next:" in done.stderr

@@ -45,7 +45,7 @@ def password_of(server: Any) -> str:
 
 
 @pytest.mark.realtime
-@pytest.mark.spec("UX-13", "CLI-09")
+@pytest.mark.spec("UX-13", "CLI-09", "SEC-22")
 def test_console_prints_its_password_once_and_ends_with_0(serve: Start, tmp_path: Path) -> None:
     words = ("console", "-n", "127.0.0.1:1", "--port", "0", "--folder", str(tmp_path / "console"))
     first = serve(*words)

@@ -94,7 +94,7 @@ def test_json_error_has_message_and_hint_but_no_class_name(
     assert f"saturnmq: next: {error['hint']}" in as_text
 
 
-@pytest.mark.spec("UX-09", "CLI-03")
+@pytest.mark.spec("UX-09", "CLI-03", "CLI-09")
 @pytest.mark.parametrize("content", ["[]", "{", '{"topicConfigTable": []}', '{"topicConfigTable": {"x": 3}}', "\x00"])
 def test_damaged_state_file_error_names_file_in_json_terms(cli: Cli, tmp_path: Path, content: str) -> None:
     file = tmp_path / "config" / "topics.json"

@@ -198,7 +198,7 @@ def test_start_sends_its_requests_in_the_documented_order(run: Run, cluster: Any
     run(work)
 
 
-@pytest.mark.spec("CA-04", "FIL-03")
+@pytest.mark.spec("CA-04", "FIL-03", "API-04")
 def test_failed_start_leaves_nothing_running_and_can_be_repeated(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

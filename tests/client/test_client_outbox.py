@@ -72,6 +72,9 @@ def test_message_is_sent_only_if_the_work_was_committed(
         assert len({message.queue for message in messages}) == 1
 
     run(work)
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    designs = ("| send inside the database transaction", "| outbox: a row in a table", "| [transactional message]")
+    assert all(design in guide for design in designs)
 
 
 @pytest.mark.spec("PRC-11")

@@ -56,7 +56,7 @@ def test_graph_has_lines_from_topics_over_groups_to_clients() -> None:
     assert drawn.count("<path") == 4 and drawn.count("<rect") == 4 and 'href="/topics/C/topic-' in drawn
 
 
-@pytest.mark.spec("UX-16")
+@pytest.mark.spec("UX-16", "SEC-22")
 def test_key_of_a_broker_is_changed_after_a_preview_where_the_broker_allows_it(console: Open) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, console(name_server(server)) as one:

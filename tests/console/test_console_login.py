@@ -25,7 +25,7 @@ NOWHERE = "127.0.0.1:1"
 Open = Callable[..., Any]
 
 
-@pytest.mark.spec("UX-13")
+@pytest.mark.spec("UX-13", "SEC-22")
 def test_first_start_needs_a_login_with_the_generated_password(console: Open) -> None:
     async def work() -> None:
         async with console(NOWHERE) as one:
@@ -45,7 +45,7 @@ def test_first_start_needs_a_login_with_the_generated_password(console: Open) ->
     run(work)
 
 
-@pytest.mark.spec("UX-13")
+@pytest.mark.spec("UX-13", "SEC-22")
 def test_wrong_passwords_lock_the_user_and_the_address_for_a_while(console: Open) -> None:
     async def work() -> None:
         clock = Times()
@@ -60,7 +60,7 @@ def test_wrong_passwords_lock_the_user_and_the_address_for_a_while(console: Open
     run(work)
 
 
-@pytest.mark.spec("UX-13", "CON-13")
+@pytest.mark.spec("UX-13", "CON-13", "SEC-22")
 def test_session_ends_by_logout_idle_time_and_new_password(console: Open) -> None:
     async def work() -> None:
         clock = Times()
@@ -82,7 +82,7 @@ def test_session_ends_by_logout_idle_time_and_new_password(console: Open) -> Non
     run(work)
 
 
-@pytest.mark.spec("CON-13")
+@pytest.mark.spec("CON-13", "SEC-22")
 def test_roles_limit_pages_and_changes(console: Open) -> None:
     async def work() -> None:
         async with console(NOWHERE) as one:
@@ -97,7 +97,7 @@ def test_roles_limit_pages_and_changes(console: Open) -> None:
     run(work)
 
 
-@pytest.mark.spec("UX-13", "UX-15")
+@pytest.mark.spec("UX-13", "UX-15", "SEC-22")
 def test_other_sites_and_large_bodies_are_refused_with_the_headers_set(console: Open) -> None:
     async def work() -> None:
         async with console(NOWHERE) as one:

@@ -390,7 +390,7 @@ def test_invalid_requests_of_every_code_are_answered(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-29", "ADM-14")
+@pytest.mark.spec("NS-29", "ADM-13", "ADM-14")
 def test_update_config_changes_and_persists_listed_keys(tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "ns.properties"
@@ -501,7 +501,7 @@ DEFAULTS = """
 """
 
 
-@pytest.mark.spec("NS-03", "NS-04")
+@pytest.mark.spec("NS-03", "NS-04", "CFG-01")
 def test_name_server_defaults_match_apache() -> None:
     settings = NameServerSettings()
     assert settings.kv_config_path == str(Path.home() / "namesrv" / "kvConfig.json")

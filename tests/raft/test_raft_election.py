@@ -199,13 +199,14 @@ def test_vote_interval_jitter(chance: int, expected: int) -> None:
 
 
 @pytest.mark.spec("DL-L08", "DL-E07")
-def test_vote_interval_is_short_while_taking_leadership() -> None:
-    bench = Bench(term=1, preferred_leaders=("n0",))
+@pytest.mark.parametrize(("chance", "expected"), [(0, 30), (69, 99), (70, 30)])
+def test_vote_interval_is_short_while_taking_leadership(chance: int, expected: int) -> None:
+    bench = Bench(term=1, preferred_leaders=("n0",), chance=chance)
     bench.state.term_to_take = 1
     bench.tick()
     for send in bench.sends():
         bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
-    assert bench.node._elector.next_vote_ms == bench.now_ms + 30
+    assert bench.node._elector.next_vote_ms == bench.now_ms + expected
 
 
 @pytest.mark.spec("DL-E10", "DL-E11")

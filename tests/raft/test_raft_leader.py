@@ -708,6 +708,11 @@ def test_committed_index_is_clamped_and_never_decreases() -> None:
         assert state.committed == expected
     assert [action.end_pos for action in state.out] == [OLD[3].end_pos]
     assert Bench(log=OLD, term=2, committed=50).state.committed == 3  # a checkpoint ahead of the log
+    empty, trimmed = Bench(term=2).state, Bench(log=OLD[2:], term=2).state
+    for index in (0, 1):
+        empty.commit(index)
+        trimmed.commit(index)  # deleted by retention
+    assert (empty.committed, trimmed.committed) == (-1, -1)
 
 
 @pytest.mark.spec("DL-Q03", "DL-Q04")

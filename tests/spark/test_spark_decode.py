@@ -43,6 +43,7 @@ def test_decode_block_returns_columns_in_requested_order() -> None:
     body = b"".join(record(n) for n in range(10))
     batch = decode_block(body, COLUMNS, "broker-x", Selection(1, 9))[0]
     assert batch.num_rows == 8
+    assert batch.schema.field("storeTimestamp").type == pa.timestamp("us", tz="UTC")
     assert batch.schema.equals(arrow_schema(COLUMNS)) and all(f.nullable for f in batch.schema)
     row = batch.to_pylist()[0]
     assert row["body"] == b"body1" and row["queueOffset"] == 1 and row["brokerName"] == "broker-x"

@@ -315,7 +315,7 @@ def test_renamed_file_is_read_with_base_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FMD-06", "PIP-14")
-def test_damage_fails_or_is_skipped_and_recorded(tmp_path: Path) -> None:
+def test_damage_fails_or_is_skipped_and_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bodies = [b"m%d" % n * 10 for n in range(40)]
     make_log(tmp_path / "commitlog", bodies)
     second = sorted((tmp_path / "commitlog").iterdir())[1]
@@ -331,6 +331,7 @@ def test_damage_fails_or_is_skipped_and_recorded(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord, match=rf"{second.name}: damaged at byte {third}"):
         read(tmp_path)
     assert len(read(tmp_path, corrupt="skip")) == 39
+    assert f"damage file={second} from={third} to={fourth} reason=" in caplog.text
     log = tmp_path / "holes"
     assert len(read(tmp_path, corrupt="report", dataLossLog=log, split="file")) == 39
     (note,) = log.iterdir()

@@ -53,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]
     return found
 
 
-@pytest.mark.spec("SPK-07")
+@pytest.mark.spec("SPK-07", "STR-11")
 def test_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> None:
     spark: Any = session("app", name_server="h:9876")
     expected = {

@@ -76,7 +76,7 @@ def test_repeated_export_adds_only_new_messages(
     assert sorted(p.name for p in Path(conf.table).glob("tags=*")) == ["tags=a", "tags=b"]
 
 
-@pytest.mark.spec("STR-10", "STR-08")
+@pytest.mark.spec("STR-10", "STR-08", "STR-14")
 def test_stream_delivers_to_memory_sink(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
     send("live", 100)
     stream = (
@@ -88,6 +88,7 @@ def test_stream_delivers_to_memory_sink(spark: Any, server: SyncEmbeddedBroker, 
     )
     query = stream.writeStream.format("memory").queryName("live").trigger(availableNow=True).start()
     assert query.awaitTermination(300)
+    assert [source["metrics"] for source in query.lastProgress["sources"]] == [{}]
     assert numbers(spark.table("live")) == list(range(100))
 
 
