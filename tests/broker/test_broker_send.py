@@ -177,7 +177,7 @@ def test_invalid_queue_id_is_named_and_negative_one_replaced() -> None:
     run(work)
 
 
-@pytest.mark.spec("SND-03", "SND-08", "NS-35")
+@pytest.mark.spec("SND-03", "SND-08", "NS-35", "OPS-03")
 def test_draining_broker_rejects_only_order_topics() -> None:
     async def work() -> None:
         async with wire(broker_permission=4) as w:

@@ -76,7 +76,7 @@ def test_max_reconsume_times_applies_from_client_3_4_9(version: int, topic: str)
     run(work)
 
 
-@pytest.mark.spec("RTY-02")
+@pytest.mark.spec("RTY-02", "OPS-03")
 def test_read_only_broker_rejects_send_back() -> None:
     async def work() -> None:
         async with wire() as w:

@@ -43,6 +43,7 @@ def test_a_table_on_a_terminal_cuts_no_cell(monkeypatch: pytest.MonkeyPatch, wid
     assert lines == [["Name", "Count"], ["a" * 30, "1"], ["b\\x1b[2J", "2,0"]]
 
 
+@pytest.mark.spec("CLI-02")
 def test_json_has_values_and_times(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output("x", as_json=True)
     out.table("%s", COLUMNS, ROWS)

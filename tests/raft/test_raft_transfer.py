@@ -326,6 +326,13 @@ def test_no_transfer_from_preferred_leader_or_to_lagging_peer() -> None:
         for _ in range(3):
             bench.tick(1000)
         assert bench.sends(kind=TransferRequest) == []
+    bench = leader(preferred_leaders=("n1",))
+    bench.node._heartbeats.live = {"n1": True}
+    first_tick_ms = Bench().now_ms + 10
+    bench.tick(first_tick_ms + 999 - bench.now_ms)
+    assert bench.sends(kind=TransferRequest) == []
+    bench.tick(1)
+    assert [send.peer for send in bench.sends(kind=TransferRequest)] == ["n1"], "first after 1 s"
 
 
 @pytest.mark.spec("DL-X18", "DL-L04")

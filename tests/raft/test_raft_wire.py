@@ -197,6 +197,22 @@ def test_append_request_is_base64_and_network_batch_is_ignored() -> None:
     assert decode_request(DLedgerCode.APPEND, line) == AppendRequest(group="g", remote_id="n0", body=b"hi")
 
 
+@pytest.mark.spec(
+    "DL-H05", "DL-H06", "DL-L01", "DL-L02", "DL-L05", "DL-M07", "DL-M08", "DL-A03", "DL-A07", "DL-A10", "DL-X11"
+)
+def test_response_codes_have_the_numbers_of_dledger() -> None:
+    """Other tests compare names."""
+    numbers = {
+        "SUCCESS": 200, "NETWORK_ERROR": 302, "UNKNOWN_GROUP": 400, "UNKNOWN_MEMBER": 401, "UNEXPECTED_MEMBER": 402,
+        "EXPIRED_TERM": 403, "NOT_LEADER": 404, "NOT_FOLLOWER": 405, "INCONSISTENT_STATE": 406, "INCONSISTENT_TERM": 407,
+        "INCONSISTENT_LEADER": 409, "INDEX_OUT_OF_RANGE": 410, "DISK_FULL": 415, "TERM_NOT_READY": 416,
+        "FALL_BEHIND_TOO_MUCH": 417, "TAKE_LEADERSHIP_FAILED": 418, "INDEX_LESS_THAN_LOCAL_BEGIN": 419,
+        "REQUEST_WITH_EMPTY_BODYS": 420, "TERM_CHANGED": 501, "WAIT_QUORUM_ACK_TIMEOUT": 502, "LEADER_PENDING_FULL": 503,
+        "LEADER_NOT_READY": 505, "LEADER_TRANSFERRING": 506,
+    }  # fmt: skip
+    assert {code.name: int(code) for code in Code if code.name in numbers} == numbers
+
+
 @pytest.mark.spec("DL-M06")
 def test_unknown_keys_enums_and_request_codes() -> None:
     vote = b'{"voteResult":"REJECT_ALREADY__HAS_LEADER","x":{"y":[1]},"term":2}'
