@@ -180,11 +180,15 @@ def test_lock_is_record_lock_on_first_byte(tmp_path: Path) -> None:
         """All files except `lock`: reading it here would close a descriptor of it and release the lock."""
         return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"}
 
+    odd = tmp_path / "commitlog" / f"{0:020d}"
+    odd.parent.mkdir(exist_ok=True)
+    odd.write_bytes(b"would stop a start that reads before it has the lock")
     before = contents()
     with pytest.raises(StoreLocked):
         opened(tmp_path)
     assert state() == ["taken", "free"]  # no descriptor was opened, which would release the lock when closed
     assert contents() == before
+    odd.unlink()
     store.close_files()
     assert state() == ["free", "free"]
     holder = (
