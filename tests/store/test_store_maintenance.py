@@ -277,7 +277,7 @@ def test_failed_sync_stops_acknowledgements_and_marks_store(
     marker = json.loads((tmp_path / FAILURE_NAME).read_bytes())
     assert marker["offset"] == durable and "errno 28" in marker["reason"]
     store = opened(tmp_path)
-    assert f"flush failed before this start check_from={durable}\n" in caplog.text
+    assert f"flush failed before this start check_from={durable}" in caplog.messages
     assert bodies(store)[0] == b"good"
     assert not (tmp_path / FAILURE_NAME).exists()
     asyncio.run(store.stop())
