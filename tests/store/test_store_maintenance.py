@@ -275,7 +275,8 @@ def test_failed_sync_stops_acknowledgements_and_marks_store(
 
     durable = asyncio.run(work())
     marker = json.loads((tmp_path / FAILURE_NAME).read_bytes())
-    assert marker["offset"] == durable and "errno 28" in marker["reason"]
+    assert marker["offset"] == durable
+    assert "errno 28" in marker["reason"] and str(tmp_path / "commitlog") in marker["reason"]
     store = opened(tmp_path)
     assert f"flush failed before this start check_from={durable}" in caplog.messages
     assert bodies(store)[0] == b"good"
