@@ -223,9 +223,13 @@ class Messages:
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
         trace: bool = False,
     ) -> Receipt | None:
-        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run."""
+        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run.
+
+        deliver_at: an aware delivery time, for brokers that deliver at any time.
+        """
         where = f" queue={queue.broker_name}/{queue.queue_id}" if queue is not None else ""
         if self._connection.announce(f"SEND_MESSAGE topic={topic}{where} bytes={len(body)}"):
             return None
@@ -233,7 +237,14 @@ class Messages:
         async with client.producer(_group(), trace=trace) as out:
             given = properties or None
             return await out.send(
-                topic, body, tag=tag or None, keys=keys.split(), properties=given, queue=queue, delay_level=delay_level
+                topic,
+                body,
+                tag=tag or None,
+                keys=keys.split(),
+                properties=given,
+                queue=queue,
+                delay_level=delay_level,
+                deliver_at=deliver_at,
             )
 
     async def timed_sends(self, topic: str, bodies: Sequence[bytes], *, group: str = "") -> AsyncIterator[TimedSend]:

@@ -1,28 +1,61 @@
-"""Messages that brokers hold back: half messages of transactions that are not decided, and delayed messages by level.
+"""Messages that brokers hold back: undecided half messages of transactions, delayed messages by level, and timed messages.
 
-Both are read from system topics, as any 4.x broker has them, from the broker's progress on.
+The first two are read from system topics, as any 4.x broker has them, from the broker's progress on. A timed message is one with a
+delivery time; SaturnMQ brokers keep it in a topic of their own, by the hour in which it wakes.
 
 Requirements: ADM-09.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.admin.connection import AdminConnection
 from saturnmq.admin.messages import Messages
 from saturnmq.admin.queue_ranges import read_range
+from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_properties
-from saturnmq.protocol.bodies import KVTable, MessageQueue, TopicStatsTable
-from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.bodies import (
+    ConsumeQueueData,
+    KVTable,
+    MessageQueue,
+    QueryConsumeQueueResponse,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_DONE_ROW,
+    TIMER_TOPIC,
+    PropertyKey,
+    RequestCode,
+    ResponseCode,
+)
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.headers.messaging import GetTopicStatsInfo
+from saturnmq.protocol.headers.messaging import (
+    GetTopicStatsInfo,
+    QueryConsumeQueue,
+    SearchOffsetByTimestamp,
+    TopicQueue,
+    ViewMessageById,
+)
+from saturnmq.protocol.message import decode_record
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which brokers keep the progress of their checks
 HALVES_MAX: Final = 1000
 OPERATIONS_MAX: Final = 5000
+TIMED_MAX: Final = 100  # timed messages of a list
+TIMED_BYTES_MAX: Final = 8 * 1024 * 1024  # of their records
+UNITS_MAX: Final = 8192  # units of the timer topic that are read for a list
+UNITS_OF_A_READ: Final = 4096  # a broker sends no more
+_TIMER_QUEUES: Final = 64  # one for each hour, used again after as many
+_HOUR_MS: Final = 3_600_000
+_STORED_BEFORE_MS: Final = 25 * _HOUR_MS  # units wake at most a day after they are stored, with an hour to spare
 _DECIDED: Final = "d"
 _OFFSETS: Final = "scheduleMessageOffset_"
 
@@ -68,6 +101,26 @@ class DelayLevel:
     next_topic: str
 
 
+@dataclass(frozen=True)
+class TimedMessage:
+    """A message that waits for its delivery time, due_ms (Unix ms). born_ms: when it was sent."""
+
+    message_id: str
+    topic: str
+    keys: str
+    due_ms: int
+    born_ms: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The next timed messages of a broker, soonest first, and how many wait. cut: there may be more than `count`."""
+
+    messages: list[TimedMessage]
+    count: int
+    cut: bool
+
+
 class Waiting:
     """Messages that brokers hold back.
 
@@ -98,6 +151,8 @@ class Waiting:
         try:
             begin = max(await puller.committed(GROUP, queue) or 0, await puller.min_offset(queue))
             return await read_range(puller, queue, begin, begin + count_max)
+        except BrokerNotExist:
+            return None  # it has never registered the topic, and no other topic's route has named it yet
         except SaturnError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
@@ -122,6 +177,71 @@ class Waiting:
         settings = parse_properties((config.body or b"").decode())
         lengths = _lengths(settings.get("messageDelayLevel", ""))
         return [await self._level(broker_name, level, lengths, *offsets) for level, offsets in sorted(waiting.items())]
+
+    async def timed(self, address: str) -> Timed:
+        """The timed messages of a broker that are due next: at most TIMED_MAX, of at most UNITS_MAX units that are looked at."""
+        answer = await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        text = KVTable.decode(answer.body).table.get(TIMER_DONE_ROW, "")
+        if not text.isdecimal() or len(text) > 15:
+            return Timed([], 0, cut=False)  # none was ever stored, or the broker has delay levels only
+        done_ms = int(text)
+        hour = done_ms // _HOUR_MS
+        queues = [(hour + ahead) % _TIMER_QUEUES for ahead in range(_TIMER_QUEUES)]  # in the order in which they wake
+        ranges = await asyncio.gather(*(self._units_range(address, queue, done_ms) for queue in queues))
+        waiting: list[ConsumeQueueData] = []
+        remaining, cut = UNITS_MAX, False
+        for queue, (begin, end) in zip(queues, ranges, strict=True):
+            first = max(begin, end - remaining)  # the oldest of an hour are the first that are delivered
+            cut = cut or first > begin
+            remaining -= max(end - first, 0)
+            for index in range(first, end, UNITS_OF_A_READ):
+                units = await self._units(address, queue, index, min(end - index, UNITS_OF_A_READ))
+                waiting += [unit for unit in units if unit.tags_code > done_ms]
+        waiting.sort(key=lambda unit: unit.tags_code)
+        size = 0
+        shown: list[ConsumeQueueData] = []
+        for unit in waiting[:TIMED_MAX]:
+            size += unit.physic_size
+            if shown and size > TIMED_BYTES_MAX:
+                break
+            shown.append(unit)
+        messages = await asyncio.gather(*(self._timed(address, unit.physic_offset) for unit in shown))
+        found = sorted((one for one in messages if one is not None), key=lambda one: one.due_ms)
+        return Timed(found, len(waiting), cut)
+
+    async def _units_range(self, address: str, queue: int, done_ms: int) -> tuple[int, int]:
+        """Offsets of a queue of the timer topic among which the waiting units are."""
+        since = SearchOffsetByTimestamp(
+            topic=TIMER_TOPIC, queue_id=queue, timestamp=max(done_ms - _STORED_BEFORE_MS, 0)
+        )
+        begin, end = await asyncio.gather(
+            self._connection.read(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, since),
+            self._connection.read(address, RequestCode.GET_MAX_OFFSET, TopicQueue(topic=TIMER_TOPIC, queue_id=queue)),
+        )
+        return _offset_of(begin.ext), _offset_of(end.ext)
+
+    async def _units(self, address: str, queue: int, index: int, count: int) -> list[ConsumeQueueData]:
+        header = QueryConsumeQueue(topic=TIMER_TOPIC, queue_id=queue, index=index, count=count)
+        answer = await self._connection.read(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        return QueryConsumeQueueResponse.decode(answer.body).queue_data
+
+    async def _timed(self, address: str, physical_offset: int) -> TimedMessage | None:
+        """A message of the timer topic; None if it cannot be read."""
+        try:
+            answer = await self._connection.read(
+                address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageById(offset=physical_offset)
+            )
+            record = decode_record(answer.body or b"")
+        except SaturnError:
+            return None
+        properties, due = record.properties, record.properties.get(PropertyKey.TIMER_OUT_MS, "")
+        return TimedMessage(
+            properties.get(PropertyKey.UNIQ_KEY, ""),
+            properties.get(PropertyKey.REAL_TOPIC, ""),
+            properties.get(PropertyKey.KEYS, ""),
+            int(due) if due.isdecimal() and len(due) <= 15 else 0,
+            record.born_timestamp_ms,
+        )
 
     async def _level(self, broker_name: str, level: int, lengths: tuple[int, ...], begin: int, end: int) -> DelayLevel:
         delay_ms = lengths[level - 1] if 0 < level <= len(lengths) else None
@@ -153,6 +273,11 @@ def _half(message: Message[bytes]) -> HalfMessage:
 def _offsets(operation: Message[bytes]) -> list[int]:
     """Queue offsets of the half messages that an operation decides; 5.x brokers write several into one."""
     return [int(word) for word in operation.body.split(b",") if word.isdigit() and len(word) < 20]
+
+
+def _offset_of(fields: Mapping[str, str]) -> int:
+    text = fields.get("offset", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else 0
 
 
 def _progress(table: dict[str, str]) -> dict[int, int]:

@@ -158,6 +158,7 @@ ACTION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "by_time": ("By time, tag, property, JSON path or text:", "按时间、标签、属性、JSON 路径或文本:"),
     "key_is": ("Key", "业务键"),
     "keys_blank": ("Keys, separated by blanks", "业务键,以空格分隔"),
+    "deliver_at": ("Delivery time, at most 40 days ahead, empty for none", "投递时间,最多 40 天后,留空为不定时"),
     "delay_level": ("Delay level, 0 for none", "延时级别,0 为不延时"),
     "properties_lines": ("Properties, one name=value a line", "属性,每行一个 name=value"),
     "download_message": ("Download", "下载"),

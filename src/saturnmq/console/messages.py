@@ -6,6 +6,7 @@ Requirements: CON-09, CON-10.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -23,7 +24,7 @@ from saturnmq.console.context import Page
 from saturnmq.console.download import fields_of, json_line
 from saturnmq.console.refused import WrongField
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import TRACE_TOPIC, ResponseCode
+from saturnmq.protocol.codes import TIMER_LIMIT_MS, TRACE_TOPIC, ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
 from saturnmq.protocol.names import topic_problem
 
@@ -164,12 +165,41 @@ async def send(request: Request, page: Page) -> Response:
     if not 0 < len(body) <= SENT_BYTES_MAX:
         raise WrongField("body", f"the body has {len(body)} bytes; it must have 1 to {SENT_BYTES_MAX}")
     level = whole(str(form.get("level", "") or "0"), "level", 0, LEVEL_MAX)
+    deliver_at = deliver_at_of(str(form.get("deliver_at", "")).strip(), datetime.now(UTC))
+    if deliver_at is not None and level:
+        raise WrongField(
+            "deliver_at", f"delay level {level} is given, too; give a delay level or a delivery time, not both"
+        )
     receipt = await page.services.admin.messages.send(
-        topic, body, tag=tag, keys=keys, properties=properties_of(str(form.get("properties", ""))), delay_level=level
+        topic,
+        body,
+        tag=tag,
+        keys=keys,
+        properties=properties_of(str(form.get("properties", ""))),
+        delay_level=level,
+        deliver_at=deliver_at,
     )
     if receipt is None:
         return RedirectResponse("/messages", 303)
     return RedirectResponse(link(topic, receipt.message_id, receipt.queue, receipt.offset), 303)
+
+
+def deliver_at_of(text: str, now: datetime) -> datetime | None:
+    """A delivery time of a form, in UTC if it has no zone; None for an empty field. Raises ConfigError."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        deliver_at = time if time.tzinfo else time.replace(tzinfo=UTC)
+        ahead = deliver_at - now
+    except (ValueError, OverflowError):
+        raise WrongField("deliver_at", f"delivery time {text!r:.40} must be such as 2026-11-23T08:00") from None
+    limit = timedelta(milliseconds=TIMER_LIMIT_MS)
+    if not timedelta(0) < ahead <= limit:
+        bounds = " and ".join(f"{bound:%Y-%m-%d %H:%M:%S}" for bound in (now, now + limit))
+        problem = f"must be in the future and at most {limit.days} days ahead: between {bounds} UTC"
+        raise WrongField("deliver_at", f"delivery time {text!r:.40} {problem}")
+    return deliver_at
 
 
 def properties_of(text: str) -> dict[str, str]:

@@ -159,4 +159,18 @@ OPERATION_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "level": ("Level", "级别"),
     "delay": ("Delay", "延时"),
     "next_due": ("Next delivery", "下次投递"),
+    "timed": ("Messages with a delivery time", "定时消息"),
+    "due": ("Delivery", "投递时间"),
+    "timed_cut": (
+        "Shown are {shown} of {count} messages, the next ones.",
+        "仅显示最先投递的 {shown} 条,共 {count} 条。",
+    ),
+    "timed_cut_more": (
+        "Shown are {shown} of more than {count} messages; a part of the waiting messages was not read.",
+        "仅显示 {shown} 条,总数超过 {count} 条;部分待投递消息未读取。",
+    ),
+    "no_cancel": (
+        "A waiting message cannot be cancelled: brokers have no request for it.",
+        "待投递的消息无法取消:存储节点没有相应的请求。",
+    ),
 }

@@ -1,4 +1,4 @@
-"""The page of messages that brokers hold back: undecided transactions and delayed messages.
+"""The page of messages that brokers hold back: undecided transactions, delayed messages, and messages with a delivery time.
 
 Requirements: UX-14.
 """
@@ -11,32 +11,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from saturnmq.admin.connection import MASTER_ID, answered, failed
-from saturnmq.admin.waiting import DelayLevel, Undecided
+from saturnmq.admin.waiting import TIMED_MAX, DelayLevel, Timed, Undecided
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.state import View
 
 
 async def show(request: Request, page: Page, view: View) -> Response:
-    """Undecided half messages of all masters, oldest first, and their delay levels."""
+    """Undecided half messages of all masters, oldest first, their delay levels, and timed messages, next first."""
     waiting = page.services.admin.waiting
     names = {one.address: one.name for one in view.survey.brokers if one.number == MASTER_ID}
     silent = {one.address: one.problem for one in view.survey.brokers if one.number == MASTER_ID and one.problem}
     asked = [address for address in names if address not in silent]
 
-    async def both(address: str) -> tuple[Undecided, list[DelayLevel]]:
-        return await waiting.transactions(names[address]), await waiting.delays(address, names[address])
+    async def ask(address: str) -> tuple[Undecided, list[DelayLevel], Timed]:
+        name = names[address]
+        return await waiting.transactions(name), await waiting.delays(address, name), await waiting.timed(address)
 
-    found = await within(asked, both)
+    found = await within(asked, ask)
     problems: dict[str, str] = silent | {address: one.message for address, one in failed(found).items()}
     parts = answered(found)
-    halves = sorted((half for one, _ in parts.values() for half in one.halves), key=lambda half: half.stored_ms)
+    halves = sorted((half for one, _, _ in parts.values() for half in one.halves), key=lambda half: half.stored_ms)
+    timed = [(names[address], message) for address, (_, _, one) in parts.items() for message in one.messages]
+    timed.sort(key=lambda row: row[1].due_ms)
     return page.render(
         "waiting.html",
         rows=paged(halves, request.query_params.get("page")),
-        cut=any(one.cut for one, _ in parts.values()),
-        exact=all(one.exact for one, _ in parts.values()),
-        levels=[(names[address], level) for address, (_, many) in parts.items() for level in many],
+        cut=any(one.cut for one, _, _ in parts.values()),
+        exact=all(one.exact for one, _, _ in parts.values()),
+        levels=[(names[address], level) for address, (_, many, _) in parts.items() for level in many],
+        timed=timed[:TIMED_MAX],
+        timed_count=sum(one.count for _, _, one in parts.values()),
+        timed_cut=any(one.cut for _, _, one in parts.values()),
         problems=problems,
         now_ms=time.time_ns() // 1_000_000,
         seconds=seconds,

@@ -273,6 +273,8 @@ EXACT_DELAY_FIELD: Final = (
     "delayMs"  # SaturnMQ extension in request 36: overrides delayLevel if the broker announced TIMER_FIELD
 )
 TIMER_TOPIC: Final = "rmq_sys_SATURN_TIMER"  # SaturnMQ extension: messages waiting for their delivery time
+TIMER_LIMIT_MS: Final = 40 * 86_400_000  # how far ahead a delivery time may be
+TIMER_DONE_ROW: Final = "timerDoneMs"  # SaturnMQ extension of the runtime information, see TimerService.table
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"

@@ -58,7 +58,7 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
     }
     table |= _waiting(ctx.watermark)
     refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.rejections.counts.items())}
-    return table | _disk(store) | ctx.master.delay.table() | refused
+    return table | _disk(store) | ctx.master.delay.table() | ctx.master.timer.table() | refused
 
 
 def _waiting(watermark: Watermark) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing import Final
 from saturnmq.broker.services.delay import BATCH_BYTES, BATCH_COUNT, FLUSH_WAIT_MS, PAUSE_MS, restored
 from saturnmq.broker.services.periodic import RepeatedTask
 from saturnmq.broker.services.statistics import Stats
-from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
+from saturnmq.protocol.codes import TIMER_DONE_ROW, TIMER_LIMIT_MS, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -40,7 +40,7 @@ from saturnmq.tasks import OnFailure
 log = logging.getLogger(__name__)
 
 PROGRESS_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with `published_progress`
-LIMIT_MS: Final = 40 * 86_400_000
+LIMIT_MS: Final = TIMER_LIMIT_MS
 HOUR_MS: Final = 3_600_000
 QUEUES: Final = 64  # of the topic; more than the hours until a message is stored again
 ROLL_MS: Final = 24 * HOUR_MS
@@ -131,13 +131,18 @@ class TimerService:
 
     def next_due_ms(self, after_ms: int) -> int | None:
         """First time after after_ms, Unix ms, when a message is due or the next hour is read; None if none is stored."""
-        queues = self._store.queues
-        if not any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES)):
+        if not self._has_stored:
             return None
         moments = [at for at, _, _ in self._active[:1]]
         moments += [second * 1000 for second in self._order[:1]]
         moments.append(self._loaded_until_ms - AHEAD_MS + 1)
         return min((at for at in moments if at > after_ms), default=None)
+
+    @property
+    def _has_stored(self) -> bool:
+        """Whether any message with a delivery time was ever stored."""
+        queues = self._store.queues
+        return any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES))
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""
@@ -333,6 +338,10 @@ class TimerService:
         if self._order:
             bounds.append(self._order[0] * 1000 - 1)
         return min(bounds)
+
+    def table(self) -> dict[str, str]:
+        """Row of the runtime information: units that wake after this time (Unix ms) wait; none if no message was stored."""
+        return {TIMER_DONE_ROW: str(self.done_ms())} if self._has_stored else {}
 
     def published_progress(self) -> str | None:
         """Progress for followers, covering only what the store has confirmed; None if it is not known yet."""
