@@ -150,14 +150,18 @@ def test_tail_of_a_missing_topic_names_the_creating_command(cluster: Cluster) ->
 def test_peek_shows_what_a_group_has_not_consumed_and_changes_nothing(cluster: Cluster) -> None:
     cluster.run("send", "shared", stdin=b"1\n2\n3\n4")
     peek = ("consume", "shared", "--group", "billing", "--peek")
-    unknown = cluster.run(*peek).stderr
-    assert "no broker knows the group billing" in unknown and "consumerProgress" in unknown
-    assert sorted(cluster.lines(*peek)) == ["1", "2", "3", "4"]
     taken = cluster.lines("consume", "shared", "--group", "billing", "--ack", "--count", "3")
     left = cluster.lines(*peek)
-    assert "no broker knows" not in cluster.run(*peek).stderr
     assert sorted(taken + left) == ["1", "2", "3", "4"] and len(left) == 1
     assert cluster.lines(*peek) == left
+
+
+def test_peek_of_an_unknown_group_is_an_error_that_names_it(cluster: Cluster) -> None:
+    cluster.run("send", "unpeeked", "x")
+    done = cluster.run("consume", "unpeeked", "--group", "biling", "--peek", code=1)
+    assert done.stdout == "" and "no consumer of group biling has ever connected" in done.stderr
+    assert "`saturnmq admin consumerProgress` lists the groups" in done.stderr
+    assert "biling" not in cluster.run("admin", "consumerProgress").stdout
 
 
 def test_consume_ack_ends_when_no_message_arrives(cluster: Cluster) -> None:

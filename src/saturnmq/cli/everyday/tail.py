@@ -22,6 +22,7 @@ from saturnmq.client.client import Client
 from saturnmq.client.errors import RouteNotFound
 from saturnmq.client.filters import Filter, sql, tag
 from saturnmq.client.message import Message
+from saturnmq.client.puller.puller import Puller
 from saturnmq.config.settings import parse_duration_ms
 from saturnmq.protocol.codes import RETRY_PREFIX
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -117,15 +118,21 @@ async def _peek(client: Client, args: argparse.Namespace, wanted: Filter, printe
     queues = await puller.refresh(args.topic)
     offsets = await asyncio.gather(*(puller.committed(args.group, queue) for queue in queues))
     starts = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
-    try:
-        await puller.refresh(RETRY_PREFIX + args.group)  # brokers create this topic when a member of the group connects
-    except RouteNotFound:
-        warn(
-            f"warning: no broker knows the group {args.group}: it is new, or the name is wrong. Every message of topic "
-            f"{args.topic} is shown. saturnmq admin consumerProgress lists the groups that have consumed."
-        )
+    if not any(starts.values()):  # brokers answer 0 for an unknown group, too
+        await _check_group(puller, args)
     reader = TopicReader(client, args.topic, wanted, FIRST, starts)
     await _print(_both(reader, follow=False), printer, args)
+
+
+async def _check_group(puller: Puller, args: argparse.Namespace) -> None:
+    """Raise SaturnError for a group without a retry topic, which brokers create when a member of the group connects."""
+    try:
+        await puller.refresh(RETRY_PREFIX + args.group)
+    except RouteNotFound:
+        raise SaturnError(
+            f"no consumer of group {args.group} has ever connected: the group is new, or the name is wrong. `saturnmq admin "
+            f"consumerProgress` lists the groups; `saturnmq tail {args.topic} --from first` shows every message"
+        ) from None
 
 
 async def _take(client: Client, args: argparse.Namespace, wanted: Filter, printer: Printer, idle: float | None) -> None:
