@@ -362,6 +362,85 @@ def test_delayed_pull_returns_what_has_arrived_meanwhile() -> None:
     run(work)
 
 
+async def delay(w: Wire, sock: socket.socket, count: int) -> None:
+    """Send pulls and wait until all of them are delayed."""
+    rejected = w.broker.rejections.counts.get("parked_pulls", 0) + count
+    await asyncio.get_running_loop().sock_sendall(sock, b"".join(pull_frame(n) for n in range(count)))
+    await until(lambda: w.broker.rejections.counts.get("parked_pulls") == rejected)
+
+
+def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 pulls over a limit, each repeated when answered, were answered in every second: a sender fell to a tenth."""
+    ready: list[int] = []  # pulls that each tick has made ready
+    tick = polling.LongPolling._tick
+
+    def counted(service: polling.LongPolling) -> None:
+        before = service.ready
+        tick(service)
+        ready.append(service.ready - before)
+
+    async def repeat(sock: socket.socket, least: int) -> None:
+        loop, decoder, answered = asyncio.get_running_loop(), FrameDecoder(), 0
+        while answered < least:
+            count = len(decoder.feed(await loop.sock_recv(sock, 65_536)))
+            await loop.sock_sendall(sock, pull_frame() * count)
+            answered += count
+
+    monkeypatch.setattr(polling.LongPolling, "_tick", counted)
+
+    async def work() -> None:
+        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
+            await w.send()
+            await park(w, keeper, [pull_frame(1)])
+            for sock in (a, b, c):
+                await delay(w, sock, 200)
+            del ready[:]
+            await asyncio.gather(*(repeat(sock, 400) for sock in (a, b, c)))
+
+    run(work)
+    assert sum(ready) >= 1200
+    assert max(ready) <= 250, "at most 500 a second"
+
+
+def test_one_delayed_pull_does_not_wait_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "DELAYED_PER_TICK", 10)
+
+    async def work() -> None:
+        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as many, peer(w) as one:
+            await w.send()
+            await park(w, keeper, [pull_frame(1)])
+            answered: list[int] = []  # local ports of the peers
+            inner = w.broker.long_polling._resume
+
+            def resume(parked: ParkedPull) -> None:
+                answered.append(int(parked.connection.remote_address.rpartition(":")[2]))
+                inner(parked)
+
+            w.broker.long_polling._resume = resume
+            await delay(w, many, 200)
+            await delay(w, one, 1)
+            await asyncio.gather(answers(many, 200), answers(one, 1))
+            before = answered.index(one.getsockname()[1])
+            assert before <= 100, "answered in its turn, not after the 200 that were sent before it"
+
+    run(work)
+
+
+def test_delayed_pulls_end_when_their_connection_closes() -> None:
+    """They stayed in memory, in flight, until their delay was over."""
+
+    async def work() -> None:
+        async with wire(parked_per_queue=1, short_polling_ms=3_600_000) as w, peer(w) as keeper:
+            await w.send()
+            await park(w, keeper, [pull_frame(1)])
+            async with peer(w) as closing:
+                await delay(w, closing, 10)
+                assert w.broker._server.later_count == 10
+            await until(lambda: w.broker._server.later_count == 0)
+
+    run(work)
+
+
 @pytest.mark.spec("LIM-13")
 def test_delayed_pulls_of_closed_connection_and_of_stop_are_released() -> None:
     async def work() -> None:

@@ -5,7 +5,8 @@ An append looks up the pulls of its queue by tags code, so pulls with other tags
 are grouped, and each different filter is evaluated once. Ready pulls are answered in slices, one per connection in turn, each slice
 bounded in bytes and time; a connection whose peer does not read its output keeps its ready pulls until it has drained. A pull
 that would exceed a limit is delayed instead: it counts as in flight and is answered a little later, so that a client that
-repeats it at once does not spin. Everything runs on the event loop; times are event-loop seconds.
+repeats it at once does not spin. A tick answers at most DELAYED_PER_TICK of them, one per connection in turn, so a connection
+with few delayed pulls does not wait for those of others. Everything runs on the event loop; times are event-loop seconds.
 
 Requirements: LP-01..LP-04, LIM-09, LIM-11, LIM-13, REM-14.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,7 @@ SLICE_SECONDS: Final = 0.005  # for responses per event-loop iteration
 PARKED_BYTES_MAX: Final = 268_435_456  # memory of all parked pulls
 CODES_MAX: Final = 64  # pulls with more tags are grouped by their filter instead of indexed by tags code
 WOKEN_MAX: Final = 1024  # pulls that become ready in one step, a few ms
+DELAYED_PER_TICK: Final = 250  # delayed pulls answered per tick: their repetitions take about 5 % of the event loop
 FILTERS_MAX: Final = 256  # different filters per queue, apart from tags
 PULL_BYTES: Final = 1024  # memory of a parked pull without its fields and tags codes
 CODE_BYTES: Final = 384  # memory of a tags code with its place in the index
@@ -200,7 +202,7 @@ class LongPolling:
         self._groups: dict[str, Pulls] = {}
         self._addresses: dict[str, int] = {}
         self._due: dict[int, Pulls] = {}  # by the number of the tick that ends their wait
-        self._delayed: deque[ParkedPull] = deque()
+        self._delayed: OrderedDict[Connection, deque[ParkedPull]] = OrderedDict()  # in the order of their turns
         self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
         self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
         self._waking: deque[Iterator[ParkedPull]] = deque()  # pulls that become ready in the next slices
@@ -259,10 +261,13 @@ class LongPolling:
         return "" if queue.takes(parked) else f"{FILTERS_MAX} different filters wait on this queue"
 
     def delay(self, parked: ParkedPull, seconds: float) -> Later:
-        """Answer a pull that cannot be parked after a delay; the same delay for all. It is in flight until then."""
+        """Answer a pull that cannot be parked after a delay, later if many are delayed. It is in flight until then.
+
+        seconds: at least; the same for all.
+        """
         parked.later = Later()
         parked.deadline = asyncio.get_running_loop().time() + seconds
-        self._delayed.append(parked)
+        self._delayed.setdefault(parked.connection, deque()).append(parked)
         self._start_timer()
         return parked.later
 
@@ -425,13 +430,25 @@ class LongPolling:
         number = int(now / TICK_SECONDS)
         for due in [due for due in self._due if due <= number]:
             self._wake(list(self._due[due]))
-        while self._delayed and self._delayed[0].deadline <= now:
-            self._add_ready(self._delayed.popleft())
+        self._end_delays(now)
         if now - self._scanned >= SCAN_SECONDS:
             self._scanned = now
             self._scan()
         if self.count or self._delayed:
             self._start_timer()
+
+    def _end_delays(self, now: float) -> None:
+        """Make delayed pulls ready whose delay is over: DELAYED_PER_TICK at most, one per connection in turn."""
+        remaining, skipped = DELAYED_PER_TICK, 0
+        while remaining and skipped < len(self._delayed):
+            connection, pulls = self._delayed.popitem(last=False)
+            if pulls[0].deadline > now:
+                skipped += 1
+            else:
+                remaining, skipped = remaining - 1, 0
+                self._add_ready(pulls.popleft())
+            if pulls:
+                self._delayed[connection] = pulls  # after the other connections
 
     def _scan(self) -> None:
         for key, queue in list(self._queues.items()):
@@ -447,10 +464,11 @@ class LongPolling:
             pass
 
     def leaving(self, connection: Connection) -> Steps[None]:
-        """As `connection_closed`, in steps of one pull. The connection is closed: its ready pulls get no answer."""
-        for parked in (*self._ready.pop(connection, ()), *self._blocked.pop(connection, ())):
-            if parked.later is not None:
-                parked.later.answer(b"")
+        """As `connection_closed`, in steps of one pull. The connection is closed: its ready and delayed pulls get no answer."""
+        for by_connection in (self._ready, self._blocked, self._delayed):
+            for parked in by_connection.pop(connection, ()):
+                if parked.later is not None:
+                    parked.later.answer(b"")
         for parked in list(self._connections.get(connection, ())):
             if parked in self._connections.get(connection, ()):
                 if parked.indexed:
@@ -487,7 +505,7 @@ class LongPolling:
     def stop(self) -> None:
         """Answer all pulls, so that no client waits for a broker that shuts down; not those of peers that do not read."""
         self._stop_timer()
-        delayed = list(self._delayed)
+        delayed = [parked for pulls in self._delayed.values() for parked in pulls]
         self._waking.clear()
         self._delayed.clear()
         for connection in {*self._connections, *self._ready, *self._blocked}:
