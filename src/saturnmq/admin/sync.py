@@ -15,6 +15,7 @@ Calls run on the event loop thread of `saturnmq.sync` and block until they are d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,7 +44,7 @@ from saturnmq.admin.topics import TopicStatistics, TopicUse
 from saturnmq.admin.topics import Topics as AsyncTopics
 from saturnmq.admin.traces import MessageTrace
 from saturnmq.admin.traces import Traces as AsyncTraces
-from saturnmq.admin.waiting import DelayLevel, Undecided
+from saturnmq.admin.waiting import DelayLevel, Timed, Undecided
 from saturnmq.admin.waiting import Waiting as AsyncWaiting
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.receipt import Receipt
@@ -357,11 +358,15 @@ class Messages:
     def send(
         self, topic: str, body: bytes, *, tag: str | None = None, keys: str = "",
         properties: Mapping[str, str] | None = None, queue: MessageQueue | None = None, delay_level: int = 0,
-        trace: bool = False,
+        deliver_at: datetime | None = None, trace: bool = False,
     ) -> Receipt | None:
-        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run."""
+        """Send a message. keys: separated by blanks; queue: to this one, else to any; delay_level: 0: none. None in a dry run.
+
+        deliver_at: an aware delivery time, for brokers that deliver at any time.
+        """
         return _portal.run("Messages.send", lambda: self._inner.send(
-            topic, body, tag=tag, keys=keys, properties=properties, queue=queue, delay_level=delay_level, trace=trace,
+            topic, body, tag=tag, keys=keys, properties=properties, queue=queue, delay_level=delay_level,
+            deliver_at=deliver_at, trace=trace,
         ))
 
     def send_again(self, message: AsyncMessage[Any]) -> Receipt | None:
@@ -415,6 +420,10 @@ class Waiting:
     def delays(self, address: str, broker_name: str) -> list[DelayLevel]:
         """The levels of a broker that have waiting messages."""
         return _portal.run("Waiting.delays", lambda: self._inner.delays(address, broker_name))
+
+    def timed(self, address: str) -> Timed:
+        """The timed messages of a broker that are due next: at most TIMED_MAX, of at most UNITS_MAX units that are looked at."""
+        return _portal.run("Waiting.timed", lambda: self._inner.timed(address))
 
 
 class Offsets:

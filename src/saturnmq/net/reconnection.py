@@ -5,6 +5,7 @@ Jitter matters because all peers of a server lose it at the same moment: without
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,14 @@ from saturnmq.net.endpoint import Listener
 RECONNECT_SECONDS_MIN: Final = 0.25
 RECONNECT_SECONDS_MAX: Final = 4.0
 _DOUBLINGS_MAX: Final = 10
+_JITTER: Final = (
+    random.Random()
+)  # its own, because it runs in background threads of programs that seed or watch the shared one
+
+
+def chance() -> float:
+    """A random number in 0..1 for jitter."""
+    return _JITTER.random()
 
 
 def reconnect_seconds(attempt: int, chance: float) -> float:

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import random
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -29,7 +28,7 @@ from saturnmq.broker.services.address_server import LookupFailed, look_up
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
-from saturnmq.net.reconnection import Losses, reconnect_seconds
+from saturnmq.net.reconnection import Losses, chance, reconnect_seconds
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -256,7 +255,7 @@ class Registrar:
         """Register with one NameServer until it is connected again, with back-off and jitter between the attempts."""
         try:
             for attempt in itertools.count(1):
-                await asyncio.sleep(reconnect_seconds(attempt, random.random()))
+                await asyncio.sleep(reconnect_seconds(attempt, chance()))
                 if address not in self.name_servers:
                     return
                 if self._client.is_connected(address) and address in self._current:

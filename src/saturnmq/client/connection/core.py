@@ -48,7 +48,7 @@ from saturnmq.client.errors import (
 from saturnmq.client.selection import FaultTable
 from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
-from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, reconnect_seconds
+from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, chance, reconnect_seconds
 from saturnmq.protocol.bodies import ClusterInfo, ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
@@ -267,7 +267,7 @@ class Core:
         """
         try:
             for attempt in itertools.count(1):
-                await asyncio.sleep(reconnect_seconds(attempt, random.random()))
+                await asyncio.sleep(reconnect_seconds(attempt, chance()))
                 topics = self.routes.topics
                 try:
                     if topics:
@@ -280,7 +280,7 @@ class Core:
             await self.routes.poll()
         finally:
             self._reconnecting = False
-        await asyncio.sleep(RECONNECT_SECONDS_MAX * (1 + random.random()))
+        await asyncio.sleep(RECONNECT_SECONDS_MAX * (1 + chance()))
         await self.routes.poll()
 
     async def _fetch_route(self, topic: str, timeout_ms: int) -> TopicRouteData | None:
@@ -518,7 +518,7 @@ class Core:
         """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
         try:
             while address not in self.broker_versions and address in self._heartbeat_addresses():
-                await asyncio.sleep(HEARTBEAT_RETRY_SECONDS * (1 + random.random()) / 2)
+                await asyncio.sleep(HEARTBEAT_RETRY_SECONDS * (1 + chance()) / 2)
                 await self._heartbeats.call(address)
         finally:
             self._repeating.discard(address)

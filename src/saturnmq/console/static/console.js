@@ -125,3 +125,6 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
   }
 });
+
+// The browser scrolls to the field that has the focus, not to the text about it below.
+addEventListener("load", () => document.getElementById("problem")?.scrollIntoView({block: "nearest"}));
