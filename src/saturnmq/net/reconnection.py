@@ -15,14 +15,13 @@ from saturnmq.net.endpoint import Listener
 RECONNECT_SECONDS_MIN: Final = 0.25
 RECONNECT_SECONDS_MAX: Final = 4.0
 _DOUBLINGS_MAX: Final = 10
-_JITTER: Final = (
-    random.Random()
-)  # its own, because it runs in background threads of programs that seed or watch the shared one
+# its own generator: jitter is drawn in background threads, of programs that seed or watch the shared one
+JITTER: Final = random.Random()
 
 
 def chance() -> float:
     """A random number in 0..1 for jitter."""
-    return _JITTER.random()
+    return JITTER.random()
 
 
 def reconnect_seconds(attempt: int, chance: float) -> float:

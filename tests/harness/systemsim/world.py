@@ -17,6 +17,7 @@ from typing import Any
 
 from harness.systemsim.loop import RUNNING, SimLoop
 from saturnmq.broker.services.long_polling import ParkedPull
+from saturnmq.net import reconnection
 from saturnmq.net.connection import Connection
 
 EPOCH_S = 1_800_000_000.0  # Unix time at loop time 0
@@ -64,6 +65,7 @@ def replace_the_machine(loop: SimLoop) -> None:
     _replace_defaults({id(_CLOCKS[name]): clock for name, clock in clocks.items()})
     _Seeded.rng = rng
     random.seed(rng.getrandbits(64))
+    reconnection.JITTER.setstate(random.getstate())
     usage = shutil.disk_usage("/")._replace(total=100 << 30, used=30 << 30, free=70 << 30)
     for module, name, stand_in in (
         (random, "SystemRandom", _Seeded),
