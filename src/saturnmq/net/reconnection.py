@@ -24,13 +24,13 @@ def chance() -> float:
     return JITTER.random()
 
 
-def reconnect_seconds(attempt: int, chance: float) -> float:
+def reconnect_seconds(attempt: int, fraction: float) -> float:
     """The pause before attempt number `attempt`, counted from 1: 0.25 s, doubled with each one up to 4 s.
 
-    chance: a random number in 0..1 for the jitter, which takes away at most half of the pause.
+    fraction: of `chance`, for the jitter, which takes away at most half of the pause.
     """
     pause_s = RECONNECT_SECONDS_MIN * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX)
-    return min(pause_s, RECONNECT_SECONDS_MAX) * (1 - chance / 2)
+    return min(pause_s, RECONNECT_SECONDS_MAX) * (1 - fraction / 2)
 
 
 class Losses(Listener):

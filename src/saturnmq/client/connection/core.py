@@ -111,7 +111,7 @@ class Core:
         self.broker_versions: dict[str, int] = {}
         self._heartbeats = SharedCalls(lambda name, work: self.spawn(name, work, vital=False), self._send_heartbeat)
         self.timer_limits = TimerLimits(
-            lambda address: self._heartbeats.call(address),
+            self._heartbeats.call,
             lambda name, work: self.spawn(name, work, vital=False),
         )
         self.producers: set[str] = set()
