@@ -219,7 +219,7 @@ def test_full_table_of_locks_gives_up_the_oldest_first() -> None:
     locks.renew({"c2", "c3"}, LOCK_LIVE_MS)
     assert locks.lock("H", "h", [queues[5]], LOCK_LIVE_MS + 2, "10.0.1.1:1") == [queues[5]], "that of c1 is over"
     assert locks.lock("G0", "other", [queues[0]], LOCK_LIVE_MS + 9, "10.0.1.2:1") == [], "renewed"
-    locks.forget_expired(LOCK_LIVE_MS + 11)
+    list(locks.expiring(LOCK_LIVE_MS + 11))
     assert sorted(lock.client_id for lock in locks._by_age.values()) == ["c2", "c3", "h"]
 
 

@@ -269,7 +269,7 @@ def test_expired_queue_locks_are_removed() -> None:
             locks = w.broker.locks
             locks.lock("G", "c1", [MessageQueue("T", "broker-a", n) for n in range(3)], now)
             locks.lock("H", "c1", [], now)
-            locks.forget_expired(now + LOCK_LIVE_MS)
+            list(locks.expiring(now + LOCK_LIVE_MS))
             assert locks.lock("G", "c2", [MessageQueue("T", "broker-a", 0)], now + LOCK_LIVE_MS) == []
             while locks._locks:
                 await asyncio.sleep(0)

@@ -194,7 +194,7 @@ def test_queue_locks_are_limited() -> None:
     assert [locks.lock("G", "c1", [queue], 0, f"h{n}:1") for n, queue in enumerate(queues)][2:] == [queues[2:3], [], []]
     assert locks.lock("H", "c1", queues, 0) == []
     assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # own locks are renewed, also by another connection
-    locks.forget_expired(LOCK_LIVE_MS + 10)
+    list(locks.expiring(LOCK_LIVE_MS + 10))
     assert locks.lock("H", "c1", queues[:1], LOCK_LIVE_MS + 10) == queues[:1]
 
 
@@ -210,7 +210,7 @@ def test_locks_of_one_connection_and_of_one_address_are_limited() -> None:
     assert locks.lock("H1", "d", queues[:10], LOCK_LIVE_MS + 1, "10.0.0.2:1") == queues[:3], "expired, up to a tenth"
     for n in range(20):
         locks.unlock(f"H{n}", f"c{n}", queues)
-    locks.forget_expired(3 * LOCK_LIVE_MS)
+    list(locks.expiring(3 * LOCK_LIVE_MS))
     assert (locks._count, locks._of_connection, locks._of_address) == (0, {}, {})
 
 

@@ -484,16 +484,20 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
 
 
 @pytest.mark.spec("DL-E02")
-def test_settings_are_read_every_tick_and_elector_can_be_disabled() -> None:
+def test_disabled_elector_does_nothing() -> None:
     bench = Bench(elector_enabled=False)
     bench.tick(100_000)
     assert bench.actions == []
-    bench.node.replace_settings(CoreSettings(heartbeat_interval_ms=100))
-    bench.tick()
-    bench.lead()
+
+
+@pytest.mark.spec("DL-E02")
+def test_heartbeats_follow_the_interval_of_the_settings() -> None:
+    bench = Bench(heartbeat_interval_ms=100).lead()
     bench.tick(1)
     bench.forget()
-    bench.tick(101)
+    bench.tick(99)
+    assert bench.sends() == []
+    bench.tick(2)
     assert len(bench.sends()) == 2
 
 

@@ -148,7 +148,7 @@ def test_spark_command_dispatches_to_check_or_pipeline(monkeypatch: pytest.Monke
     monkeypatch.setattr(check, "main", lambda argv: given.append(list(argv)) or 1)
     assert cli.main(["spark", "--check"]) == cli.main(["spark", "--check", "--json"]) == 1
     assert given == [[], ["--json"]]
-    monkeypatch.setattr("saturnmq.spark.export.main", lambda argv: given.append(list(argv)) or 3)
+    monkeypatch.setattr("saturnmq.spark.pipelines.main", lambda argv: given.append(list(argv)) or 3)
     assert cli.main(["spark", "export", "--json", "--topic", "T"]) == 3
     assert given[-1] == ["export", "--json", "--topic", "T"]
 

@@ -15,7 +15,6 @@ from saturnmq.cli.settings import Configured
 from saturnmq.net import TlsMode
 from saturnmq.protocol.errors import ConfigError
 
-PRODUCTION: Final = "production"
 WAIVE: Final = "production.waive"
 ITEMS: Final = {
     "acl": "access control",

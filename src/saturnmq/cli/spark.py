@@ -28,11 +28,13 @@ def run_pipeline(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     try:
-        export = importlib.import_module("saturnmq.spark.export")
+        for needed in ("pyarrow", "saturnmq.spark.pipelines.running"):
+            importlib.import_module(needed)
+        pipelines = importlib.import_module("saturnmq.spark.pipelines")
     except ImportError as error:
         refusal = ConfigError(f"the package {error.name}, which the pipelines of Spark need, is not installed")
         refusal.hint = "Install it: pip install 'saturnmq[spark]'"
         raise refusal from error
     common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
-    code: int = export.main([*words, *common, *args.rest])
+    code: int = pipelines.main([*words, *common, *args.rest])
     return code

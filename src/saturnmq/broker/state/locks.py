@@ -97,13 +97,8 @@ class QueueLocks:
                 lock.updated_ms = now_ms
                 self._by_age.move_to_end(key)
 
-    def forget_expired(self, now_ms: int) -> None:
-        """Remove expired locks, and groups without locks."""
-        for _ in self.expiring(now_ms):
-            pass
-
     def expiring(self, now_ms: int) -> Steps[None]:
-        """As `forget_expired`, in steps of one lock; those renewed longest ago come first."""
+        """Remove expired locks, and groups without locks, in steps of one lock; those renewed longest ago come first."""
         while self._by_age:
             (group, queue), lock = next(iter(self._by_age.items()))
             if now_ms - lock.updated_ms <= LOCK_LIVE_MS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from saturnmq.protocol.errors import ConfigError
@@ -257,11 +256,6 @@ class Node:
         return leads and heartbeats.is_confirmed and not self._transfers.handed_over
 
     # inputs without actions
-
-    def replace_settings(self, settings: CoreSettings) -> None:
-        """Use other settings from the next tick on (DL-E02). file_bytes cannot change and is kept."""
-        self._timers.replace(dataclasses.replace(settings, file_bytes=self._state.settings.file_bytes))
-        self._settled = False
 
     def set_outdated(self, outdated: bool) -> None:
         """Set whether state outside the log (offsets, topics) may be older here than on the leader.

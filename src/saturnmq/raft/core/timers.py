@@ -16,7 +16,6 @@ from typing import Final
 
 from saturnmq.raft.core.actions import Role, TimersChanged
 from saturnmq.raft.core.messages import HeartBeatResponse
-from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import NEVER, State
 
 ANNOUNCED_MS_MAX: Final = 2000  # a longer announced interval counts as this, unless the member's own one is longer
@@ -47,10 +46,6 @@ class Timers:
 
     def due_ms(self) -> int:
         return NEVER
-
-    def replace(self, settings: CoreSettings) -> None:
-        self.base = settings
-        self.state.settings = settings.fast if self.fast and settings.fast is not None else settings
 
     # the leader's side
 

@@ -43,7 +43,6 @@ class LedgerReport:
     files: int = 0
     begin_index: LedgerIndex = NO_INDEX
     end_index: LedgerIndex = NO_INDEX
-    first_term: Term = NO_TERM
     last_term: Term = NO_TERM
     end_pos: int = 0
     term: Term = NO_TERM
@@ -130,7 +129,7 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
         differing = set(evidence.damaged(data.at, report.end_pos))
         for header, body in _entries(data, report.problems):
             if report.begin_index < 0:
-                report.begin_index, report.first_term = header.index, header.term
+                report.begin_index = header.index
             report.end_index, report.last_term, report.end_pos = header.index, header.term, header.pos + header.size
             raw = index.at(header.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
             if raw is None or not matches(header, IndexUnit(*INDEX_UNIT.unpack(raw))):
