@@ -1,8 +1,21 @@
 """Composes a broker from its store, state tables, services and servers, and starts and stops them in order.
 
-Everything here runs on one event loop. The constructor creates the parts in order of dependency; handlers see only the groups of
-services in `requests/context.py`. The DLedger role switch (`dledger.py`) starts and stops the master-only services through
-`_lead` and `_follow`.
+Four layers, each unaware of those above: `state/` (tables in memory and their files: topics, groups, offsets, locks, clients),
+`services/` (work in the background: long polling, delays, transactions, registration), `requests/` (a row and a handler per
+request code), and this module, which only connects them. A handler sees the services of its context (`requests/context.py`) and
+nothing else.
+
+A broker has one of four roles: alone or master; slave (`masterslave.py`); leader or follower of a DLedger group (`dledger.py`).
+A role does not change what handlers do. It decides which rows are served (a slave refuses sends), which log the store has, and
+whether the services that only a master may run are running: `_lead` starts and `_follow` stops them, in a group at each
+election.
+
+The order of the start is the order of promises: access rules, the store with its recovery, the tables, the ports, the services of
+a master, and last the registration, because a client that has the route may send at once. `stop` goes back: it unregisters,
+finishes the requests in flight, stops the services, flushes and saves. A background task that fails ends the process through
+`_fail`, with its reason: a broker that goes on without delayed delivery or flush would look healthy and lose messages.
+
+Everything runs on one event loop; requests that look through whole tables do it in slices (`saturnmq.slices`).
 
 Requirements: SND-01..SND-16, REM-28, NS-32..NS-36, HB-04, HB-06.
 """

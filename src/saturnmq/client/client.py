@@ -1,6 +1,17 @@
 """The public Client: one connection manager, and the producers, consumers, pullers and listeners created from it.
 
-A Client is a thin facade: connections, routes, heartbeats and all background tasks belong to its Core.
+A Client is a thin facade: connections, routes, heartbeats and all background tasks belong to its Core, and one Core has one
+identity towards brokers (the client id). Producers, consumers and pullers are views of it: they share connections and routes,
+and end with it.
+
+What the servers know about a client, and for how long, explains most of the code below this module. NameServers know nothing of
+clients; routes are polled, and queried again as soon as a broker contradicts them. Brokers learn groups and subscriptions from
+heartbeats, and forget them with the connection; a consumer group exists at a broker only while one of its members does, so
+rebalancing is each member computing the same assignment from the same lists. Positions are the one thing that outlives all of
+it: they are committed after a message was settled, never before, which is what makes delivery at least once.
+
+Every call has a deadline. Causes that pass (a restart, an election) are retried until then; what cannot succeed raises at once.
+Nothing here is thread-safe: a Client belongs to the event loop that started it. `saturnmq.sync` runs one on a loop of its own.
 
 Requirements: API-01..API-06.
 """

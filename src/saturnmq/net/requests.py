@@ -1,8 +1,22 @@
 """Requests of one connection: passes decoded commands to the handler in order, and sends what it returns.
 
-A handler returns the response, a whole encoded frame, `Later`, an awaitable, or None for no response yet. Responses that are
-ready at once leave in one write per batch of commands. A request that is answered later counts as in flight until its response
-(`Limits`). A failed handler produces an error response and never ends the connection. Runs on the event loop.
+The life of a request. `Connection` reads a chunk, the decoder splits it into commands, and `run` handles them in the order in
+which they were sent. A handler returns the response, a whole encoded frame, `Later`, an awaitable, or None for no response yet.
+What is ready at once is appended to the connection's output and leaves in one write per chunk; what is not counts as in flight
+(`Limits`) until it is answered, out of order, which the opaque number in each frame allows. So requests of one connection start
+in order and may end in any order: two sends to a queue are stored in order, a pull that is parked delays nothing.
+
+Two things make `run` stop before the last command. They differ in who continues it:
+
+- the peer does not read its responses, or has too many requests in flight: the rest waits in `limits.backlog`, reading from the
+  socket is paused, and `resume` goes on when the output drains or a response ends a request. Back-pressure is TCP's;
+- the connection has used its share of processor time (`fair_queue.quantum`): the queue of connections calls `take_turn` after
+  the others have had theirs.
+
+While requests of all connections hold all the memory they may, only small ones are served; others are answered SYSTEM_BUSY.
+
+Whatever a handler raises becomes an error response and never ends the connection: a request is a peer's input, and one bad request
+must not cost the good ones beside it. Cancellation alone passes through. Everything runs on the event loop, without locks.
 
 The loop in `run` is the hot path: a request that is answered at once costs one Python call here, that of its handler. If the owner
 wants the durations of requests, they are counted by code, inline there, from the start of the handler to the response; of a pull

@@ -1,5 +1,16 @@
 """The data source classes that Spark's planner and its workers call.
 
+Where code runs. The driver's JVM starts a Python process to plan (`partitions`, `initialOffset`, `latestOffset`), others to
+read (`read`); none of them shares memory with the program that wrote the query, and Spark may start any of them again at any
+time. So a reader is its options: what it needs must be in them or in the offsets, both as text that outlives versions. The only
+state outside is Spark's checkpoint, which holds the ranges of a batch before the batch runs; a plan that is repeated must give
+the same rows, a task that is repeated too.
+
+    options -> plan: routes, first and last offsets of masters -> partitions (ranges of queue offsets) -> tasks: pull, decode, Arrow
+
+Offsets in a plan are promises: what is deleted when a task comes to read it is loss of data, an error unless
+`failOnDataLoss=false`. A broker that does not answer is waited for; absence of an answer is never taken for absence of data.
+
 Delivery: a batch read returns every message of its ranges exactly once and has no side effect on the broker. A stream replays the
 same rows for the same offsets, so that with an idempotent sink the result is exactly-once. A retried task returns the same rows.
 Spark pickles these classes by name to planners and workers, so they must be importable there.

@@ -1,7 +1,24 @@
 """The message store: one commit log, a consume queue per topic and queue, an index, and their flush and recovery.
 
+The log is the only truth. A consume queue unit and an index entry repeat what a record says, and both can be rebuilt from the
+log; a message exists when its record does. Hence the order of everything here: append to the log, confirm, dispatch to queue
+and index, and in recovery: find the end of the log first, then bring queues and index to that end.
+
+    put -> append (log, mapped memory) -> confirmed at `end` -> dispatch (consume queue, index, waiting pulls) -> checkpoint
+
+Four offsets into the log describe the state, each at most the one before: the end of what was appended, what is confirmed,
+`dispatched` (queues and index cover every record before it), and the recovery point of the checkpoint, from which the next
+start reads the log. A record between `dispatched` and the end waits in `unconfirmed`; after a failure these are dropped, never
+half dispatched.
+
+Who confirms is the log's affair (`store/log/log.py`): this disk, the pool of buffers, a slave, or a Raft quorum. The store only
+compares positions, so replication adds no branch here.
+
 Threading: everything runs on the event loop's thread except writing to disk, so there is no put lock: a put is one
 uninterrupted step (ST-10). The flush and maintenance code uses threads for fsync, file creation and deletion.
+
+A failed write is final. `stop_writing` remembers the first failure, every later put is refused with it, and only a new start, with
+recovery, writes again: after a failed fsync it is unknown what the kernel kept. A full disk (`refusal`) passes when space returns.
 
 Visibility: a message becomes visible to consumers when it is confirmed: immediately with ASYNC_FLUSH, once it is durable with
 SYNC_FLUSH (DUR-03), once it is committed to the file with the transient pool (MF-02).
