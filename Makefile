@@ -33,7 +33,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env changes spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env console-pictures changes spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -157,6 +157,9 @@ crash: $(LIGHT)  ## 100,000 crash states of the store, 50,000 of ledgers, then 5
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.campaign $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.ledger
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
+
+console-pictures: $(READY)  ## draw the pictures of docs/console.md again, in an installed Chromium
+	PYTHONPATH=tests:tests/console $(BIN)/python tests/console/pictures.py docs/images
 
 changes: $(LIGHT)  ## the entry that the next release adds to CHANGELOG.md
 	$(BIN)/towncrier build --draft --version next
