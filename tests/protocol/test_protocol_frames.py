@@ -179,9 +179,9 @@ def test_frames_decode_in_steps_of_some_commands(whole_frames: list[Any], at_mos
         while data:
             some = decoder.feed(data, at_most)
             assert len(some) <= at_most
-            assert not decoder.left or len(some) == at_most
+            assert not decoder.undecoded or len(some) == at_most
             got += some
-            data = decoder.left
+            data = decoder.undecoded
     assert got == [command for frame in frames for command in decode(frame.raw)]
     assert decoder.pending_bytes == 0
 

@@ -196,7 +196,7 @@ def test_any_bytes_are_refused_or_awaited(data: bytes, flags: int) -> None:
         except RemoteProtocolError:
             pass
         assert not ends.master.established
-        assert len(ends.master._decoder._rest) <= handshake._LIMITS.frame_bytes_max
+        assert len(ends.master._decoder._partial_frame) <= handshake._LIMITS.frame_bytes_max
 
 
 def test_a_large_frame_is_refused_before_it_is_complete() -> None:

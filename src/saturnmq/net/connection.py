@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
                 self.requests.run(list(error.decoded), last=True)
                 self.refuse("bad_frame", f"bad frame: {error}")
                 return
-            data = self._decoder.left
+            data = self._decoder.undecoded
             pending_bytes = self._decoder.pending_bytes
             if pending_bytes or self._partial:
                 self._partial = pending_bytes > 0
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
                     self.requests.run(list(error.decoded), last=True)
                     self.close(f"bad frame: {error}")
                     return
-                rest = self._decoder.left
+                rest = self._decoder.undecoded
                 self.requests.run(commands, last=True)
                 yield
 

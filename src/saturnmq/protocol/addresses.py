@@ -51,7 +51,7 @@ def parse_address(text: str) -> Address | None:
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> Address | None:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

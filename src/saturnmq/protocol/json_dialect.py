@@ -80,7 +80,7 @@ _ESCAPED: Final = {
     "/": "/",
     "\\": "\\",
 }
-_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
+_LITERALS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 _PATH_STEP: Final = re.compile(
     r"""\.(?P<name>(?:\\.|[^.\[\]\\])++)|\[(?P<at>\d{1,9})\]|\[["'](?P<quoted>[^"']*+)["']\]""", re.DOTALL
 )
@@ -222,7 +222,7 @@ class _Reader:
 
     def __init__(self, text: str, budget: int = UNLIMITED) -> None:
         self._budget = budget
-        self._left = budget // _TOKEN_COST
+        self._tokens_remaining = budget // _TOKEN_COST
         self._text = text
         self._at = 0
         self._kind = ""
@@ -237,20 +237,20 @@ class _Reader:
         return self._resolved(value) if self._references else value
 
     def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
+        self._tokens_remaining -= steps
+        if self._tokens_remaining < 0:
             raise _over_budget(self._budget)
 
     def _advance(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._tokens_remaining -= 1
+        if self._tokens_remaining < 0:
             raise _over_budget(self._budget)
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
             raise BodyError(f"JSON body ends or makes no sense at character {self._at}")
-        self._kind = found.lastgroup or ""
-        self._token = found[self._kind]
-        self._at = found.end()
+        self._kind = match.lastgroup or ""
+        self._token = match[self._kind]
+        self._at = match.end()
 
     def _value(self, depth: int) -> Any:
         if depth > DEPTH_MAX:
@@ -265,7 +265,7 @@ class _Reader:
         if kind == "number":
             return _number(self._token)
         if kind == "word":
-            return _WORDS.get(self._token, self._token)
+            return _LITERALS.get(self._token, self._token)
         return self._string()
 
     def _object(self, depth: int) -> dict[Any, Any]:
@@ -305,9 +305,9 @@ class _Reader:
         if self._is("{"):
             if depth + 1 > DEPTH_MAX:
                 raise BodyError(f"JSON body is nested deeper than {DEPTH_MAX} levels")
-            known = len(self._references)
+            reference_count = len(self._references)
             fields = self._object(depth + 1)
-            if len(self._references) != known:
+            if len(self._references) != reference_count:
                 raise BodyError("a back reference cannot be part of a member name")
             return _object_key(fields)
         if self._kind == "mark":
@@ -387,8 +387,8 @@ def _number(token: str) -> int | float:
     return number
 
 
-def _unescape(found: re.Match[str]) -> str:
-    code = found[1]
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
     if len(code) > 1:
         return chr(int(code[1:], 16))
     try:
@@ -424,11 +424,11 @@ def _check_size(root: Any, nodes_max: int) -> None:
     open_: set[int] = set()
     todo: list[tuple[Any, bool]] = [(root, False)]
     while todo:
-        value, left = todo.pop()
+        value, members_counted = todo.pop()
         if not isinstance(value, dict | list):
             continue
         members = list(value.values()) if isinstance(value, dict) else value
-        if left:
+        if members_counted:
             total = 1 + sum(sizes.get(id(member), 1) for member in members)
             if total > nodes_max:
                 raise BodyError(f"JSON body stands for more than {nodes_max} values")

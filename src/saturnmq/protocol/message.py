@@ -418,6 +418,6 @@ def compression_type(sys_flag: int) -> SysFlag | None:
         return None
     kind = _COMPRESSION_TYPES.get(sys_flag & COMPRESSION_MASK)
     if kind is None:
-        unknown = sys_flag & COMPRESSION_MASK
-        raise MessageError(f"compression type 0x{unknown:03X} is unknown; allowed: 0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB")
+        type_bits = sys_flag & COMPRESSION_MASK
+        raise MessageError(f"compression type 0x{type_bits:03X} is unknown; allowed: 0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB")
     return kind

@@ -20,7 +20,7 @@ UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
 KEYS: Final = b"KEYS\x01"
 _TAGS: Final = b"TAGS\x01"
 _PAIR: Final = "\x02"
-_WORD: Final = re.compile("[^ ]+")
+_KEY: Final = re.compile("[^ ]+")
 _TAG_HASHES_MAX: Final = 10_000
 
 
@@ -104,10 +104,10 @@ def keys_of(properties_raw: bytes, words_max: int = sys.maxsize) -> list[str]:
 
 def key_words(properties_raw: bytes, words_max: int) -> list[str]:
     """The first words_max words of the KEYS property; the time taken does not depend on how many there are."""
-    words = find_last_bytes(properties_raw, KEYS).decode("utf-8", "replace")
-    if len(words) <= words_max:
-        return [word for word in words.split(" ") if word]
-    return [found[0] for found in itertools.islice(_WORD.finditer(words), words_max)]
+    keys_text = find_last_bytes(properties_raw, KEYS).decode("utf-8", "replace")
+    if len(keys_text) <= words_max:
+        return [key for key in keys_text.split(" ") if key]
+    return [match[0] for match in itertools.islice(_KEY.finditer(keys_text), words_max)]
 
 
 def tags_code(properties_raw: bytes) -> int:

@@ -128,6 +128,8 @@ def verify(command: Command, secret: bytes) -> bool:
     The comparison takes the same time wherever the texts differ. Time and repetition of version 2 are left to the caller.
     """
     ext, body = command.ext, command.body
-    wanted = v2_signature(secret, command.code, ext, body) if is_v2(command) else v1_signature(secret, ext, body)
-    given = ext.get(SIGNATURE, "")
-    return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace"))
+    expected_signature = (
+        v2_signature(secret, command.code, ext, body) if is_v2(command) else v1_signature(secret, ext, body)
+    )
+    received_signature = ext.get(SIGNATURE, "")
+    return hmac.compare_digest(expected_signature.encode(), received_signature.encode("utf-8", "replace"))

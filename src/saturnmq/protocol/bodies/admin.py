@@ -82,8 +82,8 @@ class GetConsumerStatusBody(Body):
         """`encode` of consumer_table alone, in pieces of one client."""
         mark = b'{"consumerTable":{'
         for client, offsets in self.consumer_table.items():
-            own = GetConsumerStatusBody(offsets).encode().partition(b'"messageQueueTable":')[2][:-1]
-            yield mark + dumps(client) + b":" + own
+            offsets_json = GetConsumerStatusBody(offsets).encode().partition(b'"messageQueueTable":')[2][:-1]
+            yield mark + dumps(client) + b":" + offsets_json
             mark = b","
         yield b'},"messageQueueTable":{}}' if self.consumer_table else mark + b'},"messageQueueTable":{}}'
 

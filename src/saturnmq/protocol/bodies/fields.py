@@ -132,29 +132,31 @@ def body(
 
     wire: JSON names other than the camel case of the attribute. aliases: by attribute, further JSON names that are accepted.
     """
-    spellings, others = dict(wire or {}), dict(aliases or {})
+    spellings, accepted_names = dict(wire or {}), dict(aliases or {})
 
     def make(cls: type[B]) -> type[B]:
-        made = dataclass(slots=True, frozen=frozen, order=order)(cls)
+        body_class = dataclass(slots=True, frozen=frozen, order=order)(cls)
         members = []
         zeros = {}
-        for each in fields(made):  # type: ignore[arg-type]
+        for each in fields(body_class):  # type: ignore[arg-type]
             read, write = _codec(each.type)
             name = each.name
-            members.append(MemberSpec(name, spellings.get(name, camel_case(name)), read, write, others.get(name, ())))
+            members.append(
+                MemberSpec(name, spellings.get(name, camel_case(name)), read, write, accepted_names.get(name, ()))
+            )
             if each.default is MISSING and each.default_factory is MISSING:
                 zero: Any = each.type
                 zeros[name] = zero()  # "", 0, False: the value Java leaves in an absent member
-        made.MEMBERS = tuple(sorted(members, key=lambda member: member.wire))
-        made._zeros = zeros
-        return made
+        body_class.MEMBERS = tuple(sorted(members, key=lambda member: member.wire))
+        body_class._zeros = zeros
+        return body_class
 
     return make
 
 
 def _codec(kind: Any) -> tuple[Reader, Writer]:
     """Reader and writer for an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None, a NewType."""
-    simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _anything}
+    simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _unchanged}
     if kind in simple:
         return simple[kind], None
     if isinstance(kind, NewType):
@@ -260,9 +262,9 @@ def _boolean(value: Any, name: str) -> bool:
     raise _mismatch(name, value, "true or false")
 
 
-def _anything(value: Any, _name: str) -> Any:
+def _unchanged(value: Any, _name: str) -> Any:
     return value
 
 
-def _mismatch(name: str, value: Any, wanted: str) -> BodyError:
-    return BodyError(f"body member {name} is {value!r:.40}, must be {wanted}")
+def _mismatch(name: str, value: Any, expected_type: str) -> BodyError:
+    return BodyError(f"body member {name} is {value!r:.40}, must be {expected_type}")

@@ -70,7 +70,7 @@ _LANGUAGE_BY_NAME: Final = {member.name: int(member) for member in Language}
 _NAME_BY_LANGUAGE: Final = {int(member): member.name for member in Language}
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_OTHER: Final = int(Language.OTHER)
+_LANGUAGE_OTHER: Final = int(Language.OTHER)
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 
@@ -307,7 +307,7 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
     command.opaque = opaque
     command.flag = flag
     command.remark = remark
-    command.language = _LANGUAGE_BY_NAME.get(language, _OTHER) if type(language) is str else _OTHER
+    command.language = _LANGUAGE_BY_NAME.get(language, _LANGUAGE_OTHER) if type(language) is str else _LANGUAGE_OTHER
     command.version = version
     command.serialization = _JSON
     return command
@@ -317,8 +317,10 @@ def _check_depth(fields: dict[str, Any], header_bytes: int) -> None:
     """Raise HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03)."""
     level: list[Any] = [fields]
     for _ in range(JSON_DEPTH_MAX):
-        members = itertools.chain.from_iterable(one.values() if type(one) is dict else one for one in level)
-        level = [one for one in members if type(one) is dict or type(one) is list]
+        members = itertools.chain.from_iterable(
+            container.values() if type(container) is dict else container for container in level
+        )
+        level = [member for member in members if type(member) is dict or type(member) is list]
         if not level:
             return
     raise HeaderError(f"header of {header_bytes} bytes is nested deeper than {JSON_DEPTH_MAX}")

@@ -31,19 +31,19 @@ class FrameDecoder:
     With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
     """
 
-    __slots__ = ("_limits", "_need", "_rest", "_templates", "left")
+    __slots__ = ("_limits", "_need", "_partial_frame", "_templates", "undecoded")
 
     def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, templates: HeaderTemplates | None = None) -> None:
         self._limits = limits
         self._templates = templates
-        self._rest = bytearray()  # start of an incomplete frame
+        self._partial_frame = bytearray()  # start of an incomplete frame
         self._need = 8  # bytes required before the next decode attempt
-        self.left = b""  # end of the last data, not decoded because `at_most` commands came before it
+        self.undecoded = b""  # end of the last data, not decoded because `at_most` commands came before it
 
     @property
     def pending_bytes(self) -> int:
         """Buffered bytes of an incomplete frame; 0 between frames."""
-        return len(self._rest)
+        return len(self._partial_frame)
 
     @property
     def need_bytes(self) -> int:
@@ -52,34 +52,34 @@ class FrameDecoder:
 
     def clear(self) -> None:
         """Drop the start of an incomplete frame."""
-        self._rest = bytearray()
+        self._partial_frame = bytearray()
         self._need = 8
-        self.left = b""
+        self.undecoded = b""
 
     def feed(self, data: bytes, at_most: int = _ALL) -> list[Command]:
-        """Return the commands completed by data, in order. The bytes in `left`, after at_most commands, must be fed next.
+        """Return the commands completed by data, in order. The bytes in `undecoded`, after at_most commands, must be fed next.
 
         Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
         """
-        rest = self._rest
+        partial_frame = self._partial_frame
         commands: list[Command] = []
         at = 0
         try:
-            if rest:
+            if partial_frame:
                 at = self._finish_frame(data, commands)
-                if rest:
-                    self.left = b""
+                if partial_frame:
+                    self.undecoded = b""
                     return commands
             at = self._decode(data, at, commands, at_most)
         except RemoteProtocolError as error:
             error.decoded = commands
             raise
         if len(commands) >= at_most:
-            self.left = data[at:]
+            self.undecoded = data[at:]
         else:
-            self.left = b""
+            self.undecoded = b""
             if at < len(data):
-                rest += data[at:]
+                partial_frame += data[at:]
         return commands
 
     def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
@@ -87,17 +87,17 @@ class FrameDecoder:
 
         Returns how many bytes of data were consumed.
         """
-        rest = self._rest
+        partial_frame = self._partial_frame
         at = 0
         while True:
-            missing = self._need - len(rest)
-            rest += data[at : at + missing]
+            missing = self._need - len(partial_frame)
+            partial_frame += data[at : at + missing]
             at += missing
             if at > len(data):
                 return len(data)
-            frame = bytes(rest)
+            frame = bytes(partial_frame)
             if self._decode(frame, 0, commands, _ALL):
-                rest.clear()
+                partial_frame.clear()
                 return at
 
     def _decode(self, data: bytes, at: int, commands: list[Command], at_most: int) -> int:
@@ -106,19 +106,19 @@ class FrameDecoder:
         It is incomplete, unless there are at_most commands.
         """
         limits, templates = self._limits, self._templates
-        known = templates.by_word if templates is not None else _NO_TEMPLATES
+        templates_by_word = templates.by_word if templates is not None else _NO_TEMPLATES
         length_max, end = limits.frame_bytes_max - 4, len(data)
         self._need = 8
         while end - at >= 8 and len(commands) < at_most:
-            length, word = PREFIX.unpack_from(data, at)
-            header_bytes = word & HEADER_LENGTH_MASK
+            length, header_word = PREFIX.unpack_from(data, at)
+            header_bytes = header_word & HEADER_LENGTH_MASK
             if (
                 header_bytes + 4 > length
                 or length > length_max
-                or word >= _WORD_END
+                or header_word >= _WORD_END
                 or header_bytes > limits.header_bytes_max
             ):
-                self._check(length, word >> 24, header_bytes)
+                self._check(length, header_word >> 24, header_bytes)
             frame_end = at + 4 + length
             if frame_end > end:
                 self._need = frame_end - at
@@ -126,14 +126,14 @@ class FrameDecoder:
             body_at = at + 8 + header_bytes
             body = data[body_at:frame_end] if body_at < frame_end else None
             match = None
-            for template in known.get(word, ()):
+            for template in templates_by_word.get(header_word, ()):
                 match = template.match(data, at, header_bytes)
                 if match is not None:
                     break
             else:
-                found = templates.find(data, at, word, header_bytes) if templates is not None else None
-                if found is not None:
-                    template, match = found
+                template_match = templates.find(data, at, header_word, header_bytes) if templates is not None else None
+                if template_match is not None:
+                    template, match = template_match
             if match is not None:
                 command = TemplateCommand.__new__(TemplateCommand)  # filled here: saves a call per message
                 command.opaque, command.values, command.text = match
@@ -149,9 +149,9 @@ class FrameDecoder:
                 commands.append(command)
             else:
                 header = data[at + 8 : body_at]
-                decoded = decode_header(word >> 24, header, body, limits)
+                decoded = decode_header(header_word >> 24, header, body, limits)
                 if templates is not None:
-                    templates.learn(word, header, decoded)
+                    templates.learn(header_word, header, decoded)
                 commands.append(decoded)
             at = frame_end
         return at

@@ -60,7 +60,7 @@ _JSON_TEXT: Final = rb'"%b":"((?:[^"\\]|\\.)*)"'
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 
-Place = tuple[str, int, int]  # name, start and end of a value in a header
+ValueSpan = tuple[str, int, int]  # name, start and end of a value in a header
 Match = tuple[int, tuple[bytes, ...], str]  # opaque, TemplateCommand.values, TemplateCommand.text
 
 
@@ -101,10 +101,10 @@ class Piece:
 
     __slots__ = ("constants", "size", "unpack")
 
-    def __init__(self, header: bytes, start: int, end: int, places: list[Place]) -> None:
-        """places: positions of the values. Those named _NUMBER are unpacked as signed 32-bit integers, the others as bytes."""
+    def __init__(self, header: bytes, start: int, end: int, spans: list[ValueSpan]) -> None:
+        """spans: positions of the values. Those named _NUMBER are unpacked as signed 32-bit integers, the others as bytes."""
         form, at = ">", start
-        for name, value_at, value_end in places:
+        for name, value_at, value_end in spans:
             form += f"{value_at - at}s" + ("i" if name is _NUMBER else f"{value_end - value_at}s")
             at = value_end
         self.size = end - start
@@ -123,12 +123,12 @@ class HeaderTemplate:
 
     serialization: Serialization
 
-    def __init__(self, command: Command, places: list[Place]) -> None:
+    def __init__(self, command: Command, spans: list[ValueSpan]) -> None:
         self.code, self.flag, self.remark = command.code, command.flag, command.remark
         self.language, self.version = command.language, command.version
         self.parsed: Any = None
         self._ext = dict(command.ext)
-        names = [name for name, _, _ in places]
+        names = [name for name, _, _ in spans]
         self.text_name = next((name for name in names if name in PROPERTIES), None)
         self.names = tuple(name for name in names if name not in (_OPAQUE, self.text_name))
 
@@ -158,19 +158,19 @@ class BinaryTemplate(HeaderTemplate):
 
     serialization = _BINARY
 
-    def __init__(self, header: bytes, command: Command, places: list[Place]) -> None:
-        super().__init__(command, places)
+    def __init__(self, header: bytes, command: Command, spans: list[ValueSpan]) -> None:
+        super().__init__(command, spans)
         opaque = (_NUMBER, _OPAQUE_AT, _FLAG_AT)
         self._tail: Piece | None = None
         if self.text_name is None:
-            self._head = Piece(header, 0, len(header), [opaque, *places])
+            self._head = Piece(header, 0, len(header), [opaque, *spans])
             return
-        index = [name for name, _, _ in places].index(self.text_name)
-        _, start, end = places[index]
+        index = [name for name, _, _ in spans].index(self.text_name)
+        _, start, end = spans[index]
         ext_bytes = (_NUMBER, _ENTRIES_AT - _LENGTH_BYTES, _ENTRIES_AT)
         text_bytes = (_NUMBER, start - _LENGTH_BYTES, start)
-        self._head = Piece(header, 0, start, [opaque, ext_bytes, *places[:index], text_bytes])
-        self._tail = Piece(header, end, len(header), places[index + 1 :])
+        self._head = Piece(header, 0, start, [opaque, ext_bytes, *spans[:index], text_bytes])
+        self._tail = Piece(header, end, len(header), spans[index + 1 :])
 
     def match(self, data: bytes, at: int, header_bytes: int) -> Match | None:
         head, tail = self._head, self._tail
@@ -218,29 +218,32 @@ class JsonTemplate(HeaderTemplate):
 
     serialization = _JSON
 
-    def __init__(self, header: bytes, command: Command, places: list[Place]) -> None:
-        super().__init__(command, places)
-        runs: list[list[Place]] = [[]]
+    def __init__(self, header: bytes, command: Command, spans: list[ValueSpan]) -> None:
+        super().__init__(command, spans)
+        runs: list[list[ValueSpan]] = [[]]
         bounds = [0]
-        for place in places:
-            if place[0] in (_OPAQUE, self.text_name):
+        for span in spans:
+            if span[0] in (_OPAQUE, self.text_name):
                 runs.append([])
-                bounds += place[1:]
+                bounds += span[1:]
             else:
-                runs[-1].append(place)
+                runs[-1].append(span)
         bounds.append(len(header))
         edges = list(zip(bounds[::2], bounds[1::2], strict=True))
         pieces = [Piece(header, start, end, run) for (start, end), run in zip(edges, runs, strict=True)]
         self._first, self._last = pieces[0], pieces[-1]
         self._middle = pieces[1] if len(pieces) > 2 else None
-        self._text_first = next(name for name, _, _ in places if name in (_OPAQUE, self.text_name)) != _OPAQUE
+        self._text_first = next(name for name, _, _ in spans if name in (_OPAQUE, self.text_name)) != _OPAQUE
 
     def match(self, data: bytes, at: int, header_bytes: int) -> Match | None:
         first, middle, last = self._first, self._middle, self._last
         at += _HEADER_AT
         body_at = at + header_bytes
-        left, right = at + first.size, body_at - last.size  # range of the variable-length values and what lies between
-        if right <= left:
+        values_begin, values_end = (
+            at + first.size,
+            body_at - last.size,
+        )  # range of the variable-length values and what lies between
+        if values_end <= values_begin:
             return None
         parts = first.unpack(data, at)
         if parts[::2] != first.constants:
@@ -248,25 +251,25 @@ class JsonTemplate(HeaderTemplate):
         values = parts[1::2]
         raw: bytes | None = None
         if middle is None:
-            number = data[left:right]
+            number = data[values_begin:values_end]
         else:
             if self._text_first:
-                split = data.rfind(b":", left, right) + 1
+                split = data.rfind(b":", values_begin, values_end) + 1
                 middle_at = split - middle.size
-                if middle_at < left:
+                if middle_at < values_begin:
                     return None
-                raw, number = data[left:middle_at], data[split:right]
+                raw, number = data[values_begin:middle_at], data[split:values_end]
             else:
-                middle_at = data.find(b",", left, right)
+                middle_at = data.find(b",", values_begin, values_end)
                 split = middle_at + middle.size
-                if middle_at < 0 or split > right:
+                if middle_at < 0 or split > values_end:
                     return None
-                number, raw = data[left:middle_at], data[split:right]
+                number, raw = data[values_begin:middle_at], data[split:values_end]
             parts = middle.unpack(data, middle_at)
             if parts[::2] != middle.constants:
                 return None
             values += parts[1::2]
-        parts = last.unpack(data, right)
+        parts = last.unpack(data, values_end)
         if parts[::2] != last.constants:
             return None
         values += parts[1::2]
@@ -304,27 +307,27 @@ class HeaderTemplates:
     def __len__(self) -> int:
         return len(self._all)
 
-    def find(self, data: bytes, at: int, word: int, header_bytes: int) -> tuple[HeaderTemplate, Match] | None:
+    def find(self, data: bytes, at: int, header_word: int, header_bytes: int) -> tuple[HeaderTemplate, Match] | None:
         """The first template that matches the frame at data[at], with its match; None means: decode it in full."""
-        form, chain = word >> 24, self.by_word.get(word, ())
+        form, chain = header_word >> 24, self.by_word.get(header_word, ())
         for template in self._all:
             if template.serialization == form and template not in chain:
                 match = template.match(data, at, header_bytes)
                 if match is not None:
-                    self._remember(word, template)
+                    self._remember(header_word, template)
                     return template, match
         return None
 
-    def _remember(self, word: int, template: HeaderTemplate) -> None:
-        chain = self.by_word.get(word)
+    def _remember(self, header_word: int, template: HeaderTemplate) -> None:
+        chain = self.by_word.get(header_word)
         if chain is None:
             if len(self.by_word) >= WORDS_MAX:
                 self.by_word.clear()
-            chain = self.by_word[word] = []
+            chain = self.by_word[header_word] = []
         chain.insert(0, template)
         del chain[CHAIN_MAX:]
 
-    def learn(self, word: int, header: bytes, command: Command) -> None:
+    def learn(self, header_word: int, header: bytes, command: Command) -> None:
         """Add a template for a header that was decoded in full.
 
         When a peer exceeds TEMPLATES_MAX, all its templates are dropped and no new ones are learned for a while.
@@ -336,27 +339,27 @@ class HeaderTemplates:
             self._wait -= 1
             return
         binary = command.serialization is _BINARY
-        places = _binary_places(header, command, names) if binary else _json_places(header, command, names)
-        if not places:
+        spans = _binary_spans(header, command, names) if binary else _json_spans(header, command, names)
+        if not spans:
             return
         if len(self._all) >= TEMPLATES_MAX:
             self.by_word.clear()
             self._all.clear()
             self._wait, self._wait_next = self._wait_next, min(2 * self._wait_next, _WAIT_MAX)
             return
-        template = BinaryTemplate(header, command, places) if binary else JsonTemplate(header, command, places)
+        template = BinaryTemplate(header, command, spans) if binary else JsonTemplate(header, command, spans)
         self._all.append(template)
-        self._remember(word, template)
+        self._remember(header_word, template)
 
 
-def _binary_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
+def _binary_spans(header: bytes, command: Command, names: frozenset[str]) -> list[ValueSpan]:
     """Positions of the varying values in a valid binary header; empty if no template can represent the header."""
     if command.remark is not None:
         return []
     (ext_bytes,) = _I32.unpack_from(header, _ENTRIES_AT - _LENGTH_BYTES)
     if _ENTRIES_AT + ext_bytes != len(header):
         return []
-    places: list[Place] = []
+    spans: list[ValueSpan] = []
     at = _ENTRIES_AT
     fields = 0
     while at < len(header):
@@ -367,27 +370,27 @@ def _binary_places(header: bytes, command: Command, names: frozenset[str]) -> li
         at = value_at + value_bytes
         fields += 1
         if name in names:
-            places.append((name, value_at, at))
-    return places if fields == len(command.ext) else []  # a field is repeated (its last value would win)
+            spans.append((name, value_at, at))
+    return spans if fields == len(command.ext) else []  # a field is repeated (its last value would win)
 
 
-def _json_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
+def _json_spans(header: bytes, command: Command, names: frozenset[str]) -> list[ValueSpan]:
     """As _binary_places, for JSON: each value must be one plain JSON string, and no other part may contain an escape."""
     numbers = list(_JSON_OPAQUE.finditer(header))
     if len(numbers) != 1 or header.count(b'"opaque"') != 1:
         return []
-    places: list[Place] = [(_OPAQUE, *numbers[0].span(1))]
+    spans: list[ValueSpan] = [(_OPAQUE, *numbers[0].span(1))]
     for name in names:
         if name not in command.ext:
             continue
-        found = list(re.finditer(_JSON_TEXT % name.encode(), header))
-        if len(found) != 1 or header.count(b'"%b"' % name.encode()) != 1:
+        matches = list(re.finditer(_JSON_TEXT % name.encode(), header))
+        if len(matches) != 1 or header.count(b'"%b"' % name.encode()) != 1:
             return []
-        places.append((name, *found[0].span(1)))
-    places.sort(key=lambda place: place[1])
+        spans.append((name, *matches[0].span(1)))
+    spans.sort(key=lambda span: span[1])
     end = 0
-    for _, start, stop in places:
+    for _, start, stop in spans:
         if start < end or b"\\" in header[end:start]:
             return []
         end = stop
-    return places if len(places) > 1 and b"\\" not in header[end:] else []
+    return spans if len(spans) > 1 and b"\\" not in header[end:] else []

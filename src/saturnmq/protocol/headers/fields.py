@@ -87,11 +87,11 @@ def header(
     spellings = dict(wire or {})
 
     def make(cls: type[H]) -> type[H]:
-        made = cls if fields_of else dataclass(slots=True, repr=False, kw_only=True)(cls)
-        specs = fields_of or tuple(_spec(field, spellings) for field in fields(made))  # type: ignore[arg-type]
-        made.FIELDS = specs
-        _compile_at_first_use(made)
-        return made
+        header_class = cls if fields_of else dataclass(slots=True, repr=False, kw_only=True)(cls)
+        specs = fields_of or tuple(_spec(field, spellings) for field in fields(header_class))  # type: ignore[arg-type]
+        header_class.FIELDS = specs
+        _compile_at_first_use(header_class)
+        return header_class
 
     return make
 
@@ -106,11 +106,11 @@ def _compile_at_first_use(cls: type[Header]) -> None:
         str, Callable[..., Any]
     ] = {}  # also used by callers that kept a reference to the uncompiled function
 
-    def decode(asked: type[Header], ext: Mapping[str, str]) -> Any:
+    def decode(header_class: type[Header], ext: Mapping[str, str]) -> Any:
         if "decode" not in compiled:
             compiled["decode"] = compile_decoder(cls.FIELDS)
             cls.decode = classmethod(compiled["decode"])  # type: ignore[method-assign, assignment]
-        return compiled["decode"](asked, ext)
+        return compiled["decode"](header_class, ext)
 
     def to_ext(self: Header) -> Any:
         if "to_ext" not in compiled:
@@ -142,8 +142,8 @@ def _spec(field: Any, spellings: Mapping[str, str]) -> FieldSpec:
 
 def camel_case(snake: str) -> str:
     """queue_id -> queueId."""
-    first, *others = snake.split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in others)
+    first, *parts = snake.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in parts)
 
 
 def compile_decoder(specs: tuple[FieldSpec, ...]) -> Callable[..., Any]:

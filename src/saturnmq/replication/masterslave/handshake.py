@@ -110,7 +110,7 @@ class _Channel:
             if self._state is _State.OPENING:
                 data = self._hold_opening(data)
             else:
-                commands, data = self._decoder.feed(data, 1), self._decoder.left
+                commands, data = self._decoder.feed(data, 1), self._decoder.undecoded
                 if commands:
                     self._introduction(commands[0])
         return data
