@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from saturnmq.filter import (
     BloomFilter,
-    Change,
+    FilterChange,
     FilterError,
     GroupFilters,
     RetryMatcher,
@@ -34,7 +34,7 @@ def sql(text: str, version: int = 1, topic: str = "T", kind: str = "SQL92") -> S
 
 def changes(
     filters: GroupFilters, *subscriptions: SubscriptionData, now_ms: int = NOW, group: str = "g"
-) -> list[Change]:
+) -> list[FilterChange]:
     return [fact.change for fact in filters.subscribe(group, subscriptions, now_ms)]
 
 
@@ -44,7 +44,7 @@ def changes(
 @pytest.mark.spec("FIL-04")
 def test_heartbeat_creates_record() -> None:
     filters = GroupFilters()
-    assert changes(filters, sql("a > 1", version=7)) == [Change.NEW]
+    assert changes(filters, sql("a > 1", version=7)) == [FilterChange.NEW]
     record = filters.get("T", "g")
     assert record is not None
     assert (record.expression, record.born_time_ms, record.dead_time_ms, record.client_version) == ("a > 1", NOW, 0, 7)
@@ -57,7 +57,7 @@ def test_heartbeat_creates_record() -> None:
 @pytest.mark.parametrize("kind", ["TAG", "", "tag"])
 def test_tags_and_empty_expressions_have_no_record(kind: str) -> None:
     filters = GroupFilters()
-    expected = [Change.REJECTED] if kind == "tag" else []  # an unknown expression type
+    expected = [FilterChange.REJECTED] if kind == "tag" else []  # an unknown expression type
     assert changes(filters, sql("a", kind=kind)) == expected
     assert changes(filters, sql("", kind="SQL92")) == []
     assert len(filters) == 0
@@ -69,7 +69,7 @@ def test_same_or_older_version_is_ignored() -> None:
     changes(filters, sql("a > 1", version=7))
     for version in (6, 7):
         fact = filters.register("g", sql("a > 2", version=version), NOW + 5)
-        assert fact is not None and fact.change is Change.IGNORED
+        assert fact is not None and fact.change is FilterChange.IGNORED
         assert "another expression" in fact.detail
     record = filters.get("T", "g")
     assert record is not None and (record.expression, record.client_version) == ("a > 1", 7)
@@ -80,7 +80,7 @@ def test_newer_version_of_same_expression_keeps_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     record = filters.get("T", "g")
-    assert changes(filters, sql("a > 1", version=8), now_ms=NOW + 5) == [Change.CONFIRMED]
+    assert changes(filters, sql("a > 1", version=8), now_ms=NOW + 5) == [FilterChange.CONFIRMED]
     assert filters.get("T", "g") is record
     assert record is not None and (record.client_version, record.born_time_ms) == (8, NOW)
 
@@ -89,7 +89,7 @@ def test_newer_version_of_same_expression_keeps_record() -> None:
 def test_newer_expression_replaces_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
-    assert changes(filters, sql("a > 2", version=8), now_ms=NOW + 5) == [Change.CHANGED]
+    assert changes(filters, sql("a > 2", version=8), now_ms=NOW + 5) == [FilterChange.CHANGED]
     record = filters.get("T", "g")
     assert record is not None and (record.expression, record.born_time_ms) == ("a > 2", NOW + 5)
 
@@ -99,7 +99,7 @@ def test_invalid_new_expression_removes_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     facts = filters.subscribe("g", [sql("a > > 2", version=8)], NOW + 5)
-    assert [fact.change for fact in facts] == [Change.REJECTED]
+    assert [fact.change for fact in facts] == [FilterChange.REJECTED]
     assert "column 5" in facts[0].detail
     assert filters.get("T", "g") is None
     with pytest.raises(ResponseError) as caught:
@@ -112,17 +112,17 @@ def test_record_is_dead_after_last_member_left_and_can_be_revived() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7), sql("b > 1", version=7, topic="U"))
     facts = filters.unsubscribe("g", NOW + 10)
-    assert [(fact.change, fact.topic) for fact in facts] == [(Change.DEAD, "T"), (Change.DEAD, "U")]
+    assert [(fact.change, fact.topic) for fact in facts] == [(FilterChange.DEAD, "T"), (FilterChange.DEAD, "U")]
     record = filters.get("T", "g")
     assert record is not None and record.dead and record.dead_time_ms == NOW + 10
     assert filters.unsubscribe("g", NOW + 20) == [], "dead is dead"
-    assert filters.register("g", sql("a > 1", version=6), NOW + 25).change is Change.REVIVED  # type: ignore[union-attr]
+    assert filters.register("g", sql("a > 1", version=6), NOW + 25).change is FilterChange.REVIVED  # type: ignore[union-attr]
     assert record.client_version == 6
     filters.unsubscribe("g", NOW + 28)
-    assert filters.register("g", sql("a > 1", version=6), NOW + 30).change is Change.REVIVED  # type: ignore[union-attr]
+    assert filters.register("g", sql("a > 1", version=6), NOW + 30).change is FilterChange.REVIVED  # type: ignore[union-attr]
     assert not record.dead and record.born_time_ms == NOW
     filters.unsubscribe("g", NOW + 40)
-    assert filters.register("g", sql("a > 1", version=9), NOW + 50).change is Change.REVIVED  # type: ignore[union-attr]
+    assert filters.register("g", sql("a > 1", version=9), NOW + 50).change is FilterChange.REVIVED  # type: ignore[union-attr]
     assert record.client_version == 9
 
 
@@ -131,7 +131,10 @@ def test_record_of_unsubscribed_topic_becomes_dead() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"), sql("b > 1", topic="U"))
     changes(filters, sql("c > 1"), group="other")
-    assert changes(filters, sql("b > 1", topic="U", version=2), now_ms=NOW + 5) == [Change.CONFIRMED, Change.DEAD]
+    assert changes(filters, sql("b > 1", topic="U", version=2), now_ms=NOW + 5) == [
+        FilterChange.CONFIRMED,
+        FilterChange.DEAD,
+    ]
     assert [record.dead for record in filters] == [True, False, False]
 
 
@@ -156,7 +159,7 @@ def test_dead_records_are_removed_after_a_day() -> None:
 def test_golden_filter_file_round_trips_byte_for_byte(vectors: Path, store: str) -> None:
     data = (vectors / "store" / store / "config" / "consumerFilter.json").read_bytes()
     filters = GroupFilters()
-    assert [fact.change for fact in filters.load(data, NOW)] == [Change.NEW]
+    assert [fact.change for fact in filters.load(data, NOW)] == [FilterChange.NEW]
     record = filters.get("VecSql", "vec_sql_group")
     assert record is not None and record.dead and record.by_properties({"x": "2"})
     assert filters.encode() == data
@@ -182,7 +185,7 @@ def test_changed_bloom_filter_drops_all_saved_records() -> None:
     saved = filters.encode()
     other = GroupFilters(BloomFilter(20, 32))
     changes(other, sql("old = 1"))
-    assert {fact.change for fact in other.load(saved, NOW)} == {Change.REJECTED}
+    assert {fact.change for fact in other.load(saved, NOW)} == {FilterChange.REJECTED}
     assert len(other) == 0
 
 
@@ -195,9 +198,9 @@ def test_saved_record_with_invalid_expression_or_bits_is_dropped() -> None:
     document["filterDataByTopic"]["U"]["groupFilterData"]["g"]["bloomFilterData"]["bitPos"] = [0, 1, 2]
     facts = GroupFilters().load(json.dumps(document).encode(), NOW)
     assert [(fact.topic, fact.change) for fact in facts] == [
-        ("T", Change.REJECTED),
-        ("U", Change.REJECTED),
-        ("V", Change.NEW),
+        ("T", FilterChange.REJECTED),
+        ("U", FilterChange.REJECTED),
+        ("V", FilterChange.NEW),
     ]
 
 
@@ -362,9 +365,9 @@ def test_replaced_expressions_are_compiled_at_once_up_to_8192_chars(chars: int, 
     filters = GroupFilters()
     changes(filters, sql("a > 1", topic="T"), sql("a > 1", topic="U"))
     facts = filters.replace("g", [sql(padded("a > 2", 4096), topic="T"), sql(padded("a > 2", chars), topic="U")], NOW)
-    replaced = [(Change.DEAD, "T"), (Change.NEW, "T"), (Change.DEAD, "U"), (Change.NEW, "U")]
+    replaced = [(FilterChange.DEAD, "T"), (FilterChange.NEW, "T"), (FilterChange.DEAD, "U"), (FilterChange.NEW, "U")]
     assert [(fact.change, fact.topic) for fact in facts] == (replaced if registered else replaced[:3])
-    assert {fact.detail for fact in facts if fact.change is Change.DEAD} == {"its member left"}
+    assert {fact.detail for fact in facts if fact.change is FilterChange.DEAD} == {"its member left"}
     assert filters.get("T", "g") is not None
     assert (filters.get("U", "g") is not None) is registered, "the next heartbeat compiles it"
 
@@ -372,13 +375,20 @@ def test_replaced_expressions_are_compiled_at_once_up_to_8192_chars(chars: int, 
 def test_chars_of_all_expressions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.filter.group_filters._CHARS_MAX", 15)
     filters = GroupFilters()
-    assert changes(filters, *(sql("a > 1", topic=topic) for topic in "TUV")) == [Change.NEW] * 3, "exactly the limit"
-    assert changes(filters, sql("a > 1", topic="W"), group="h") == [Change.REJECTED]
+    assert changes(filters, *(sql("a > 1", topic=topic) for topic in "TUV")) == [FilterChange.NEW] * 3, (
+        "exactly the limit"
+    )
+    assert changes(filters, sql("a > 1", topic="W"), group="h") == [FilterChange.REJECTED]
     assert changes(filters, sql("a > 10", 2, "T"), sql("a > 1", topic="U"), sql("a > 1", topic="V")) == [
-        Change.REJECTED, Change.IGNORED, Change.IGNORED,
+        FilterChange.REJECTED, FilterChange.IGNORED, FilterChange.IGNORED,
     ]  # fmt: skip
-    assert changes(filters, sql("a > 1", topic="W"), group="h") == [Change.NEW], "the rejected one has left its space"
+    assert changes(filters, sql("a > 1", topic="W"), group="h") == [FilterChange.NEW], (
+        "the rejected one has left its space"
+    )
     filters.unsubscribe("g", NOW + 1)
-    assert changes(filters, sql("a > 1", topic="X"), sql("a > 1", topic="W"), group="h") == [Change.NEW, Change.IGNORED]
+    assert changes(filters, sql("a > 1", topic="X"), sql("a > 1", topic="W"), group="h") == [
+        FilterChange.NEW,
+        FilterChange.IGNORED,
+    ]
     assert sorted(record.topic for record in filters if record.group == "h") == ["W", "X"]
     assert len(filters) == 3, "one dead record has made way"

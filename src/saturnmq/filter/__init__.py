@@ -34,7 +34,14 @@ from typing import Protocol
 
 from saturnmq.filter.bloom import BloomFilter
 from saturnmq.filter.errors import FilterError, PropertyError
-from saturnmq.filter.group_filters import Change, Fact, GroupFilter, GroupFilters, RetryMatcher, compile_expression
+from saturnmq.filter.group_filters import (
+    Fact,
+    FilterChange,
+    GroupFilter,
+    GroupFilters,
+    RetryMatcher,
+    compile_expression,
+)
 from saturnmq.filter.sql import SQL92, SqlMatcher, compile_sql
 from saturnmq.filter.tags import (
     ALL,
@@ -54,8 +61,8 @@ __all__ = [
     "SQL92",
     "TAG",
     "BloomFilter",
-    "Change",
     "Fact",
+    "FilterChange",
     "FilterError",
     "GroupFilter",
     "GroupFilters",

@@ -95,22 +95,22 @@ def murmur3_128(data: bytes) -> tuple[int, int]:
     return first, second + first & _MASK
 
 
-def _mix_first(word: int) -> int:
-    return _rotate(word * _C1 & _MASK, 31) * _C2 & _MASK
+def _mix_first(block: int) -> int:
+    return _rotate(block * _C1 & _MASK, 31) * _C2 & _MASK
 
 
-def _mix_second(word: int) -> int:
-    return _rotate(word * _C2 & _MASK, 33) * _C1 & _MASK
+def _mix_second(block: int) -> int:
+    return _rotate(block * _C2 & _MASK, 33) * _C1 & _MASK
 
 
-def _final(word: int) -> int:
-    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _MASK
-    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
-    return word ^ word >> 33
+def _final(state: int) -> int:
+    state = (state ^ state >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    state = (state ^ state >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return state ^ state >> 33
 
 
-def _rotate(word: int, bits: int) -> int:
-    return (word << bits | word >> (64 - bits)) & _MASK
+def _rotate(u64: int, bits: int) -> int:
+    return (u64 << bits | u64 >> (64 - bits)) & _MASK
 
 
 def _signed_32(value: int) -> int:

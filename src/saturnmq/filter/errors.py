@@ -31,13 +31,13 @@ class FilterError(ResponseError):
         if position is not None:
             self.line, self.column = _line_and_column(text, position)
             where = f", line {self.line}, column {self.column}"
-        wanted = f"; expected {_any_of(expected)}" if expected else ""
-        super().__init__(f"{kind} filter{where}: {reason}{wanted}")
+        expected_text = f"; expected {_any_of(expected)}" if expected else ""
+        super().__init__(f"{kind} filter{where}: {reason}{expected_text}")
 
     line: int | None
     column: int | None
 
-    def fresh(self) -> FilterError:
+    def without_traceback(self) -> FilterError:
         """A copy of the error without the traceback of an earlier raise."""
         return FilterError(self.kind, self.text, self.reason, self.position, self.expected)
 

@@ -17,23 +17,23 @@ from typing import Any, Final
 
 from saturnmq.filter import syntax
 from saturnmq.filter.errors import PropertyError
-from saturnmq.filter.numbers import Kind, boolean_of, compare_doubles, double_of, int32_of, int64_of
-from saturnmq.filter.syntax import Constant, Negated, Node, Property
+from saturnmq.filter.numbers import ValueKind, boolean_of, compare_doubles, double_of, int32_of, int64_of
+from saturnmq.filter.syntax import Constant, Negated, Property, SyntaxNode
 
 Get = Callable[[str], str | None]
 Condition = Callable[[Get], bool | None]
 Operand = Callable[[Get], Any]
 Settle = Callable[[Any, Any], bool]
 
-_READERS: Final[dict[Kind, Callable[[str], int | float]]] = {
-    Kind.INT32: int32_of,
-    Kind.INT64: int64_of,
-    Kind.DOUBLE: double_of,
+_READERS: Final[dict[ValueKind, Callable[[str], int | float]]] = {
+    ValueKind.INT32: int32_of,
+    ValueKind.INT64: int64_of,
+    ValueKind.DOUBLE: double_of,
 }
 _RELATIONS: Final[dict[str, Settle]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
-def condition_of(node: Node) -> Condition:
+def condition_of(node: SyntaxNode) -> Condition:
     """Compile a boolean node."""
     match node:
         case syntax.Compare():
@@ -59,21 +59,21 @@ def condition_of(node: Node) -> Condition:
             raise AssertionError(f"{node} is no condition")
 
 
-def names_in(node: Node) -> frozenset[str]:
+def names_in(node: SyntaxNode) -> frozenset[str]:
     """The property names that the expression reads."""
-    found: set[str] = set()
-    rest = [node]
-    while rest:
-        match rest.pop():
+    names: set[str] = set()
+    pending = [node]
+    while pending:
+        match pending.pop():
             case Property(name=name) | syntax.Present(name=name) | syntax.OneOf(name=name):
-                found.add(name)
-            case syntax.Compare(left=left, right=right) | syntax.Equal(left=left, right=right):
-                rest += (left, right)
+                names.add(name)
+            case syntax.Compare(lhs=lhs, rhs=rhs) | syntax.Equal(lhs=lhs, rhs=rhs):
+                pending += (lhs, rhs)
             case syntax.AllOf(parts=parts) | syntax.AnyOf(parts=parts):
-                rest += parts
+                pending += parts
             case syntax.Not(operand=operand) | syntax.IsNull(operand=operand) | Negated(operand=operand):
-                rest.append(operand)
-    return frozenset(found)
+                pending.append(operand)
+    return frozenset(names)
 
 
 # ---- three-valued logic
@@ -130,23 +130,23 @@ def _one_of(name: str, texts: frozenset[str]) -> Condition:
 # ---- operands
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: SyntaxNode) -> ValueKind:
     """The type of an operand's non-null values; NOTHING if it is always null."""
     match node:
         case Constant(value=None):
-            return Kind.NOTHING
+            return ValueKind.NOTHING
         case Constant(kind=kind):
             return kind
         case Property():
-            return Kind.TEXT
+            return ValueKind.TEXT
         case Negated(operand=operand):
             kind = kind_of(operand)
-            return kind if kind.is_number else Kind.NOTHING
+            return kind if kind.is_number else ValueKind.NOTHING
         case _:
-            return Kind.BOOLEAN
+            return ValueKind.BOOLEAN
 
 
-def _operand(node: Node) -> Operand:
+def _operand(node: SyntaxNode) -> Operand:
     match node:
         case Constant(value=value):
             return lambda _get: value
@@ -168,7 +168,7 @@ def _null_after(operand: Operand) -> Operand:
     return evaluate
 
 
-def _number(node: Node) -> int | float | None:
+def _number(node: SyntaxNode) -> int | float | None:
     """The value of a signed number literal, None for anything else."""
     if isinstance(node, Negated):
         value = _number(node.operand)
@@ -183,26 +183,26 @@ def _number(node: Node) -> int | float | None:
 
 def _compare(node: syntax.Compare) -> Condition:
     relation = _RELATIONS[node.symbol]
-    number = _number(node.right)
-    if isinstance(node.left, Property) and number is not None:
-        return _property_against_number(node.left.name, relation, kind_of(node.right), number)
-    left, right = _operand(node.left), _operand(node.right)
-    settle = _settle_order(relation, kind_of(node.left), kind_of(node.right))
+    number = _number(node.rhs)
+    if isinstance(node.lhs, Property) and number is not None:
+        return _property_against_number(node.lhs.name, relation, kind_of(node.rhs), number)
+    lhs, rhs = _operand(node.lhs), _operand(node.rhs)
+    settle = _settle_order(relation, kind_of(node.lhs), kind_of(node.rhs))
 
     def evaluate(get: Get) -> bool | None:
-        first = left(get)
+        first = lhs(get)
         if first is None:
             return None
-        second = right(get)
+        second = rhs(get)
         return None if second is None else settle(first, second)
 
     return evaluate
 
 
-def _property_against_number(name: str, relation: Settle, kind: Kind, number: int | float) -> Condition:
+def _property_against_number(name: str, relation: Settle, kind: ValueKind, number: int | float) -> Condition:
     """Fast path of the common case. Only doubles can be NaN, which Python's operators order differently from Java."""
     read = _READERS[kind]
-    settle = relation if kind is not Kind.DOUBLE else _by_order(relation)
+    settle = relation if kind is not ValueKind.DOUBLE else _by_order(relation)
 
     def evaluate(get: Get) -> bool | None:
         text = get(name)
@@ -211,16 +211,16 @@ def _property_against_number(name: str, relation: Settle, kind: Kind, number: in
     return evaluate
 
 
-def _settle_order(relation: Settle, left: Kind, right: Kind) -> Settle:
+def _settle_order(relation: Settle, lhs: ValueKind, rhs: ValueKind) -> Settle:
     """The function that compares two non-null values with > >= < <=."""
-    if left is Kind.TEXT and right is Kind.TEXT:
+    if lhs is ValueKind.TEXT and rhs is ValueKind.TEXT:
         by_order = _by_order(relation)
         return lambda first, second: by_order(double_of(first), double_of(second))
-    if left is Kind.TEXT and right.is_number:
-        read, ordered = _READERS[right], _by_order(relation)
+    if lhs is ValueKind.TEXT and rhs.is_number:
+        read, ordered = _READERS[rhs], _by_order(relation)
         return lambda first, second: ordered(read(first), second)
-    if right is Kind.TEXT and left.is_number:
-        read, ordered = _READERS[left], _by_order(relation)
+    if rhs is ValueKind.TEXT and lhs.is_number:
+        read, ordered = _READERS[lhs], _by_order(relation)
         return lambda first, second: ordered(first, read(second))
     return _by_order(relation)
 
@@ -237,16 +237,16 @@ def _by_order(relation: Settle) -> Settle:
 
 
 def _equal(node: syntax.Equal) -> Condition:
-    if isinstance(node.left, Property) and isinstance(node.right, Constant) and node.right.kind is Kind.TEXT:
-        return _property_is_text(node.left.name, node.right.value)
-    number = _number(node.right)
-    if isinstance(node.left, Property) and number is not None:
-        return _property_is_number(node.left.name, _READERS[kind_of(node.right)], number)
-    left, right = _operand(node.left), _operand(node.right)
-    settle = _settle_equality(kind_of(node.left), kind_of(node.right))
+    if isinstance(node.lhs, Property) and isinstance(node.rhs, Constant) and node.rhs.kind is ValueKind.TEXT:
+        return _property_is_text(node.lhs.name, node.rhs.value)
+    number = _number(node.rhs)
+    if isinstance(node.lhs, Property) and number is not None:
+        return _property_is_number(node.lhs.name, _READERS[kind_of(node.rhs)], number)
+    lhs, rhs = _operand(node.lhs), _operand(node.rhs)
+    settle = _settle_equality(kind_of(node.lhs), kind_of(node.rhs))
 
     def evaluate(get: Get) -> bool | None:
-        first, second = left(get), right(get)
+        first, second = lhs(get), rhs(get)
         if first is None:
             return True if second is None else None
         return False if second is None else settle(first, second)
@@ -254,10 +254,10 @@ def _equal(node: syntax.Equal) -> Condition:
     return evaluate
 
 
-def _property_is_text(name: str, wanted: object) -> Condition:
+def _property_is_text(name: str, literal: object) -> Condition:
     def evaluate(get: Get) -> bool | None:
         text = get(name)
-        return None if text is None else text == wanted
+        return None if text is None else text == literal
 
     return evaluate
 
@@ -270,21 +270,21 @@ def _property_is_number(name: str, read: Callable[[str], int | float], number: i
     return evaluate
 
 
-def _settle_equality(left: Kind, right: Kind) -> Settle:
+def _settle_equality(lhs: ValueKind, rhs: ValueKind) -> Settle:
     """The function that compares two non-null values with =."""
-    if left.is_number and right.is_number:
+    if lhs.is_number and rhs.is_number:
         return _by_order(operator.eq)
-    if left is Kind.TEXT and right.is_number:  # a text literal; a property is handled in _equal
-        read = _READERS[right]
+    if lhs is ValueKind.TEXT and rhs.is_number:  # a text literal; a property is handled in _equal
+        read = _READERS[rhs]
         return lambda first, second: bool(read(first) == second)
-    if left.is_number and right is Kind.TEXT:
-        read = _READERS[left]
+    if lhs.is_number and rhs is ValueKind.TEXT:
+        read = _READERS[lhs]
         return lambda first, second: bool(first == read(second))
-    if left is Kind.TEXT and right is Kind.BOOLEAN:
+    if lhs is ValueKind.TEXT and rhs is ValueKind.BOOLEAN:
         return lambda first, second: boolean_of(first) is second
-    if left is Kind.BOOLEAN and right is Kind.TEXT:
+    if lhs is ValueKind.BOOLEAN and rhs is ValueKind.TEXT:
         return _reject_boolean_before_text
-    if left is right:  # two texts, two booleans
+    if lhs is rhs:  # two texts, two booleans
         return operator.eq
     return lambda _first, _second: False  # a number and a boolean
 

@@ -28,7 +28,7 @@ _CHARS_MAX: Final = 8 * 1024 * 1024  # of all expressions, which are all kept in
 _REPLACED_CHARS_MAX: Final = 8192  # compiled at once when a member leaves, a few ms
 
 
-class Change(Enum):
+class FilterChange(Enum):
     """Effect of a heartbeat or a load on a record."""
 
     NEW = "new"
@@ -43,7 +43,7 @@ class Change(Enum):
 class Fact(NamedTuple):
     """A change to log. detail: the reason, if there is one."""
 
-    change: Change
+    change: FilterChange
     topic: str
     group: str
     detail: str = ""
@@ -163,7 +163,7 @@ class GroupFilters:
         for record in self._of_group(group):
             if record.topic not in topics and not record.dead:
                 record.dead_time_ms = now_ms
-                yield Fact(Change.DEAD, record.topic, group, "no longer subscribed")
+                yield Fact(FilterChange.DEAD, record.topic, group, "no longer subscribed")
 
     def replace(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> list[Fact]:
         """Replace records whose expression the group no longer has, whatever their version, by these subscriptions.
@@ -177,7 +177,7 @@ class GroupFilters:
             if old is None or old.expression == subscription.sub_string:
                 continue
             self._remove(subscription.topic, group)
-            facts.append(Fact(Change.DEAD, subscription.topic, group, "its member left"))
+            facts.append(Fact(FilterChange.DEAD, subscription.topic, group, "its member left"))
             chars += len(subscription.sub_string)
             if chars <= _REPLACED_CHARS_MAX and (fact := self.register(group, subscription, now_ms)) is not None:
                 facts.append(fact)
@@ -195,9 +195,9 @@ class GroupFilters:
                 old.client_version = min(old.client_version, version)
             if version < old.client_version or (version == old.client_version and not old.dead):
                 detail = "" if same else f"another expression with version {version}, not above {old.client_version}"
-                return Fact(Change.IGNORED, topic, group, detail)
+                return Fact(FilterChange.IGNORED, topic, group, detail)
             if same:
-                change = Change.REVIVED if old.dead else Change.CONFIRMED
+                change = FilterChange.REVIVED if old.dead else FilterChange.CONFIRMED
                 old.client_version = version
                 old.dead_time_ms = 0
                 return Fact(change, topic, group)
@@ -205,16 +205,16 @@ class GroupFilters:
             matcher = compile_expression(text, subscription.expression_type)
         except FilterError as error:
             self._remove(topic, group)
-            return Fact(Change.REJECTED, topic, group, error.message)
+            return Fact(FilterChange.REJECTED, topic, group, error.message)
         self._remove(topic, group)
         while len(self) >= self._most or self._chars + len(text) > _CHARS_MAX:
             if not self._drop_oldest_dead():
                 detail = f"the {len(self)} filters of groups online take all space (consumerFiltersMax={self._most})"
-                return Fact(Change.REJECTED, topic, group, detail)
+                return Fact(FilterChange.REJECTED, topic, group, detail)
         positions = self.bloom.positions(position_text(group, topic))
         record = GroupFilter(topic, group, matcher, version, now_ms, positions, self.bloom.bits)
         self._add(record)
-        return Fact(Change.NEW if old is None else Change.CHANGED, topic, group, matcher.ignored)
+        return Fact(FilterChange.NEW if old is None else FilterChange.CHANGED, topic, group, matcher.ignored)
 
     def unsubscribe(self, group: str, now_ms: int) -> list[Fact]:
         """Mark the records of a group dead after its last member has left; those of topics that do not exist are removed."""
@@ -224,7 +224,7 @@ class GroupFilters:
                 self._remove(record.topic, group)
             if not record.dead:
                 record.dead_time_ms = now_ms
-                facts.append(Fact(Change.DEAD, record.topic, group, "no member left"))
+                facts.append(Fact(FilterChange.DEAD, record.topic, group, "no member left"))
         return facts
 
     def clean(self, now_ms: int, span_ms: int = CLEAN_TIME_SPAN_MS) -> list[tuple[str, str]]:
@@ -302,7 +302,7 @@ class GroupFilters:
             if bloom is None or not self.bloom.is_own(bloom.bit_num, bloom.bit_pos):
                 self._clear()
                 detail = f"the bloom filter is another one now: {self.bloom.hashes} of {self.bloom.bits} bits"
-                return [Fact(Change.REJECTED, each.topic, each.consumer_group, detail) for each in saved]
+                return [Fact(FilterChange.REJECTED, each.topic, each.consumer_group, detail) for each in saved]
             facts.append(self._adopt(record, bloom, now_ms))
         return facts
 
@@ -311,14 +311,16 @@ class GroupFilters:
         try:
             matcher = compile_expression(record.expression, record.expression_type)
         except FilterError as error:
-            return Fact(Change.REJECTED, topic, group, error.message)
+            return Fact(FilterChange.REJECTED, topic, group, error.message)
         positions = self.bloom.positions(position_text(group, topic))
         if positions != bloom.bit_pos:
-            return Fact(Change.REJECTED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
-        own = GroupFilter(topic, group, matcher, record.client_version, record.born_time, positions, bloom.bit_num)
-        own.dead_time_ms = record.dead_time or max(record.born_time, now_ms - _DEAD_BEFORE_LOAD_MS)
-        self._add(own)
-        return Fact(Change.NEW, topic, group)
+            return Fact(FilterChange.REJECTED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
+        group_filter = GroupFilter(
+            topic, group, matcher, record.client_version, record.born_time, positions, bloom.bit_num
+        )
+        group_filter.dead_time_ms = record.dead_time or max(record.born_time, now_ms - _DEAD_BEFORE_LOAD_MS)
+        self._add(group_filter)
+        return Fact(FilterChange.NEW, topic, group)
 
     # ---- helpers
 

@@ -30,7 +30,7 @@ _NAMED: Final = {
 }
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The static type of a value, derived from the expression alone. Properties are TEXT."""
 
     INT32 = "a 32-bit integer"
@@ -42,36 +42,36 @@ class Kind(Enum):
 
     @property
     def is_number(self) -> bool:
-        return self in (Kind.INT32, Kind.INT64, Kind.DOUBLE)
+        return self in (ValueKind.INT32, ValueKind.INT64, ValueKind.DOUBLE)
 
 
 def int32_of(text: str) -> int:
     """Parse a 32-bit integer."""
     if len(text) < 10 and text.isascii() and text.isdigit():
         return int(text)
-    return _integer(text, INT32_MAX, Kind.INT32)
+    return _integer(text, INT32_MAX, ValueKind.INT32)
 
 
 def int64_of(text: str) -> int:
     """Parse a 64-bit integer."""
     if len(text) < 19 and text.isascii() and text.isdigit():
         return int(text)
-    return _integer(text, INT64_MAX, Kind.INT64)
+    return _integer(text, INT64_MAX, ValueKind.INT64)
 
 
 def double_of(text: str) -> float:
     """Parse a double."""
     stripped = text.strip(_BLANKS)
-    found = _DECIMAL.fullmatch(stripped)
-    if found is not None:
-        return float(found.group(1))
+    match = _DECIMAL.fullmatch(stripped)
+    if match is not None:
+        return float(match.group(1))
     if stripped in _NAMED:
         return _NAMED[stripped]
-    found = _HEXADECIMAL.fullmatch(stripped)
-    if found is None:
-        raise _unusable(text, Kind.DOUBLE)
+    match = _HEXADECIMAL.fullmatch(stripped)
+    if match is None:
+        raise _unusable(text, ValueKind.DOUBLE)
     try:
-        return float.fromhex(found.group(1))
+        return float.fromhex(match.group(1))
     except OverflowError:
         return -math.inf if stripped.startswith("-") else math.inf
 
@@ -81,13 +81,13 @@ def boolean_of(text: str) -> bool:
     return text.lower() == "true"
 
 
-def compare_doubles(left: float, right: float) -> int:
+def compare_doubles(lhs: float, rhs: float) -> int:
     """Negative, 0 or positive, in Java's total order: NaN is greatest and equal to itself, -0.0 is below 0.0."""
-    if left < right:
+    if lhs < rhs:
         return -1
-    if left > right:
+    if lhs > rhs:
         return 1
-    first, second = _order(left), _order(right)
+    first, second = _order(lhs), _order(rhs)
     return (first > second) - (first < second)
 
 
@@ -96,7 +96,7 @@ def _order(value: float) -> int:
     return bits
 
 
-def _integer(text: str, most: int, kind: Kind) -> int:
+def _integer(text: str, most: int, kind: ValueKind) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or not (digits.isascii() or max(digits) <= "\uffff"):
         raise _unusable(text, kind)
@@ -110,5 +110,5 @@ def _integer(text: str, most: int, kind: Kind) -> int:
     return value
 
 
-def _unusable(text: str, kind: Kind) -> PropertyError:
+def _unusable(text: str, kind: ValueKind) -> PropertyError:
     return PropertyError(f"property value {shown(text)} is not {kind.value}")

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from saturnmq.filter import syntax
 from saturnmq.filter.errors import Mistake
-from saturnmq.filter.numbers import Kind
-from saturnmq.filter.syntax import Constant, Node, Property
+from saturnmq.filter.numbers import ValueKind
+from saturnmq.filter.syntax import Constant, Property, SyntaxNode
 from saturnmq.filter.tokens import FLOAT, INTEGER, NAME, STRING, Token, Tokens, string_value
 
 # Binding strength of operators. Below OR: those that wait for a closing token.
@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 class Selector(NamedTuple):
     """A condition, and the offset of the unread text after it (the length of the text if there is none)."""
 
-    condition: Node
+    condition: SyntaxNode
     end: int
 
 
@@ -77,7 +77,7 @@ def parse(text: str) -> Selector:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
-        self._operands: list[Node] = []
+        self._operands: list[SyntaxNode] = []
         self._waiting: list[_Waiting] = []
         self._open = 0
         self._end = 0
@@ -195,8 +195,8 @@ class _Parser:
     def _expect(self, *kinds: str) -> Token:
         token = self._tokens.next()
         if token.kind not in kinds:
-            wanted = tuple(kind if kind.isalpha() else f'"{kind}"' for kind in kinds)
-            raise Mistake(f"found {token}", token.at, wanted)
+            expected = tuple(kind if kind.isalpha() else f'"{kind}"' for kind in kinds)
+            raise Mistake(f"found {token}", token.at, expected)
         return token
 
     # ---- stacks
@@ -206,41 +206,41 @@ class _Parser:
         waiting, operands = self._waiting, self._operands
         while waiting and waiting[-1].binding >= binding:
             symbol, _binding, at, inverted = waiting.pop()
-            right = operands.pop()
+            rhs = operands.pop()
             if symbol == "NOT":
-                node = syntax.invert(at, right)
+                node = syntax.invert(at, rhs)
             elif symbol == "-":
-                node = syntax.negate(at, right)
+                node = syntax.negate(at, rhs)
             elif symbol == _HIGH:
                 low, value = operands.pop(), operands.pop()
-                node = (syntax.not_between if inverted else syntax.between)(at, value, low, right)
+                node = (syntax.not_between if inverted else syntax.between)(at, value, low, rhs)
             else:
-                node = _binary(symbol, at, operands.pop(), right)
+                node = _binary(symbol, at, operands.pop(), rhs)
             operands.append(node)
 
 
-def _binary(symbol: str, at: int, left: Node, right: Node) -> Node:
+def _binary(symbol: str, at: int, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
     if symbol == "AND":
-        return syntax.both(at, left, right)
+        return syntax.conjunction(at, lhs, rhs)
     if symbol == "OR":
-        return syntax.either(at, left, right)
+        return syntax.disjunction(at, lhs, rhs)
     if symbol == "=":
-        return syntax.equal(at, left, right)
+        return syntax.equal(at, lhs, rhs)
     if symbol == "<>":
-        return syntax.invert(at, syntax.equal(at, left, right))
-    return syntax.compare(at, symbol, left, right)
+        return syntax.invert(at, syntax.equal(at, lhs, rhs))
+    return syntax.compare(at, symbol, lhs, rhs)
 
 
-def _primary(token: Token) -> Node:
+def _primary(token: Token) -> SyntaxNode:
     kind, text, at = token
     if kind == NAME:
         return Property(at, text)
     if kind == STRING:
-        return Constant(at, string_value(token), Kind.TEXT)
+        return Constant(at, string_value(token), ValueKind.TEXT)
     if kind == INTEGER:
         return syntax.integer(at, text)
     if kind == FLOAT:
         return syntax.decimal(at, text)
     if kind in ("TRUE", "FALSE", "NULL"):
-        return Constant(at, None if kind == "NULL" else kind == "TRUE", Kind.BOOLEAN)
+        return Constant(at, None if kind == "NULL" else kind == "TRUE", ValueKind.BOOLEAN)
     raise Mistake(f"found {token}", at, _OPERAND)

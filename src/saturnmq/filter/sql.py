@@ -58,10 +58,10 @@ def compile_sql(text: str | None, *, strict: bool = False) -> SqlMatcher:
     """
     compiled = _compiled(text or "")
     if isinstance(compiled, FilterError):
-        raise compiled.fresh()
+        raise compiled.without_traceback()
     if strict and compiled.ignored:
-        found = f"found {shown(compiled.ignored)} behind the condition"
-        raise FilterError(SQL92, compiled.text, found, len(compiled.text) - len(compiled.ignored), ("AND", "OR"))
+        reason = f"found {shown(compiled.ignored)} behind the condition"
+        raise FilterError(SQL92, compiled.text, reason, len(compiled.text) - len(compiled.ignored), ("AND", "OR"))
     return compiled
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.filter.errors import Mistake
-from saturnmq.filter.numbers import INT32_MAX, INT64_MAX, Kind, compare_doubles
+from saturnmq.filter.numbers import INT32_MAX, INT64_MAX, ValueKind, compare_doubles
 
 DEPTH_MAX: Final = 64
 _DOUBLE_MIN: Final = 5e-324
@@ -23,7 +23,7 @@ Value = bool | int | float | str | None
 
 
 @dataclass(slots=True)
-class Node:
+class SyntaxNode:
     """A tree node. at: offset of the operator or operand in the text. depth: 1 for a leaf."""
 
     at: int
@@ -36,19 +36,19 @@ class Node:
 
 
 @dataclass(slots=True)
-class Constant(Node):
+class Constant(SyntaxNode):
     """A literal; NULL is (None, BOOLEAN)."""
 
     value: Value
-    kind: Kind
+    kind: ValueKind
 
     @property
     def boolean(self) -> bool:
-        return self.kind is Kind.BOOLEAN
+        return self.kind is ValueKind.BOOLEAN
 
 
 @dataclass(slots=True)
-class Property(Node):
+class Property(SyntaxNode):
     """The text of a property; null when absent."""
 
     name: str
@@ -59,10 +59,10 @@ class Property(Node):
 
 
 @dataclass(slots=True)
-class Negated(Node):
+class Negated(SyntaxNode):
     """Minus: the negative of a number, null for anything else."""
 
-    operand: Node
+    operand: SyntaxNode
 
     @property
     def boolean(self) -> bool:
@@ -70,53 +70,53 @@ class Negated(Node):
 
 
 @dataclass(slots=True)
-class Present(Node):
+class Present(SyntaxNode):
     """A bare property as a condition: null when absent, otherwise false, whatever its text (FIL-11)."""
 
     name: str
 
 
 @dataclass(slots=True)
-class Compare(Node):
+class Compare(SyntaxNode):
     """A comparison; symbol is one of > >= < <=."""
 
     symbol: str
-    left: Node
-    right: Node
+    lhs: SyntaxNode
+    rhs: SyntaxNode
 
 
 @dataclass(slots=True)
-class Equal(Node):
-    left: Node
-    right: Node
+class Equal(SyntaxNode):
+    lhs: SyntaxNode
+    rhs: SyntaxNode
 
 
 @dataclass(slots=True)
-class IsNull(Node):
-    operand: Node
+class IsNull(SyntaxNode):
+    operand: SyntaxNode
 
 
 @dataclass(slots=True)
-class Not(Node):
-    operand: Node
+class Not(SyntaxNode):
+    operand: SyntaxNode
 
 
 @dataclass(slots=True)
-class AllOf(Node):
+class AllOf(SyntaxNode):
     """AND of two or more parts, in text order."""
 
-    parts: deque[Node]
+    parts: deque[SyntaxNode]
 
 
 @dataclass(slots=True)
-class AnyOf(Node):
+class AnyOf(SyntaxNode):
     """OR of two or more parts, in text order."""
 
-    parts: deque[Node]
+    parts: deque[SyntaxNode]
 
 
 @dataclass(slots=True)
-class OneOf(Node):
+class OneOf(SyntaxNode):
     """IN: whether the property has one of the texts."""
 
     name: str
@@ -132,7 +132,7 @@ def integer(at: int, text: str) -> Constant:
     value = int(digits) if len(digits) <= len(str(INT64_MAX)) else INT64_MAX + 1
     if value > INT64_MAX:
         raise Mistake("the integer does not fit 64 bits", at)
-    return Constant(at, value, Kind.INT32 if value <= INT32_MAX else Kind.INT64)
+    return Constant(at, value, ValueKind.INT32 if value <= INT32_MAX else ValueKind.INT64)
 
 
 def decimal(at: int, text: str) -> Constant:
@@ -142,88 +142,88 @@ def decimal(at: int, text: str) -> Constant:
         raise Mistake("the number is too large for a double", at)
     if value < _DOUBLE_MIN:
         raise Mistake("the number is zero or too small for a double; write 0 for zero", at)
-    return Constant(at, value, Kind.DOUBLE)
+    return Constant(at, value, ValueKind.DOUBLE)
 
 
 # ---- nodes
 
 
-def condition(node: Node) -> Node:
+def condition(node: SyntaxNode) -> SyntaxNode:
     """Convert the node to a boolean one. Raises Mistake if that is not possible."""
     if node.boolean:
         return node
     if isinstance(node, Property):
         return Present(node.at, node.name)
-    what = node.kind.value if isinstance(node, Constant) else "a number"
-    raise Mistake(f"{what} is no condition; compare it with something", node.at)
+    operand = node.kind.value if isinstance(node, Constant) else "a number"
+    raise Mistake(f"{operand} is no condition; compare it with something", node.at)
 
 
-def both(at: int, left: Node, right: Node) -> Node:
-    """left AND right."""
-    return _chain(AllOf, at, condition(left), condition(right))
+def conjunction(at: int, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
+    """lhs AND rhs."""
+    return _chain(AllOf, at, condition(lhs), condition(rhs))
 
 
-def either(at: int, left: Node, right: Node) -> Node:
-    """left OR right."""
-    return _chain(AnyOf, at, condition(left), condition(right))
+def disjunction(at: int, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
+    """lhs OR rhs."""
+    return _chain(AnyOf, at, condition(lhs), condition(rhs))
 
 
-def invert(at: int, operand: Node) -> Node:
+def invert(at: int, operand: SyntaxNode) -> SyntaxNode:
     """NOT operand."""
     operand = condition(operand)
     return operand.operand if isinstance(operand, Not) else _over(Not(at, operand), operand)
 
 
-def negate(at: int, operand: Node) -> Node:
+def negate(at: int, operand: SyntaxNode) -> SyntaxNode:
     """- operand. A double minus is kept, since a signed number is not a literal; a third and fourth minus cancel each other."""
     if isinstance(operand, Negated) and isinstance(operand.operand, Negated):
         return operand.operand
     return _over(Negated(at, operand), operand)
 
 
-def compare(at: int, symbol: str, left: Node, right: Node) -> Node:
+def compare(at: int, symbol: str, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
     """Relational comparison. Neither side may be a non-numeric literal or a condition."""
-    for side in (left, right):
+    for side in (lhs, rhs):
         if isinstance(side, Constant) and not side.kind.is_number:
             raise Mistake(f"a literal beside {symbol} must be a number, not {_name(side)}", side.at)
         if side.boolean:
             raise Mistake(f"a condition cannot be compared by {symbol}", side.at)
-    return _over(Compare(at, symbol, left, right), left, right)
+    return _over(Compare(at, symbol, lhs, rhs), lhs, rhs)
 
 
-def between(at: int, value: Node, low: Node, high: Node) -> Node:
+def between(at: int, value: SyntaxNode, low: SyntaxNode, high: SyntaxNode) -> SyntaxNode:
     """value >= low AND value <= high. Literal bounds in the wrong order are rejected."""
     if isinstance(low, Constant) and isinstance(high, Constant) and None in (low.value, high.value):
         raise Mistake("a bound of BETWEEN cannot be NULL", at)
-    node = both(at, compare(at, ">=", value, low), compare(at, "<=", value, high))
+    node = conjunction(at, compare(at, ">=", value, low), compare(at, "<=", value, high))
     if isinstance(low, Constant) and isinstance(high, Constant) and _number_order(high, low) < 0:
         raise Mistake(f"BETWEEN needs the lower bound first: {low.value} is above {high.value}", low.at)
     return node
 
 
-def not_between(at: int, value: Node, low: Node, high: Node) -> Node:
+def not_between(at: int, value: SyntaxNode, low: SyntaxNode, high: SyntaxNode) -> SyntaxNode:
     """value < low OR value > high."""
-    return either(at, compare(at, "<", value, low), compare(at, ">", value, high))
+    return disjunction(at, compare(at, "<", value, low), compare(at, ">", value, high))
 
 
-def one_of(at: int, value: Node, texts: list[str]) -> Node:
+def one_of(at: int, value: SyntaxNode, texts: list[str]) -> SyntaxNode:
     """value IN (texts); value must be a property."""
     if not isinstance(value, Property):
         raise Mistake("only a property can stand before IN", value.at)
     return OneOf(at, value.name, frozenset(texts))
 
 
-def equal(at: int, left: Node, right: Node) -> Node:
-    """left = right."""
-    for side in (left, right):
+def equal(at: int, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
+    """lhs = rhs."""
+    for side in (lhs, rhs):
         if isinstance(side, Constant) and side.value is None:
             raise Mistake("nothing equals NULL; write IS NULL or IS NOT NULL", side.at)
-    if isinstance(left, Constant) and isinstance(right, Constant) and left.boolean and not right.boolean:
-        raise Mistake(f"{_name(left)} cannot be compared with {_name(right)}", at)
-    return _over(Equal(at, left, right), left, right)
+    if isinstance(lhs, Constant) and isinstance(rhs, Constant) and lhs.boolean and not rhs.boolean:
+        raise Mistake(f"{_name(lhs)} cannot be compared with {_name(rhs)}", at)
+    return _over(Equal(at, lhs, rhs), lhs, rhs)
 
 
-def is_null(at: int, operand: Node) -> Node:
+def is_null(at: int, operand: SyntaxNode) -> SyntaxNode:
     """operand IS NULL."""
     return _over(IsNull(at, operand), operand)
 
@@ -231,40 +231,40 @@ def is_null(at: int, operand: Node) -> Node:
 # ---- helpers
 
 
-def _over(node: Node, *operands: Node) -> Node:
+def _over(node: SyntaxNode, *operands: SyntaxNode) -> SyntaxNode:
     """Set the depth of the node. Raises Mistake beyond DEPTH_MAX."""
     node.depth = 1 + max(operand.depth for operand in operands)
     _check_depth(node)
     return node
 
 
-def _check_depth(node: Node) -> None:
+def _check_depth(node: SyntaxNode) -> None:
     if node.depth > DEPTH_MAX:
         raise Mistake(f"nested deeper than {DEPTH_MAX} levels", node.at)
 
 
-def _chain(cls: type[AllOf] | type[AnyOf], at: int, left: Node, right: Node) -> Node:
+def _chain(cls: type[AllOf] | type[AnyOf], at: int, lhs: SyntaxNode, rhs: SyntaxNode) -> SyntaxNode:
     """Combine both sides under one node. Sides that are chains of the same class are merged, the shorter into the longer."""
-    mine = left.parts if isinstance(left, cls) else None
-    others = right.parts if isinstance(right, cls) else None
-    if mine is None and others is None:
-        return _over(cls(at, deque((left, right))), left, right)
-    if mine is not None and (others is None or len(mine) >= len(others)):
-        joined = left
-        mine.extend(others if others is not None else (right,))
+    lhs_parts = lhs.parts if isinstance(lhs, cls) else None
+    rhs_parts = rhs.parts if isinstance(rhs, cls) else None
+    if lhs_parts is None and rhs_parts is None:
+        return _over(cls(at, deque((lhs, rhs))), lhs, rhs)
+    if lhs_parts is not None and (rhs_parts is None or len(lhs_parts) >= len(rhs_parts)):
+        joined = lhs
+        lhs_parts.extend(rhs_parts if rhs_parts is not None else (rhs,))
     else:
-        assert others is not None
-        joined = right
-        others.extendleft(reversed(mine) if mine is not None else (left,))
+        assert rhs_parts is not None
+        joined = rhs
+        rhs_parts.extendleft(reversed(lhs_parts) if lhs_parts is not None else (lhs,))
     joined.depth = max(
-        left.depth if mine is not None else left.depth + 1, right.depth if others is not None else right.depth + 1
+        lhs.depth if lhs_parts is not None else lhs.depth + 1, rhs.depth if rhs_parts is not None else rhs.depth + 1
     )
     _check_depth(joined)
     return joined
 
 
-def _number_order(left: Constant, right: Constant) -> int:
-    first, second = left.value, right.value
+def _number_order(lhs: Constant, rhs: Constant) -> int:
+    first, second = lhs.value, rhs.value
     assert isinstance(first, int | float) and isinstance(second, int | float)
     if isinstance(first, int) and isinstance(second, int):
         return first - second
@@ -274,6 +274,6 @@ def _number_order(left: Constant, right: Constant) -> int:
 def _name(constant: Constant) -> str:
     if constant.value is None:
         return "NULL"
-    if constant.kind is Kind.BOOLEAN:
+    if constant.kind is ValueKind.BOOLEAN:
         return str(constant.value).upper()
     return str(constant.kind.value)

@@ -59,21 +59,21 @@ class Tokens:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._left = TOKENS_MAX
+        self._tokens_remaining = TOKENS_MAX
         self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
 
     def next(self) -> Token:
         """The next token; at the end always END. Raises Mistake where no token begins, and beyond TOKENS_MAX."""
-        self._left -= 1
-        if self._left < 0:
+        self._tokens_remaining -= 1
+        if self._tokens_remaining < 0:
             raise Mistake(f"the expression has more than {TOKENS_MAX} words, numbers and marks", self._at)
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
             return self._after_comments()
-        self._at = found.end()
-        kind = found.lastgroup
+        self._at = match.end()
+        kind = match.lastgroup
         assert kind is not None
-        text = found[kind]
+        text = match[kind]
         if kind == "MARK":
             return Token(text, text, self._at - len(text))
         if kind == NAME and (capitals := text.upper()) in KEYWORDS:

@@ -14,8 +14,8 @@ from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.filter import (
     BloomFilter,
-    Change,
     Fact,
+    FilterChange,
     GroupFilter,
     GroupFilters,
     Matcher,
@@ -182,7 +182,7 @@ class Filters:
 
     def _changed(self, facts: list[Fact]) -> None:
         for fact in facts:
-            self._dirty |= fact.change is not Change.IGNORED
+            self._dirty |= fact.change is not FilterChange.IGNORED
             _note(fact, self._log_limit)
 
     # ---- pulls
@@ -223,9 +223,9 @@ class Filters:
 def _note(fact: Fact, limit: LogLimit | None = None) -> None:
     """Log a fact. limit: of the facts that heartbeats cause, by group."""
     level = logging.INFO
-    if fact.change is Change.REJECTED or (fact.change is Change.IGNORED and fact.detail):
+    if fact.change is FilterChange.REJECTED or (fact.change is FilterChange.IGNORED and fact.detail):
         level = logging.WARNING
-    elif fact.change in (Change.IGNORED, Change.CONFIRMED):
+    elif fact.change in (FilterChange.IGNORED, FilterChange.CONFIRMED):
         level = logging.DEBUG
     if level > logging.DEBUG and limit is not None and limit.suppressed(fact.group) is None:
         return
