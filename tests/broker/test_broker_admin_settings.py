@@ -18,7 +18,7 @@ def test_read_only_commit_log_paths_are_rejected() -> None:
         ConfigError, match=r"readOnlyCommitLogStorePaths=/old,/older: .* would be missing; move the files"
     ):
         load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": "/old,/older"}))
-    assert load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": ""})).unknown == {}
+    assert load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": ""})).unknown_keys == {}
 
 
 @pytest.mark.spec("UX-05")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saturnmq.cli.settings import broker_classes
-from saturnmq.config.environment import Given, read_environment, variable_of
+from saturnmq.config.environment import EnvironmentKey, read_environment, variable_of
 from saturnmq.config.settings import keys_of
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.errors import ConfigError
@@ -25,7 +25,7 @@ BROKER_KEYS = sorted({name for cls in broker_classes().values() for name in keys
 )
 def test_variable_is_the_key_in_upper_snake_case(name: str, variable: str) -> None:
     assert variable_of(name) == variable
-    assert read_environment([name], {variable: "x"}) == ([Given(variable, name, "x")], [])
+    assert read_environment([name], {variable: "x"}) == ([EnvironmentKey(variable, name, "x")], [])
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:

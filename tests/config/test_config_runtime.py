@@ -89,8 +89,8 @@ def test_wanted_values_are_those_that_can_change_and_differ() -> None:
         StoreSettings(flush_disk_type=FlushDiskType.ASYNC_FLUSH, file_reserved_hours=1),
         NameServerSettings(topics_max=7),
     ]
-    assert settings.wanted(read) == {"brokerPermission": "4", "fileReservedTime": "1", "logLevel": "DEBUG"}
-    assert settings.wanted([broker, store]) == {}
+    assert settings.differing_values(read) == {"brokerPermission": "4", "fileReservedTime": "1", "logLevel": "DEBUG"}
+    assert settings.differing_values([broker, store]) == {}
     assert len(settings.parse_reloaded(read)) == 3, "the black list is for requests"
 
 

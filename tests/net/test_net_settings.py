@@ -35,7 +35,7 @@ WITHOUT_EFFECT = [
 def test_key_without_effect_is_warned_about(cls: type[Any], name: str, usual: str, other: str) -> None:
     assert without_effect(load(cls, ("file", {name: usual})).settings) == []
     loaded = load(cls, ("file", {name: other}))
-    assert loaded.unknown == {}
+    assert loaded.unknown_keys == {}
     (text,) = without_effect(loaded.settings)
     assert text.startswith(f"{name}={other} has no effect: ")
 

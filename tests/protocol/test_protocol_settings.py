@@ -57,7 +57,7 @@ def test_later_sources_override_and_origins_are_kept() -> None:
 @pytest.mark.spec("CLI-10")
 def test_unknown_keys_are_kept_with_closest_known_key() -> None:
     loaded = load(Sample, ("f", {"brokerNam": "x", "zzz": "1"}))
-    assert loaded.unknown == {"brokerNam": "x", "zzz": "1"}
+    assert loaded.unknown_keys == {"brokerNam": "x", "zzz": "1"}
     assert loaded.unknown_hints(keys_of(Sample)) == [
         "unknown key 'brokerNam', did you mean 'brokerName'?",
         "unknown key 'zzz'",

@@ -79,7 +79,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
 
     async def main(stop: asyncio.Event) -> None:
         server: NameServer = NameServer(
-            settings, configured.part("net"), tls=configured.part("tls"), unknown_keys=configured.unknown
+            settings, configured.part("net"), tls=configured.part("tls"), unknown_keys=configured.unknown_keys
         )
         host, port = await server.start(settings.bind_address, settings.listen_port)
         reload.on_signal(server.configuration)

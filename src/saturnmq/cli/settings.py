@@ -26,7 +26,7 @@ class Configured:
     """All settings of a process, with the origin of every value."""
 
     parts: dict[str, Loaded[Any]]
-    unknown: dict[str, str]
+    unknown_keys: dict[str, str]
 
     def part(self, name: str) -> Any:
         return self.parts[name].settings

@@ -17,13 +17,13 @@ from saturnmq.protocol.errors import ConfigError
 PREFIX: Final = "SATURNMQ_"
 # Variables that are no keys: of the client, of the runtime, of the test suite, and those that Kubernetes sets for a service
 # named `saturnmq`.
-_OTHERS: Final = re.compile(
+_RESERVED_VARIABLES: Final = re.compile(
     r"(LOOP|PURE|URL|ACCESS_KEY|SECRET_KEY|SECURITY_TOKEN|SIGNATURE|NAMESPACE|TIMEOUT|KEY_FILE|CLUSTER_SECRET|ADVERTISED_HOST|"
     r"PULLER|GATE|(SPARK|SIM|SOAK|REWRITE|TEST|SERVICE)_.*|PORT(_.*)?)"
 )
 
 
-class Given(NamedTuple):
+class EnvironmentKey(NamedTuple):
     """A key given by an environment variable."""
 
     variable: str
@@ -33,34 +33,34 @@ class Given(NamedTuple):
 
 def variable_of(name: str) -> str:
     """The documented variable of a key: `SATURNMQ_LISTEN_PORT` of `listenPort`."""
-    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.replace(".", "_"))
-    return PREFIX + re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", words).upper()
+    snake_case = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.replace(".", "_"))
+    return PREFIX + re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", snake_case).upper()
 
 
-def read_environment(known: Iterable[str], variables: Mapping[str, str]) -> tuple[list[Given], list[str]]:
+def read_environment(key_names: Iterable[str], variables: Mapping[str, str]) -> tuple[list[EnvironmentKey], list[str]]:
     """The keys that variables give, and the variables with the prefix that name no key.
 
     Raises ConfigError that names the variables if two of them give one key.
     """
-    names = {_folded(name): name for name in known}
-    found: dict[str, Given] = {}
-    unknown: list[str] = []
+    names = {_folded(name): name for name in key_names}
+    keys: dict[str, EnvironmentKey] = {}
+    unrecognized: list[str] = []
     problems: list[str] = []
     for variable in sorted(variables):
         if not variable.startswith(PREFIX):
             continue
-        rest = variable.removeprefix(PREFIX)
-        name = names.get(_folded(rest))
+        suffix = variable.removeprefix(PREFIX)
+        name = names.get(_folded(suffix))
         if name is None:
-            if not _OTHERS.fullmatch(rest):
-                unknown.append(variable)
-        elif name in found:
-            problems.append(f"{found[name].variable} and {variable} both set {name}; unset one of them")
+            if not _RESERVED_VARIABLES.fullmatch(suffix):
+                unrecognized.append(variable)
+        elif name in keys:
+            problems.append(f"{keys[name].variable} and {variable} both set {name}; unset one of them")
         else:
-            found[name] = Given(variable, name, variables[variable])
+            keys[name] = EnvironmentKey(variable, name, variables[variable])
     if problems:
         raise ConfigError(problems)
-    return list(found.values()), unknown
+    return list(keys.values()), unrecognized
 
 
 def _folded(name: str) -> str:

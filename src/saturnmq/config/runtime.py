@@ -24,7 +24,7 @@ SHOWN_CHARACTERS: Final = 100  # of a key or value of a request in an error
 _SHOWN_KEYS: Final = 10
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """A key with its new value, and both values as text."""
 
     name: str
@@ -75,7 +75,7 @@ class RuntimeSettings:
         """The settings object of a class; None if there is none."""
         return next((part for part in self._parts if type(part) is cls), None)
 
-    def parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str]) -> list[Change]:
+    def parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str]) -> list[SettingChange]:
         """The changes that these pairs ask for; pairs with the present value ask for none. Changes nothing.
 
         unchanged: values of further keys, which may be named but not changed. Raises FixedKey that names the keys and those that
@@ -87,12 +87,12 @@ class RuntimeSettings:
             raise BlackListedKey(f"{reasons}; nothing was changed")
         return self._parse(pairs, unchanged, self.names)
 
-    def parse_reloaded(self, parts: Iterable[Any]) -> list[Change]:
-        """The changes to the values of `parts`, as `wanted` selects them. Raises ConfigError."""
-        return self._parse(self.wanted(parts), {}, self.reloadable)
+    def parse_reloaded(self, parts: Iterable[Any]) -> list[SettingChange]:
+        """The changes to the values of `parts`, as `differing_values` selects them. Raises ConfigError."""
+        return self._parse(self.differing_values(parts), {}, self.reloadable)
 
-    def _parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str], names: list[str]) -> list[Change]:
-        changes: list[Change] = []
+    def _parse(self, pairs: Mapping[str, str], unchanged: Mapping[str, str], names: list[str]) -> list[SettingChange]:
+        changes: list[SettingChange] = []
         refused: list[str] = []
         problems: list[str] = []
         present: dict[str, str] = {}
@@ -120,12 +120,12 @@ class RuntimeSettings:
             if isinstance(meta.runtime, tuple) and after not in meta.runtime:
                 problems.append(f"{name}={text!r}: while the server runs it can only become {', '.join(meta.runtime)}")
                 continue
-            changes.append(Change(name, owner, attribute, value, present[name], after))
+            changes.append(SettingChange(name, owner, attribute, value, present[name], after))
         if refused:
             reasons = "".join(f" ({self._fixed[name]})" for name in refused if name in self._fixed)
-            unknown = [name for name in refused if name not in owners and name not in self._fixed]
+            unknown_names = [name for name in refused if name not in owners and name not in self._fixed]
             near = (
-                get_close_matches(unknown[0][:SHOWN_CHARACTERS], owners, 1) if unknown else []
+                get_close_matches(unknown_names[0][:SHOWN_CHARACTERS], owners, 1) if unknown_names else []
             )  # one: it takes milliseconds
             reasons += f" (did you mean {near[0]}?)" if near else ""
             raise FixedKey(
@@ -137,30 +137,30 @@ class RuntimeSettings:
             raise ConfigError(problems)
         return changes
 
-    def wanted(self, parts: Iterable[Any]) -> dict[str, str]:
+    def differing_values(self, parts: Iterable[Any]) -> dict[str, str]:
         """The keys that can change and have another value in `parts`, settings of the same classes, with that value.
 
         A value that the key cannot take while the server runs is left out.
         """
-        wanted = {}
+        differing_values = {}
         names = set(self.reloadable)
-        own = {type(part): to_properties(part) for part in self._parts}
+        current = {type(part): to_properties(part) for part in self._parts}
         for part in parts:
-            present = own.get(type(part), {})
+            present = current.get(type(part), {})
             for name, text in to_properties(part).items():
                 runtime = keys_of(type(part))[name][1].runtime
                 allowed = not isinstance(runtime, tuple) or text in runtime
                 if name in names and name in present and text != present[name] and allowed:
-                    wanted[name] = text
-        return wanted
+                    differing_values[name] = text
+        return differing_values
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[SettingChange]) -> None:
         """Set the new values in the settings objects, for all their readers at once."""
         for change in changes:
             object.__setattr__(change.owner, change.attribute, change.value)
 
 
-def _problems(part: Any, changes: Iterable[Change]) -> list[str]:
+def _problems(part: Any, changes: Iterable[SettingChange]) -> list[str]:
     """What `validate` reports about a settings object with the changes."""
     values = {change.attribute: change.value for change in changes if change.owner is part}
     validate = getattr(part, "validate", None)
@@ -179,17 +179,17 @@ def edited(text: str, values: Mapping[str, str]) -> str:
     Comments and all other lines stay as they are.
     """
     lines: list[str] = []
-    left = dict(values)
+    unwritten = dict(values)
     continued = drop = False
     for line in _LINE.findall(text):
         body = line.strip()
         if not continued:
             name = re.split(r"[=:\s]", body, maxsplit=1)[0] if body and body[0] not in "#!" else ""
             drop = name in values
-            if name in left:
-                lines.append(f"{name}={left.pop(name)}\n")
+            if name in unwritten:
+                lines.append(f"{name}={unwritten.pop(name)}\n")
         comment = not continued and body[:1] in ("#", "!")
         continued = not comment and (len(body) - len(body.rstrip("\\"))) % 2 == 1
         if not drop and line:
             lines.append(line if line.endswith("\n") else line + "\n")
-    return "".join(lines) + "".join(f"{name}={value}\n" for name, value in left.items())
+    return "".join(lines) + "".join(f"{name}={value}\n" for name, value in unwritten.items())

@@ -95,14 +95,14 @@ _KEYS: Final[dict[type[Any], Mapping[str, tuple[str, Key]]]] = {}  # by settings
 
 def keys_of(cls: type[Any]) -> Mapping[str, tuple[str, Key]]:
     """Map Java key to (attribute, Key) for a settings class."""
-    found = _KEYS.get(cls)
-    if found is None:
-        found = _KEYS[cls] = {
+    keys = _KEYS.get(cls)
+    if keys is None:
+        keys = _KEYS[cls] = {
             item.metadata["key"].java: (item.name, item.metadata["key"])
             for item in dataclasses.fields(cls)
             if "key" in item.metadata
         }
-    return found
+    return keys
 
 
 def without_effect(settings: Any) -> list[str]:
@@ -121,13 +121,13 @@ class Loaded(Generic[T]):
 
     settings: T
     origins: dict[str, str]
-    unknown: dict[str, str]
+    unknown_keys: dict[str, str]
 
-    def unknown_hints(self, known: Iterable[str]) -> list[str]:
+    def unknown_hints(self, key_names: Iterable[str]) -> list[str]:
         """One sentence per unknown key, with the closest known key if there is one (CLI-10)."""
-        names = list(known)
+        names = list(key_names)
         hints = []
-        for name in self.unknown:
+        for name in self.unknown_keys:
             near = difflib.get_close_matches(name, names, n=1)
             hints.append(f"unknown key {name!r}" + (f", did you mean {near[0]!r}?" if near else ""))
         return hints
@@ -138,52 +138,52 @@ def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
 
     Raises ConfigError with all problems at once, each with key, value, origin and allowed range.
     """
-    known = keys_of(cls)
+    keys = keys_of(cls)
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    unknown: dict[str, str] = {}
+    unknown_keys: dict[str, str] = {}
     problems: dict[str, str] = {}
     for origin, mapping in sources:
         for name, text in mapping.items():
-            if name not in known:
-                unknown[name] = text
+            if name not in keys:
+                unknown_keys[name] = text
                 continue
-            attribute, meta = known[name]
+            attribute, meta = keys[name]
             try:
                 values[attribute] = parse_value(text, hints[attribute], meta)
                 origins[name] = origin
                 problems.pop(name, None)
             except ValueError as error:
                 problems[name] = f"{name}={MASK if meta.secret else repr(text)} ({origin}): {error}"
-    found = list(problems.values())
-    if not found:
+    problem_texts = list(problems.values())
+    if not problem_texts:
         settings = cls(**values)
         validate = getattr(settings, "validate", None)
         if validate is not None:
-            found = list(validate())
-        if not found:
-            return Loaded(settings, origins, unknown)
-    raise ConfigError(found)
+            problem_texts = list(validate())
+        if not problem_texts:
+            return Loaded(settings, origins, unknown_keys)
+    raise ConfigError(problem_texts)
 
 
-def parse_value(text: str, wanted: Any, meta: Key) -> Any:
+def parse_value(text: str, value_type: Any, meta: Key) -> Any:
     """Parse one value. Raises ValueError that states what is allowed."""
     text = text.strip()
     value: Any
-    if wanted is bool:
+    if value_type is bool:
         value = parse_bool(text)
-    elif wanted is int:
+    elif value_type is int:
         value = (
             parse_size(text) if meta.unit == "bytes" else parse_duration_ms(text) if meta.unit == "ms" else _int(text)
         )
-    elif wanted is float:
+    elif value_type is float:
         value = float(text)
-    elif isinstance(wanted, type) and issubclass(wanted, Enum):
-        names = [member.name for member in wanted]
+    elif isinstance(value_type, type) and issubclass(value_type, Enum):
+        names = [member.name for member in value_type]
         if text.upper() not in names:
             raise ValueError(f"must be one of {', '.join(names)}")
-        return wanted[text.upper()]
+        return value_type[text.upper()]
     else:
         value = text
     if meta.choices and str(value) not in meta.choices:
@@ -226,11 +226,11 @@ def parse_duration_ms(text: str) -> int:
     return _scaled(text, _DURATION_UNITS_MS, "a duration such as 90000, 500ms, 90s or 2h")
 
 
-def _scaled(text: str, units: Mapping[str, int], what: str) -> int:
+def _scaled(text: str, units: Mapping[str, int], allowed: str) -> int:
     match = _NUMBER.fullmatch(text.strip())
     factor = units.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f"must be {what}")
+        raise ValueError(f"must be {allowed}")
     return int(match[1]) * factor if "." not in match[1] else round(float(match[1]) * factor)
 
 
@@ -244,10 +244,10 @@ def parse_properties(text: str) -> dict[str, str]:
         at = 0
         while (part := _KEY_PART.match(line, at)) is not None:
             at = part.end()
-        rest = line[at:].lstrip(" \t\f")
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(" \t\f")
-        pairs[_unescape(line[:at])] = _unescape(rest)
+        value_text = line[at:].lstrip(" \t\f")
+        if value_text[:1] in ("=", ":"):
+            value_text = value_text[1:].lstrip(" \t\f")
+        pairs[_unescape(line[:at])] = _unescape(value_text)
     return pairs
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.config.runtime import BlackListedKey, Change, FixedKey, RuntimeSettings
+from saturnmq.config.runtime import BlackListedKey, FixedKey, RuntimeSettings, SettingChange
 from saturnmq.config.settings import parse_properties
 from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.codes import ResponseCode
@@ -94,7 +94,7 @@ class Configuration:
         """The keys that can change when the file is read again, sorted."""
         return self._settings.reloadable
 
-    def _apply(self, changes: Iterable[Change], by: str) -> None:
+    def _apply(self, changes: Iterable[SettingChange], by: str) -> None:
         changes = list(changes)
         self._settings.apply(changes)
         if changes:
