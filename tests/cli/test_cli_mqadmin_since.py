@@ -11,7 +11,7 @@ from admincli import AdminCli
 
 import saturnmq.sync
 from saturnmq.cli.mqadmin.since import catch_up
-from saturnmq.history import Change, History, Sample, Series
+from saturnmq.history import GroupChange, History, Sample, Series
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
 SENT = 12
@@ -102,5 +102,5 @@ def test_since_without_history_names_what_to_start(
      (5, 9, 0, "0s", 0.0), (3600, 0, 90_061, "1d 1h", 90_061.0), (-5, 0, 9, "never at these rates", None)],
 )  # fmt: skip
 def test_catch_up_is_estimated(consumed: int, produced: int, lag: int, text: str, seconds: float | None) -> None:
-    shown = catch_up(Change(0, lag + consumed - produced, lag, consumed, produced, float(HOUR)))
+    shown = catch_up(GroupChange(0, lag + consumed - produced, lag, consumed, produced, float(HOUR)))
     assert (shown.text, shown.value) == (text, seconds)

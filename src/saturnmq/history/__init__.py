@@ -5,6 +5,6 @@
 
 from saturnmq.history.collector import Collector
 from saturnmq.history.file import History, Point, Sample, Series
-from saturnmq.history.progress import Baseline, Change, Now
+from saturnmq.history.progress import Baseline, GroupChange, Now
 
-__all__ = ["Baseline", "Change", "Collector", "History", "Now", "Point", "Sample", "Series"]
+__all__ = ["Baseline", "Collector", "GroupChange", "History", "Now", "Point", "Sample", "Series"]

@@ -72,12 +72,12 @@ class Collector:
         at = round(self._clock())
         try:
             async with asyncio.timeout(ROUND_SECONDS):
-                found = await self._surveyor.survey()
+                survey = await self._surveyor.survey()
         except TimeoutError:
             raise CallTimeout(f"the brokers did not answer all requests within {ROUND_SECONDS:g} s") from None
-        for where, problem in list(found.problems.items())[:PROBLEMS_MAX]:
+        for where, problem in list(survey.problems.items())[:PROBLEMS_MAX]:
             log.warning("history incomplete where=%s reason=%s", quoted(where), problem)
-        count = await asyncio.to_thread(self._history.record, at, samples_of(found))
+        count = await asyncio.to_thread(self._history.record, at, samples_of(survey))
         if self.rounds % THIN_ROUNDS == 0:
             await asyncio.to_thread(self._history.thin, at)
         return count
@@ -87,26 +87,34 @@ def samples_of(survey: Survey) -> list[Sample]:
     """The samples that a survey gives; none of a broker that did not answer."""
     samples = [
         Sample(
-            Series("broker", one.cluster, broker=f"{one.name}:{one.number}"),
-            _integer(one.runtime.get("msgPutTotalTodayNow")),
-            min(max(one.first_number("commitLogDiskRatio") or 0.0, -1.0), 1.0),
+            Series("broker", broker.cluster, broker=f"{broker.name}:{broker.number}"),
+            _integer(broker.runtime.get("msgPutTotalTodayNow")),
+            min(max(broker.first_number("commitLogDiskRatio") or 0.0, -1.0), 1.0),
         )
-        for one in survey.brokers
-        if not one.problem
+        for broker in survey.brokers
+        if not broker.problem
     ]
-    ends = {(one.cluster, one.name): one.integer(END) for one in survey.brokers if one.number == 0 and not one.problem}
-    for one in survey.brokers:
-        if one.number and not one.problem and END in one.runtime and (one.cluster, one.name) in ends:
-            behind = max(ends[one.cluster, one.name] - one.integer(END), 0)
-            samples.append(Sample(Series("replica", one.cluster, broker=f"{one.name}:{one.number}"), 0, behind))
-    for cluster in {one.cluster for one in survey.brokers}:
-        groups = [one for one in survey.groups.values() if one.cluster == cluster and not is_system_group(one.name)]
+    ends = {
+        (broker.cluster, broker.name): broker.integer(END)
+        for broker in survey.brokers
+        if broker.number == 0 and not broker.problem
+    }
+    for broker in survey.brokers:
+        if broker.number and not broker.problem and END in broker.runtime and (broker.cluster, broker.name) in ends:
+            behind = max(ends[broker.cluster, broker.name] - broker.integer(END), 0)
+            samples.append(
+                Sample(Series("replica", broker.cluster, broker=f"{broker.name}:{broker.number}"), 0, behind)
+            )
+    for cluster in {broker.cluster for broker in survey.brokers}:
+        groups = [
+            group for group in survey.groups.values() if group.cluster == cluster and not is_system_group(group.name)
+        ]
         parts = [each for group in groups for each in group.topics.values()]
         total, lag = sum(part.total for part in parts), sum(part.lag for part in parts)
         samples.append(Sample(Series("cluster", cluster), total, lag))
-        topics = [one for one in survey.topics.values() if one.cluster == cluster and not is_system(one)]
-        sent, kept = sum(one.total for one in topics), sum(one.kept for one in topics)
-        samples.append(Sample(Series("incoming", cluster), sent, kept))
+        topics = [topic for topic in survey.topics.values() if topic.cluster == cluster and not is_system(topic)]
+        sent, retained = sum(topic.total for topic in topics), sum(topic.kept for topic in topics)
+        samples.append(Sample(Series("incoming", cluster), sent, retained))
     for topic in survey.topics.values():
         samples.append(Sample(Series("topic", topic.cluster, topic=topic.name), topic.total, topic.kept))
     for group in survey.groups.values():

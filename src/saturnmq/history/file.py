@@ -155,9 +155,9 @@ class History:
         return len(rows)
 
     def _id(self, series: Series) -> int | None:
-        found = self._ids.get(series)
-        if found is not None:
-            return found
+        cached_id = self._ids.get(series)
+        if cached_id is not None:
+            return cached_id
         key = (series.kind, series.cluster, series.broker, series.topic, series.group)
         if max(map(len, key)) > _NAME_MAX or not encodable(*key):
             return None

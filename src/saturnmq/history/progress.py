@@ -20,7 +20,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GroupChange:
     """How a group changed since `at`, Unix seconds, the time of its earliest sample that is used.
 
     lag_before and lag: messages not consumed, then and now. consumed is negative if offsets were set back further than was
@@ -64,17 +64,17 @@ class Baseline:
     def __bool__(self) -> bool:
         return bool(self._by_group)
 
-    def change(self, group: str, now: Mapping[str, Now], at: float) -> Change | None:
+    def change(self, group: str, now: Mapping[str, Now], at: float) -> GroupChange | None:
         """The change of a group until `at`; None if the history has none of its topics. now: by topic.
 
         Topics that the history does not have, or that the group has no more, are left out. Of several clusters the sums are taken.
         """
-        found = [(when, one) for when, one in self._by_group.get(group, ()) if one.series.topic in now]
-        if not found:
+        samples = [(when, sample) for when, sample in self._by_group.get(group, ()) if sample.series.topic in now]
+        if not samples:
             return None
-        topics = {one.series.topic for _, one in found}
-        first = min(when for when, _ in found)
-        lag_before = sum(int(one.level) for _, one in found)
+        topics = {sample.series.topic for _, sample in samples}
+        first = min(when for when, _ in samples)
+        lag_before = sum(int(sample.level) for _, sample in samples)
         lag = sum(now[topic].lag for topic in topics)
-        consumed = sum(now[topic].consumed for topic in topics) - sum(one.total for _, one in found)
-        return Change(first, lag_before, lag, consumed, consumed + lag - lag_before, max(at - first, 0.0))
+        consumed = sum(now[topic].consumed for topic in topics) - sum(sample.total for _, sample in samples)
+        return GroupChange(first, lag_before, lag, consumed, consumed + lag - lag_before, max(at - first, 0.0))

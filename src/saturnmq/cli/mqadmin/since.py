@@ -15,7 +15,7 @@ from saturnmq.cli.mqadmin.output import Shown, Time
 from saturnmq.protocol.errors import SaturnError
 
 if TYPE_CHECKING:
-    from saturnmq.history.progress import Baseline, Change
+    from saturnmq.history.progress import Baseline, GroupChange
     from saturnmq.protocol.bodies import ConsumeStats
 
 SINCE: Final = Opt("", "since", "DURATION such as 2h: also how lag and consumption changed since then", ours=True)
@@ -69,7 +69,7 @@ def _start(path: Path) -> str:
     return f"saturnmq collect -n NAMESERVERS --data {path} writes it once a minute, as saturnmq console does; --history FILE"
 
 
-def change_of(baseline: Baseline, group: str, progress: ConsumeStats | None) -> Change | None:
+def change_of(baseline: Baseline, group: str, progress: ConsumeStats | None) -> GroupChange | None:
     """The change of a group with these offsets; None if the history does not have it."""
     from saturnmq.history import Now
 
@@ -83,7 +83,7 @@ def change_of(baseline: Baseline, group: str, progress: ConsumeStats | None) -> 
     return baseline.change(group, now, time.time())
 
 
-def cells(change: Change | None) -> tuple[object, ...]:
+def cells(change: GroupChange | None) -> tuple[object, ...]:
     """The cells of COLUMNS."""
     if change is None:
         return tuple(Shown("N/A", None) for _ in COLUMNS)
@@ -92,7 +92,7 @@ def cells(change: Change | None) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def catch_up(change: Change) -> Shown:
+def catch_up(change: GroupChange) -> Shown:
     """The estimated time until the group has consumed all, such as 2h 5min; JSON: seconds, null for never."""
     seconds = change.catch_up_seconds
     if seconds is None:
