@@ -76,8 +76,8 @@ class Registry:
         def chunks() -> Iterator[Chunk]:
             fixed = constant() if callable(constant) else constant
             line = template(name, labels, self._labels if fixed is None else fixed)
-            plain = line % (*labels, 0)  # as a line without anything to escape
-            quotes, slashes = plain.count('"'), plain.count("\\")
+            unescaped_line = line % (*labels, 0)  # as a line without anything to escape
+            quotes, slashes = unescaped_line.count('"'), unescaped_line.count("\\")
             part: list[str] = []
             steps = 0
             for row in rows():
@@ -85,10 +85,10 @@ class Registry:
                 if row is not None:
                     values, value = row
                     shown = number(value) if type(value) is float and value - value else value  # infinite, or no number
-                    made = line % (*values, shown)
-                    if made.count('"') != quotes or made.count("\\") != slashes or made.count("\n") != 1:
-                        made = line % (*map(escaped, values), shown)
-                    part.append(made)
+                    row_line = line % (*values, shown)
+                    if row_line.count('"') != quotes or row_line.count("\\") != slashes or row_line.count("\n") != 1:
+                        row_line = line % (*map(escaped, values), shown)
+                    part.append(row_line)
                 if steps >= STEP:
                     yield part
                     part, steps = [], 0
@@ -105,12 +105,12 @@ class Registry:
         def chunks() -> Iterator[Chunk]:
             bucket = template(f"{name}_bucket", (*labels, "le"), self._labels)
             total, count = (template(f"{name}_{part}", labels, self._labels) for part in ("sum", "count"))
-            for value, one in [("", read)] if isinstance(read, Histogram) else read():
+            for value, histogram in [("", read)] if isinstance(read, Histogram) else read():
                 key = (escaped(value),) if label else ()
-                sums = list(accumulate(one.counts))
-                ends = (*map(repr, one.edges), "+Inf")
+                sums = list(accumulate(histogram.counts))
+                ends = (*map(repr, histogram.edges), "+Inf")
                 part = [bucket % (*key, edge, below) for edge, below in zip(ends, sums, strict=True)]
-                yield [*part, total % (*key, repr(one.sum)), count % (*key, sums[-1])]
+                yield [*part, total % (*key, repr(histogram.sum)), count % (*key, sums[-1])]
 
         self._add(name, head(name, HISTOGRAM, text), chunks)
 
@@ -121,14 +121,14 @@ class Registry:
 
     def pieces(self) -> Iterator[bytes]:
         """The text of one scrape; a piece after each STEP rows or steps without a row, or a histogram."""
-        left, omitted = self._rows_max, 0
+        remaining_rows, omitted = self._rows_max, 0
         for begin, chunks in self._families.values():
             yield begin.encode()
             for rows in chunks():
-                if left < len(rows):
-                    omitted += len(rows) - left
-                    del rows[left:]
-                left -= len(rows)
+                if remaining_rows < len(rows):
+                    omitted += len(rows) - remaining_rows
+                    del rows[remaining_rows:]
+                remaining_rows -= len(rows)
                 yield joined(rows)
         if omitted:
             line = template(OMITTED, (), {}) % omitted
