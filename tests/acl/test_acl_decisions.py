@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq.acl.accounts import DENY, PUB, SUB, Account
 from saturnmq.acl.addresses import parse_list, parse_rule
-from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied, Decisions, Rules, Wanted
+from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied, Decisions, RequiredRights, Rules
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
@@ -17,9 +17,9 @@ from saturnmq.protocol.signatures import WINDOW_MS, sign_v1, sign_v2, v2_signatu
 NOW = 1_700_000_000_000
 SECRET = b"12345678"
 HOST = "10.0.0.1"
-NOTHING = Wanted()
-ADMINISTRATIVE = Wanted(admin=True, changes=True)
-TRACE = Wanted(resources=(("RMQ_SYS_TRACE_TOPIC", PUB),), changes=True)
+NOTHING = RequiredRights()
+ADMINISTRATIVE = RequiredRights(admin=True, changes=True)
+TRACE = RequiredRights(resources=(("RMQ_SYS_TRACE_TOPIC", PUB),), changes=True)
 
 
 class Broker:
@@ -41,7 +41,7 @@ class Broker:
     def request(
         self,
         code: int = RequestCode.SEND_MESSAGE,
-        wanted: Wanted = NOTHING,
+        wanted: RequiredRights = NOTHING,
         *,
         host: str = HOST,
         encrypted: bool = False,
@@ -70,8 +70,8 @@ class Broker:
             return error.text
 
 
-def on(resource: str, right: int) -> Wanted:
-    return Wanted(resources=((resource, right),))
+def on(resource: str, right: int) -> RequiredRights:
+    return RequiredRights(resources=((resource, right),))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,11 @@ def test_signature_is_used_once() -> None:
         ({"default_topic": SUB}, on("%RETRY%g", SUB), "No default permission for group:g"),
         ({"permissions": {"T": PUB}}, on("T", PUB), "worker1"),
         ({"permissions": {"T": DENY}, "default_topic": PUB}, on("T", PUB), "No default permission for topic:T"),
-        ({"permissions": {"T": PUB, "U": SUB}}, Wanted(resources=(("T", PUB), ("U", PUB))), "No default permission for topic:U"),
+        (
+            {"permissions": {"T": PUB, "U": SUB}},
+            RequiredRights(resources=(("T", PUB), ("U", PUB))),
+            "No default permission for topic:U",
+        ),
         ({"admin": True}, on("T", PUB), "worker1"),
         ({"admin": True, "permissions": {"U": PUB}}, on("T", PUB), "No default permission for topic:T"),
         # Internal topics and requests without a topic need an entry of their own.
@@ -227,7 +231,7 @@ def test_signature_is_used_once() -> None:
         ({}, NOTHING, "worker1"),
     ],
 )  # fmt: skip
-def test_rights_on_resources(account: dict[str, Any], wanted: Wanted, answer: str) -> None:
+def test_rights_on_resources(account: dict[str, Any], wanted: RequiredRights, answer: str) -> None:
     assert Broker(**account).decide(wanted=wanted) == answer
 
 
@@ -258,7 +262,7 @@ PLAIN_REFUSED = (
         ({"admin": True}, {"version": 2}, "worker1"),
         ({"admin": True, "admin_from": HOST}, {}, "worker1"),
         ({"admin": True, "admin_from": "10.0.0.2"}, {}, PLAIN_REFUSED),
-        ({"admin": True}, {"wanted": Wanted(admin=True)}, "worker1"),  # it only reads
+        ({"admin": True}, {"wanted": RequiredRights(admin=True)}, "worker1"),  # it only reads
         ({"admin": True, "compat": True}, {}, "worker1"),
         ({"compat": True}, {}, "Need admin permission for request code=17, but accessKey=worker1 is not"),
         ({"admin": True, "permissions": {"T": SUB}}, {"encrypted": True}, "worker1"),
@@ -292,6 +296,6 @@ def test_other_requests_need_a_right_on_the_trace_topic() -> None:
 def test_right_on_the_trace_topic_has_no_quota() -> None:
     for options in ({"permissions": {"RMQ_SYS_TRACE_TOPIC": PUB}}, {"compat": True}):
         assert Broker(**options).decide(wanted=TRACE, body=b"x" * 1000) == "worker1", options
-    both = Wanted(resources=(("RMQ_SYS_TRACE_TOPIC", PUB), ("T", PUB)))
+    both = RequiredRights(resources=(("RMQ_SYS_TRACE_TOPIC", PUB), ("T", PUB)))
     refusal = "No default permission for topic:T"
     assert Broker(permissions={"RMQ_SYS_TRACE_TOPIC": PUB}).decide(wanted=both) == refusal

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.namesrv import places as places_module
-from saturnmq.namesrv.places import KEPT_MS, SILENT_MS
+from saturnmq.namesrv import NameServer, NameServerSettings, broker_places
+from saturnmq.namesrv.broker_places import KEPT_MS, SILENT_MS
 from saturnmq.namesrv.processor import process
 from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
@@ -215,9 +214,9 @@ def test_broker_of_the_same_host_replaces_a_live_one(case: Case) -> None:
 
 def test_places_are_bounded_and_live_brokers_keep_theirs(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """One address that registers under ever new names leaves no traces that grow."""
-    monkeypatch.setattr(places_module, "_SENIORS_MAX", 16)
+    monkeypatch.setattr(broker_places, "_SENIORS_MAX", 16)
     for number in range(1000):
         assert case.stranger.register(0, f"x{number}") == 0
-        assert len(case.server.places) <= 16
+        assert len(case.server.broker_places) <= 16
         case.clock.ms += 10
     assert case.stranger.register(0) == 16 and case.master.register() == 0

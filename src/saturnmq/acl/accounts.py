@@ -36,11 +36,11 @@ def parse_permission(text: str | None) -> int:
     return _PERMISSIONS.get((text or "").strip(), DENY)
 
 
-def permits(owned: int, needed: int) -> bool:
+def permits(granted: int, needed: int) -> bool:
     """Whether the owned bits include a needed one. DENY refuses always, ANY is met by PUB or SUB (ACL-05)."""
-    if owned & DENY:
+    if granted & DENY:
         return False
-    return bool(owned & (PUB | SUB if needed & ANY else needed))
+    return bool(granted & (PUB | SUB if needed & ANY else needed))
 
 
 def group_resource(group: str) -> str:
@@ -74,10 +74,10 @@ class Account:
 
     def may(self, resource: str, needed: int) -> bool:
         """Whether the account has a right on a resource, by its own entry or by default (ACL-12)."""
-        owned = self.permissions.get(resource) if self.permissions is not None else None
-        if owned is None:
-            owned = self.default_group if resource.startswith(RETRY_PREFIX) else self.default_topic
-        return permits(owned, needed)
+        granted = self.permissions.get(resource) if self.permissions is not None else None
+        if granted is None:
+            granted = self.default_group if resource.startswith(RETRY_PREFIX) else self.default_topic
+        return permits(granted, needed)
 
 
 def _pairs(kind: str, entries: Iterable[str]) -> Iterable[tuple[str, int]]:

@@ -72,11 +72,11 @@ class AddressList:
     __slots__ = ("_addresses", "_ranges", "everything", "texts")
 
     def __init__(self, rules: Iterable[AddressRule] = ()) -> None:
-        kept = tuple(rules)
-        self.texts = tuple(rule.text for rule in kept)
-        self.everything = any(rule.everything for rule in kept)
-        self._addresses = frozenset(address for rule in kept for address in rule.addresses)
-        self._ranges = tuple(rule for rule in kept if rule.range is not None)
+        rule_list = tuple(rules)
+        self.texts = tuple(rule.text for rule in rule_list)
+        self.everything = any(rule.everything for rule in rule_list)
+        self._addresses = frozenset(address for rule in rule_list for address in rule.addresses)
+        self._ranges = tuple(rule for rule in rule_list if rule.range is not None)
 
     def __bool__(self) -> bool:
         """Whether the list matches any address at all."""
@@ -142,10 +142,10 @@ def _braces(text: str) -> list[str]:
 
 def _listed(text: str, spelled: list[str]) -> frozenset[Address]:
     addresses = set()
-    for one in spelled:
-        address = parse_address(one)
+    for address_text in spelled:
+        address = parse_address(address_text)
         if address is None:
-            raise _bad_address(one)
+            raise _bad_address(address_text)
         addresses.add(address)
     if not addresses:
         raise _bad_address(text)
@@ -214,9 +214,9 @@ def _expanded(text: str, groups: int, rule: str) -> tuple[int, ...]:
     """The leading groups of an IPv6 rule; `::` stands for as many zero groups as complete the given number."""
     if text.endswith(":"):
         text += ":"  # the rule has `::` before its last part, and one colon was the separator
-    left, gap, right = text.partition("::")
-    head = [_number(part, 16, 0xFFFF, rule) for part in left.split(":")] if left else []
-    tail = [_number(part, 16, 0xFFFF, rule) for part in right.split(":")] if right else []
+    head_text, gap, tail_text = text.partition("::")
+    head = [_number(part, 16, 0xFFFF, rule) for part in head_text.split(":")] if head_text else []
+    tail = [_number(part, 16, 0xFFFF, rule) for part in tail_text.split(":")] if tail_text else []
     if gap:
         if len(head) + len(tail) >= groups:
             raise _bad_scope(rule)

@@ -260,5 +260,5 @@ def with_account(document: Document, access_key: str, fields: Mapping[str, Any])
 
 def without_account(document: Document, access_key: str) -> Document:
     """A copy without an account."""
-    kept = [entry for entry in entries_of(document) if entry.get("accessKey") != access_key]
-    return {**document, ACCOUNTS: kept}
+    entries = [entry for entry in entries_of(document) if entry.get("accessKey") != access_key]
+    return {**document, ACCOUNTS: entries}

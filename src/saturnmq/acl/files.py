@@ -38,7 +38,7 @@ DEFAULT_FILE: Final = "conf/plain_acl.yml"
 FILES_MAX: Final = 1000
 _FOLDER: Final = "conf/acl"
 _SUFFIXES: Final = (".yml", ".yaml")
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_AND_OTHER_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 _REFERENCE: Final = re.compile(r"\$\{(env|file):([^{}]+)\}")
 _SECRET_BYTES_MAX: Final = 4096
 
@@ -74,10 +74,10 @@ def resolve_secret(text: str) -> str:
 def account_paths(home: Path, default: Path) -> list[Path]:
     """The account files below a home folder, in the order of their precedence. Raises OSError, also for more than FILES_MAX."""
     folder = home / _FOLDER
-    found = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
-    if len(found) > FILES_MAX:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+    if len(paths) > FILES_MAX:
         raise OSError(0, f"more than {FILES_MAX} files in {folder}")
-    return [path for path in found if path != default] + ([default] if default.exists() else [])
+    return [path for path in paths if path != default] + ([default] if default.exists() else [])
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class AccountFiles:
         self.default = (self.home / default).resolve()
         self._private = private
         self._files: dict[Path, _Loaded] = {}  # in the order of their precedence
-        self._bad: dict[Path, Stamp] = {}  # changed files that were refused and logged
+        self._refused: dict[Path, Stamp] = {}  # changed files that were refused and logged
 
     # ---- reading
 
@@ -124,23 +124,23 @@ class AccountFiles:
             return None
         files: dict[Path, _Loaded] = {}
         for path in paths:
-            known = self._files.get(path)
+            loaded = self._files.get(path)
             stamp = self._stamp(path)
-            if known is not None and (stamp is None or stamp in (known.stamp, self._bad.get(path))):
-                files[path] = known
+            if loaded is not None and (stamp is None or stamp in (loaded.stamp, self._refused.get(path))):
+                files[path] = loaded
                 continue
-            if known is None and stamp == self._bad.get(path):
+            if loaded is None and stamp == self._refused.get(path):
                 continue
             try:
                 files[path] = self._read(path)
-                self._bad.pop(path, None)
+                self._refused.pop(path, None)
                 log.info("account file read path=%s accounts=%d", path, len(files[path].rules.accounts))
             except ConfigError as error:
                 log.error("account file refused, the old rules stay path=%s reason=%s", path, error)
                 if stamp is not None:
-                    self._bad[path] = stamp
-                if known is not None:
-                    files[path] = known
+                    self._refused[path] = stamp
+                if loaded is not None:
+                    files[path] = loaded
         if list(files) == list(self._files) and all(files[path] is self._files[path] for path in files):
             return None
         self._files = files
@@ -151,26 +151,26 @@ class AccountFiles:
 
     def _stamp(self, path: Path) -> Stamp | None:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self, path: Path) -> _Loaded:
         """Read one file. Raises ConfigError, each problem with the path."""
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):  # reading a pipe would block
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
                     raise ConfigError("it is no regular file")
-                if self._private and found.st_mode & _OTHERS:
+                if self._private and status.st_mode & _GROUP_AND_OTHER_BITS:
                     raise ConfigError(
-                        f"its mode is {stat.S_IMODE(found.st_mode):04o} and others may read the secret keys: "
+                        f"its mode is {stat.S_IMODE(status.st_mode):04o} and others may read the secret keys: "
                         f"run `chmod 600 {path}`, or set aclCompatMode=true"
                     )
-                if self._private and found.st_uid not in (0, os.geteuid()):
+                if self._private and status.st_uid not in (0, os.geteuid()):
                     raise ConfigError(
-                        f"it belongs to user {found.st_uid}, must belong to this process' user or to root"
+                        f"it belongs to user {status.st_uid}, must belong to this process' user or to root"
                     )
                 data = file.read(BYTES_MAX + 1)
             rules = read_rules(data, resolve_secret)
@@ -178,7 +178,7 @@ class AccountFiles:
             raise ConfigError([f"account file {path}: {problem}" for problem in error.problems]) from error
         except OSError as error:
             raise ConfigError(f"account file {path} cannot be read: {error.strerror}") from error
-        return _Loaded((found.st_mtime_ns, found.st_size, found.st_ino), rules)
+        return _Loaded((status.st_mtime_ns, status.st_size, status.st_ino), rules)
 
     def _composed(self) -> Rules:
         accounts = {}
@@ -222,12 +222,12 @@ class AccountFiles:
         Raises ConfigError; the old content then stays. So it does if the file was edited since it was read: to write over the edit
         could give back rights that it took away.
         """
-        known = self._files.get(path)
-        if self._stamp(path) != (known.stamp if known is not None else None):
+        loaded = self._files.get(path)
+        if self._stamp(path) != (loaded.stamp if loaded is not None else None):
             raise ConfigError(
                 f"account file {path} was edited and cannot be used: correct it first, the log has the reason"
             )
-        changed = next_version(change(read_document(known.rules.data) if known is not None else {}), now_ms)
+        changed = next_version(change(read_document(loaded.rules.data) if loaded is not None else {}), now_ms)
         data = write_document(changed)
         if len(data) > BYTES_MAX:
             raise ConfigError(f"account file {path} would have {len(data)} bytes, at most {BYTES_MAX} are allowed")
@@ -246,8 +246,8 @@ class AccountFiles:
             sync_path(path.parent)
         except OSError as error:
             raise ConfigError(f"account file {path} cannot be written: {error.strerror}") from error
-        found = path.stat()
-        self._files[path] = _Loaded((found.st_mtime_ns, found.st_size, found.st_ino), rules)
+        status = path.stat()
+        self._files[path] = _Loaded((status.st_mtime_ns, status.st_size, status.st_ino), rules)
         if path == self.default:  # last in precedence, also when it was created just now
             self._files[path] = self._files.pop(path)
         return self._composed()

@@ -95,44 +95,44 @@ class PlainValidator:
 
     # ---- maintenance (ACL-15..ACL-17)
 
-    async def update_account(self, wanted: PlainAccessConfig) -> None:
+    async def update_account(self, account: PlainAccessConfig) -> None:
         """Create an account in the default file, or merge the fields that are given into its entry. Raises ConfigError."""
-        check_keys(wanted.access_key, wanted.secret_key)
+        check_keys(account.access_key, account.secret_key)
         check_texts(
             {
-                "whiteRemoteAddress": wanted.white_remote_address,
-                "defaultTopicPerm": wanted.default_topic_perm,
-                "defaultGroupPerm": wanted.default_group_perm,
-                "topicPerms": "".join(wanted.topic_perms or ()),
-                "groupPerms": "".join(wanted.group_perms or ()),
+                "whiteRemoteAddress": account.white_remote_address,
+                "defaultTopicPerm": account.default_topic_perm,
+                "defaultGroupPerm": account.default_group_perm,
+                "topicPerms": "".join(account.topic_perms or ()),
+                "groupPerms": "".join(account.group_perms or ()),
             }
         )
-        check_entries(wanted.topic_perms or ())
-        check_entries(wanted.group_perms or ())
-        parse_rule(wanted.white_remote_address or "")
+        check_entries(account.topic_perms or ())
+        check_entries(account.group_perms or ())
+        parse_rule(account.white_remote_address or "")
         fields: dict[str, Any] = {
-            "secretKey": wanted.secret_key,
-            "whiteRemoteAddress": wanted.white_remote_address,
-            "admin": wanted.admin,
-            "defaultTopicPerm": wanted.default_topic_perm or None,
-            "defaultGroupPerm": wanted.default_group_perm or None,
-            "topicPerms": wanted.topic_perms,
-            "groupPerms": wanted.group_perms,
+            "secretKey": account.secret_key,
+            "whiteRemoteAddress": account.white_remote_address,
+            "admin": account.admin,
+            "defaultTopicPerm": account.default_topic_perm or None,
+            "defaultGroupPerm": account.default_group_perm or None,
+            "topicPerms": account.topic_perms,
+            "groupPerms": account.group_perms,
         }
-        if "${" in (wanted.secret_key or ""):
+        if "${" in (account.secret_key or ""):
             raise ConfigError("secretKey must not refer to an environment variable or a file of the broker")
         fields = {name: value for name, value in fields.items() if value is not None}
 
         def changed(document: Document) -> Document:
             for entry in entries_of(document):
                 text = text_of(entry, "secretKey")
-                if entry.get("accessKey") == wanted.access_key and _same_secret(text, wanted.secret_key):
+                if entry.get("accessKey") == account.access_key and _same_secret(text, account.secret_key):
                     fields["secretKey"] = text  # a reference stays one
-            return with_account(document, wanted.access_key, fields)
+            return with_account(document, account.access_key, fields)
 
         async with self._lock:
             await self._scan()  # for the entry as it is now
-            await self._save(self._files.file_of(wanted.access_key) or self._files.default, changed)
+            await self._save(self._files.file_of(account.access_key) or self._files.default, changed)
 
     async def delete_account(self, access_key: str) -> bool:
         """Delete an account; False if there is none. Raises ConfigError."""
@@ -175,14 +175,14 @@ class PlainValidator:
 
     def config(self) -> AclConfig:
         """All accounts, with masked secret keys, and the global white lists (SEC-13)."""
-        config, seen = AclConfig(), set[str]()
+        config, access_keys = AclConfig(), set[str]()
         for rules in self._files.rules.values():
             document = read_document(rules.data)
             config.global_white_addrs += texts_of(document, WHITE_ADDRESSES)
             for entry in entries_of(document):
                 key = text_of(entry, "accessKey")
-                if key not in seen:
-                    seen.add(key)
+                if key not in access_keys:
+                    access_keys.add(key)
                     config.plain_access_configs.append(_masked(key, entry, admin=rules.accounts[key].admin))
         return config
 

@@ -55,7 +55,7 @@ _FRAMES: Final = {  # the stack frame that 4.9.7 appends to each of its texts
     "own": f"{_MANAGER}.checkPerm(PlainPermissionManager.java:610)",
     "parse": "org.apache.rocketmq.acl.plain.PlainAccessValidator.parse(PlainAccessValidator.java:134)",
 }
-_OURS: Final = "saturnmq.acl"
+_DEFAULT_FRAME: Final = "saturnmq.acl"
 _SHOWN_LENGTH_MAX: Final = 255
 _TIME_DIGITS_MAX: Final = 15
 _SENDS: Final = frozenset(
@@ -70,10 +70,10 @@ class AccessDenied(ResponseError):
 
     def __init__(self, text: str, frame: str = "") -> None:
         self.text = text
-        super().__init__(f"{_EXCEPTION}: {text}, {_FRAMES.get(frame, _OURS)}")
+        super().__init__(f"{_EXCEPTION}: {text}, {_FRAMES.get(frame, _DEFAULT_FRAME)}")
 
 
-class Wanted(NamedTuple):
+class RequiredRights(NamedTuple):
     """What a request needs: the flag admin, and (resource, PUB or SUB) pairs in the order of the checks.
 
     changes: whether it changes state of the server.
@@ -94,7 +94,7 @@ class Access:
     command: Command
     host: str
     encrypted: bool
-    wanted: Callable[[Command], Wanted]
+    wanted: Callable[[Command], RequiredRights]
 
 
 def _shown(access_key: str) -> str:
@@ -121,16 +121,16 @@ class Slot:
     def add(self, entry: int) -> bool:
         """Add a hash; return False if the slot has it already."""
         number = bisect_right(self._arrays, entry, lo=1, key=itemgetter(0)) - 1
-        found = self._arrays[number]
-        at = bisect_left(found, entry)
-        if at < len(found) and found[at] == entry:
+        array = self._arrays[number]
+        at = bisect_left(array, entry)
+        if at < len(array) and array[at] == entry:
             return False
-        found.insert(at, entry)
+        array.insert(at, entry)
         self._count += 1
-        if len(found) > SLOT_ENTRIES:
-            half = len(found) // 2
-            self._arrays.insert(number + 1, found[half:])
-            del found[half:]
+        if len(array) > SLOT_ENTRIES:
+            half = len(array) // 2
+            self._arrays.insert(number + 1, array[half:])
+            del array[half:]
         return True
 
 
@@ -245,21 +245,21 @@ class SeenSignatures:
 class Quota:
     """Bytes per second that each account may use; up to BURST_SECONDS are saved. 0: no bytes."""
 
-    __slots__ = ("_left", "bytes_per_second")
+    __slots__ = ("_remaining_bytes", "bytes_per_second")
 
     BURST_SECONDS: Final = 10
 
     def __init__(self, bytes_per_second: int) -> None:
         self.bytes_per_second = bytes_per_second
-        self._left: dict[str, tuple[float, int]] = {}  # bytes left and the time of the last use, by account
+        self._remaining_bytes: dict[str, tuple[float, int]] = {}  # bytes left and the time of the last use, by account
 
     def take(self, access_key: str, size: int, now_ms: int) -> bool:
         """Use bytes of the quota; False if not enough are left."""
         most = self.bytes_per_second * self.BURST_SECONDS
-        left, since = self._left.get(access_key, (most, now_ms))
-        left = min(most, left + self.bytes_per_second * max(0, now_ms - since) / 1000)
-        enough = left >= size
-        self._left[access_key] = (left - size if enough else left, now_ms)
+        remaining_bytes, since = self._remaining_bytes.get(access_key, (most, now_ms))
+        remaining_bytes = min(most, remaining_bytes + self.bytes_per_second * max(0, now_ms - since) / 1000)
+        enough = remaining_bytes >= size
+        self._remaining_bytes[access_key] = (remaining_bytes - size if enough else remaining_bytes, now_ms)
         return enough
 
 
@@ -287,7 +287,7 @@ class Decisions:
         self._plain_admin = plain_admin
         self._clock_ms = clock_ms
         self._trace = Quota(trace_bytes_per_second)
-        self._seen = SeenSignatures()
+        self._seen_signatures = SeenSignatures()
         self._start_ms = clock_ms()
 
     def decide(self, access: Access) -> str:
@@ -340,27 +340,29 @@ class Decisions:
             )
         if time_ms < self._start_ms:
             raise AccessDenied(f"{SIGNATURE_TIME} of accessKey={key} is before the start of this broker; sign again")
-        if not self._seen.add(key, command.ext[SIGNATURE], time_ms, now_ms):
+        if not self._seen_signatures.add(key, command.ext[SIGNATURE], time_ms, now_ms):
             raise AccessDenied(f"Signature of accessKey={key} was used before")
 
     def _authorize(self, account: Account, access: Access) -> None:
-        wanted = access.wanted(access.command)
+        required = access.wanted(access.command)
         if (
             access.command.code in _SENDS
-            and (TRACE_TOPIC, PUB) in wanted.resources
+            and (TRACE_TOPIC, PUB) in required.resources
             and self._trace_passes(account, access.command)
         ):
             return
-        if wanted.admin:
-            self._check_admin(account, access, changes=wanted.changes)
+        if required.admin:
+            self._check_admin(account, access, changes=required.changes)
         if account.admin and account.permissions is None:
             return
-        for resource, right in wanted.resources:
-            own = account.permissions is not None and resource in account.permissions
+        for resource, right in required.resources:
+            has_entry = account.permissions is not None and resource in account.permissions
             # Internal topics hold messages of other topics, so that a default does not cover them.
-            hidden = not self.compat and not own and (not resource or resource in FORBIDDEN_SEND_TOPICS)
+            hidden = not self.compat and not has_entry and (not resource or resource in FORBIDDEN_SEND_TOPICS)
             if hidden or not account.may(resource, right):
-                raise AccessDenied(f"No default permission for {shown_resource(resource)}", "own" if own else "default")
+                raise AccessDenied(
+                    f"No default permission for {shown_resource(resource)}", "own" if has_entry else "default"
+                )
 
     def _check_admin(self, account: Account, access: Access, *, changes: bool) -> None:
         code, key = access.command.code, account.access_key

@@ -15,7 +15,7 @@ from typing import Final
 from saturnmq.acl.addresses import parse_list
 from saturnmq.acl.files import home_folder
 from saturnmq.acl.plain import RELOAD_SECONDS, PlainValidator
-from saturnmq.acl.rules import Access, AccessDenied, Wanted
+from saturnmq.acl.rules import Access, AccessDenied, RequiredRights
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode
@@ -26,15 +26,15 @@ SIGNED: Final = "signed"
 BODY_BYTES_MAX: Final = 65_536  # of requests other than registrations, whose bodies name all topics
 
 
-def _admin(command: Command) -> Wanted:
-    return Wanted(admin=True, changes=True)
+def _admin(command: Command) -> RequiredRights:
+    return RequiredRights(admin=True, changes=True)
 
 
-class Accounts:
+class NameServerAccounts:
     """The accounts of one NameServer."""
 
     def __init__(self, settings: NameServerSettings, clock_ms: Callable[[], int]) -> None:
-        self._plain = PlainValidator(
+        self._validator = PlainValidator(
             home_folder(settings.rocketmq_home, Path(settings.kv_config_path).parent),
             settings.acl_file,
             compat=False,
@@ -42,8 +42,8 @@ class Accounts:
             trace_bytes_per_second=0,
             clock_ms=clock_ms,
         )
-        self.load = self._plain.load
-        self.reload = self._plain.reload
+        self.load = self._validator.load
+        self.reload = self._validator.reload
 
     def check(self, remote_address: str, encrypted: bool, request: Command) -> str:
         """The access key of the administrator who signed a request. Raises AccessDenied."""
@@ -52,4 +52,4 @@ class Accounts:
             raise AccessDenied(
                 f"a body of {size} bytes is too long for request code={request.code}, at most {BODY_BYTES_MAX}"
             )
-        return self._plain.validate(Access(request, host_of(remote_address), encrypted, _admin))
+        return self._validator.validate(Access(request, host_of(remote_address), encrypted, _admin))

@@ -26,10 +26,10 @@ CACHED_MAX: Final = 10_000
 HEADER_BYTES: Final = 1024  # of the frame of an answer without fields
 
 Encode = Callable[[], Steps[bytes | None]]
-Found = Callable[[bytes | None], Command]
+Respond = Callable[[bytes | None], Command]
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """A connection that reads answers."""
 
     async def drain(self) -> None:
@@ -55,26 +55,28 @@ class AnswerCache:
         self._bytes = 0
         self._cached_at = -1
         self._runs: dict[Hashable, _Run] = {}
-        self._turns: WeakKeyDictionary[Reader, asyncio.Lock] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[AnswerReader, asyncio.Lock] = WeakKeyDictionary()
 
-    def answer(self, peer: Reader, key: Hashable, encode: Encode, found: Found) -> LongAnswer:
+    def answer(self, peer: AnswerReader, key: Hashable, encode: Encode, respond: Respond) -> LongAnswer:
         """`found(body)` for the body of a key: the cached one or what encode() returns, which is cached unless it is None.
 
         Raises what encode raises, and ResponseError 2 if too much is waiting.
         """
         body = self._cached().get(key)
         if body is not None:
-            return found(body)
+            return respond(body)
         if key in self._runs:
-            return self._in_turn(peer, key, encode, found)
+            return self._in_turn(peer, key, encode, respond)
         begun = self._changes()
         value = self.slices.run(self._computed(key, encode))
         if not isinstance(value, Coroutine):
-            return found(value)
+            return respond(value)
         self._started(key, value, begun)
-        return self._in_turn(peer, key, encode, found)
+        return self._in_turn(peer, key, encode, respond)
 
-    def listed(self, peer: Reader, request: Command, key: Hashable, body: Callable[[], Steps[Body]]) -> LongAnswer:
+    def listed(
+        self, peer: AnswerReader, request: Command, key: Hashable, body: Callable[[], Steps[Body]]
+    ) -> LongAnswer:
         """The successful response with a body that is made and encoded in steps. Raises as `answer`."""
 
         def encode() -> Steps[bytes | None]:
@@ -106,11 +108,11 @@ class AnswerCache:
             self._bytes += len(body)
         return body
 
-    async def _in_turn(self, peer: Reader, key: Hashable, encode: Encode, found: Found) -> Command:
+    async def _in_turn(self, peer: AnswerReader, key: Hashable, encode: Encode, respond: Respond) -> Command:
         """The answer, once the peer has read those that it asked for before."""
         async with self._turns.setdefault(peer, asyncio.Lock()):
             await peer.drain()
-            return found(await self._shared(key, encode))
+            return respond(await self._shared(key, encode))
 
     async def _shared(self, key: Hashable, encode: Encode) -> bytes | None:
         """The cached body, or that of a computation which began with the table as it is, or later."""

@@ -25,13 +25,13 @@ NAME_CHARS_MAX: Final = 300  # of a namespace, and of a key; the longest topic n
 BYTES_MAX: Final = 4_194_304  # of the file; each change rewrites it
 
 
-class Change(NamedTuple):
+class KVChange(NamedTuple):
     """One change that is not durable yet. value: None deletes the key."""
 
     namespace: str
     key: str
     value: str | None
-    done: asyncio.Future[None]
+    persisted: asyncio.Future[None]
 
 
 class KVConfig:
@@ -39,7 +39,7 @@ class KVConfig:
 
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path)
-        self._waiting: list[Change] = []
+        self._waiting: list[KVChange] = []
         self._writer: asyncio.Task[None] | None = None
         self._changed: dict[tuple[str, str], str | None] = {}  # values that are not durable yet
         self._encoded: dict[str, bytes] = {}
@@ -49,9 +49,9 @@ class KVConfig:
 
     def load(self) -> None:
         """Read the file if it exists. Raises CorruptRecord, StoreError."""
-        found = self._file.read(_parse)
-        if found is not None:
-            self.table = found
+        table = self._file.read(_parse)
+        if table is not None:
+            self.table = table
             self._recount()
 
     async def put(self, namespace: str, key: str, value: str) -> None:
@@ -88,7 +88,7 @@ class KVConfig:
         at = (namespace, key)
         return self._changed[at] if at in self._changed else self.get(namespace, key)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: KVChange) -> None:
         """Count a change."""
         namespace, key, value, _ = change
         old = self._latest(namespace, key)
@@ -113,12 +113,12 @@ class KVConfig:
             await asyncio.gather(self._writer, return_exceptions=True)
 
     async def _change(self, namespace: str, key: str, value: str | None) -> None:
-        change = Change(namespace, key, value, asyncio.get_running_loop().create_future())
+        change = KVChange(namespace, key, value, asyncio.get_running_loop().create_future())
         self._note(change)
         self._waiting.append(change)
         if self._writer is None:
             self._writer = supervised(self._write(), "KV configuration")
-        await change.done
+        await change.persisted
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -130,18 +130,18 @@ class KVConfig:
                 except Exception as error:
                     self._recount()
                     for change in batch:
-                        if not change.done.done():
-                            change.done.set_exception(error)
+                        if not change.persisted.done():
+                            change.persisted.set_exception(error)
                     continue
                 self.table = table
                 self._recount()
                 for change in batch:
-                    if not change.done.done():
-                        change.done.set_result(None)
+                    if not change.persisted.done():
+                        change.persisted.set_result(None)
         finally:
             self._writer = None
 
-    def _save(self, batch: list[Change]) -> Table:
+    def _save(self, batch: list[KVChange]) -> Table:
         """Write the table with these changes, and return it. In a thread: the table that readers see does not change meanwhile."""
         table = {namespace: dict(entries) for namespace, entries in self.table.items()}
         for change in batch:
@@ -149,7 +149,7 @@ class KVConfig:
                 table.setdefault(change.namespace, {})[change.key] = change.value
             elif change.namespace in table:
                 table[change.namespace].pop(change.key, None)
-                if not _kept(change.namespace, table[change.namespace]):
+                if not _is_retained(change.namespace, table[change.namespace]):
                     del table[change.namespace]
         self._file.write(dumps({"configTable": table}))
         self.writes += 1
@@ -164,11 +164,11 @@ def _parse(data: bytes) -> Table:
     return {
         str(namespace): {str(key): str(text) for key, text in entries.items()}
         for namespace, entries in table.items()
-        if isinstance(entries, dict) and _kept(str(namespace), entries)
+        if isinstance(entries, dict) and _is_retained(str(namespace), entries)
     }
 
 
-def _kept(namespace: str, entries: object) -> bool:
+def _is_retained(namespace: str, entries: object) -> bool:
     """Whether a namespace stays. An empty one goes, but brokers must learn that no topic is ordered any more."""
     return bool(entries) or namespace == ORDER_TOPIC_NAMESPACE
 

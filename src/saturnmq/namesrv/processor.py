@@ -12,11 +12,11 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from saturnmq.namesrv.access_control import Accounts
+from saturnmq.namesrv.access_control import NameServerAccounts
 from saturnmq.namesrv.answer_cache import AnswerCache
+from saturnmq.namesrv.broker_places import BrokerPlaces
 from saturnmq.namesrv.kv_config import BYTES_MAX, NAME_CHARS_MAX, KVConfig
-from saturnmq.namesrv.places import Places
-from saturnmq.namesrv.registration import TOPICS_PER_NAME_MAX, Topics, is_large, parse
+from saturnmq.namesrv.registration import TOPICS_PER_NAME_MAX, RegisteredTopics, is_large, parse
 from saturnmq.namesrv.routes import (
     CLUSTERS_PER_NAME_MAX,
     QUEUES_MAX,
@@ -66,10 +66,10 @@ class Context(Protocol):
     """The part of the NameServer that handlers use."""
 
     administration: Administration
-    accounts: Accounts | None
+    accounts: NameServerAccounts | None
 
     routes: RouteTable
-    places: Places
+    broker_places: BrokerPlaces
     kv: KVConfig
     settings: NameServerSettings
     answers: AnswerCache
@@ -145,7 +145,7 @@ def _register(
     connection: Peer,
     request: Command,
     registration: Registration,
-    topics: Topics,
+    topics: RegisteredTopics,
     merged: Merged | None = None,
 ) -> Command:
     _check_owner(ctx, connection, request, registration)
@@ -199,13 +199,13 @@ def _check_owner(ctx: Context, connection: Peer, request: Command, registration:
 
 
 def _check_place(ctx: Context, connection: Peer, request: Command, registration: Registration) -> None:
-    """Raise ResponseError for the name and id of another live broker (places.py)."""
+    """Raise ResponseError for the name and id of another live broker (broker_places.py)."""
 
     def owner_host(address: str) -> str | None:
         owner = _owner(ctx, address)
         return host_of(owner.remote_address) if owner is not None else None
 
-    problem = ctx.places.refusal(registration, host_of(connection.remote_address), owner_host, ctx.now_ms())
+    problem = ctx.broker_places.refusal(registration, host_of(connection.remote_address), owner_host, ctx.now_ms())
     if problem is not None:
         _refuse(ctx, connection, request, problem)
 
@@ -226,12 +226,12 @@ def _check_limits(ctx: Context, connection: Peer, registration: Registration, ho
         text = f"a name or address of a broker has more than {_NAME_CHARS_MAX} characters"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     limit = ctx.settings.brokers_max
-    for what, shares, known in (
+    for kind, shares, is_registered in (
         ("clusters", routes.cluster_shares, registration.cluster in routes.clusters),
         ("brokers", routes.broker_shares, registration.address in routes.live),
     ):
-        if not known and shares.exceeded(host, 1, limit):
-            text = f"brokersMax={limit}: {shares.total} {what} are registered, {shares.used(host)} of them from {host}, which "
+        if not is_registered and shares.exceeded(host, 1, limit):
+            text = f"brokersMax={limit}: {shares.total} {kind} are registered, {shares.used(host)} of them from {host}, which "
             _reject(ctx, connection, text + "may add no more")
     name = registration.broker_name
     if not routes.is_in(name, registration.cluster) and routes.clusters_of(name) >= CLUSTERS_PER_NAME_MAX:
@@ -259,7 +259,9 @@ def unregister_broker(ctx: Context, connection: Peer, request: Command, header: 
         _refuse(ctx, connection, request, f"{header.broker_addr} is registered from {owner.remote_address} and live")
     if header.broker_addr in ctx.routes.live:
         ctx.routes.unregister(header.broker_addr)
-        ctx.places.left(header.broker_addr, None if ctx.administration.allows(peer) else host_of(peer))
+        ctx.broker_places.note_unregistered(
+            header.broker_addr, None if ctx.administration.allows(peer) else host_of(peer)
+        )
         ctx.removed([header.broker_addr], peer, "unregistered")
     return request.reply()
 
@@ -271,11 +273,14 @@ def query_data_version(ctx: Context, connection: Peer, request: Command, header:
     """
     if _owner(ctx, header.broker_addr) not in (None, connection):
         return request.reply(ext=h.QueryDataVersionResponse(changed=True).to_ext())
-    own = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
-    ctx.places.seen(header.broker_addr, ctx.now_ms())
-    changed, known = ctx.routes.version_changed(header.broker_addr, own, ctx.now_ms(), connection)
+    broker_version = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
+    ctx.broker_places.note_live(header.broker_addr, ctx.now_ms())
+    changed, registered_version = ctx.routes.version_changed(
+        header.broker_addr, broker_version, ctx.now_ms(), connection
+    )
     return request.reply(
-        ext=h.QueryDataVersionResponse(changed=changed).to_ext(), body=known.encode() if known else None
+        ext=h.QueryDataVersionResponse(changed=changed).to_ext(),
+        body=registered_version.encode() if registered_version else None,
     )
 
 
@@ -291,13 +296,13 @@ def get_route(ctx: Context, connection: Peer, request: Command, header: h.GetRou
             route.order_topic_conf = ctx.kv.get(ORDER_TOPIC_NAMESPACE, topic)
         return (yield from ctx.answers.encoded(route))
 
-    def found(body: bytes | None) -> Command:
+    def respond(body: bytes | None) -> Command:
         if body is None:
             remark = f"No topic route info in name server for the topic: {topic}{FAQ_HINT}"
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
         return request.reply(body=body)
 
-    return ctx.answers.answer(connection, ("route", topic), encode, found)
+    return ctx.answers.answer(connection, ("route", topic), encode, respond)
 
 
 async def put_kv(ctx: Context, connection: Peer, request: Command, header: h.PutKVConfig) -> Command:
@@ -352,11 +357,11 @@ def list_kv(ctx: Context, connection: Peer, request: Command, header: h.GetKVLis
 def cluster_info(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_BROKER_CLUSTER_INFO, 106."""
 
-    def made() -> Steps[ClusterInfo]:
+    def listing() -> Steps[ClusterInfo]:
         yield
         return ctx.routes.cluster_info()
 
-    return ctx.answers.listed(connection, request, "clusters", made)
+    return ctx.answers.listed(connection, request, "clusters", listing)
 
 
 def _changed(ctx: Context, request: Command, name: str, changing: Steps[int]) -> Answer:
@@ -382,10 +387,10 @@ def _listed(
 ) -> Answer:
     """The response with a list of topics, which is made and encoded in steps."""
 
-    def made() -> Steps[Body]:
+    def topic_list() -> Steps[Body]:
         return TopicList((yield from names()))
 
-    return ctx.answers.listed(connection, request, key, made)
+    return ctx.answers.listed(connection, request, key, topic_list)
 
 
 def all_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
@@ -410,11 +415,11 @@ def topics_by_cluster(ctx: Context, connection: Peer, request: Command, header: 
 def system_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS, 304."""
 
-    def made() -> Steps[Body]:
+    def topic_lists() -> Steps[Body]:
         yield
         return TopicList(*ctx.routes.system_topics())
 
-    return ctx.answers.listed(connection, request, "system", made)
+    return ctx.answers.listed(connection, request, "system", topic_lists)
 
 
 def unit_topics(ctx: Context, connection: Peer, request: Command, header: object) -> Answer:
@@ -497,7 +502,7 @@ def process(ctx: Context, connection: Peer, request: Command) -> Answer:
     return _decoded(ctx, route, connection, request)
 
 
-def _authenticated(ctx: Context, accounts: Accounts, connection: Peer, request: Command) -> str:
+def _authenticated(ctx: Context, accounts: NameServerAccounts, connection: Peer, request: Command) -> str:
     try:
         return accounts.check(connection.remote_address, connection.encrypted, request)
     except ResponseError as error:

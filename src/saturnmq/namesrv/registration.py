@@ -56,17 +56,17 @@ def is_large(request: Command, header: h.RegisterBroker) -> bool:
         return False  # `parse` reports it
 
 
-class Topics:
+class RegisteredTopics:
     """The topics of a registration that the route table takes. own: broker and cluster name, which may contain dots.
 
     ignored: number of those with an illegal name or number, which no client could use; first: the first of their names.
     """
 
-    def __init__(self, own: tuple[str, str]) -> None:
+    def __init__(self, own_names: tuple[str, str]) -> None:
         self.queues: Queues = {}
         self.ignored = 0
         self.first = ""
-        self._own = own
+        self._own_names = own_names
 
     def take(self, name: str, config: TopicConfig) -> None:
         """Add one topic."""
@@ -88,10 +88,10 @@ class Topics:
             return False
         if LEGAL_NAME.fullmatch(name) is not None:
             return True
-        return name in self._own and _HOST_NAME.fullmatch(name) is not None
+        return name in self._own_names and _HOST_NAME.fullmatch(name) is not None
 
 
-def parse(request: Command, header: h.RegisterBroker, topics_max: int) -> tuple[Registration, Topics]:
+def parse(request: Command, header: h.RegisterBroker, topics_max: int) -> tuple[Registration, RegisteredTopics]:
     """The registration, and which of its topics were taken.
 
     Raises BodyError, ResponseError for a wrong checksum, more than topics_max topics, or filter servers out of range.
@@ -99,7 +99,7 @@ def parse(request: Command, header: h.RegisterBroker, topics_max: int) -> tuple[
     body = request.body or b""
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-    topics = Topics((header.broker_name, header.cluster_name))
+    topics = RegisteredTopics((header.broker_name, header.cluster_name))
     version, filters = _read(request, header, topics_max, topics.take)
     if filters is not None and (len(filters) > _FILTERS_MAX or max(map(len, filters), default=0) > _FILTER_CHARS_MAX):
         text = f"a broker has at most {_FILTERS_MAX} filter servers with addresses of {_FILTER_CHARS_MAX} characters"
@@ -133,11 +133,11 @@ def _read(
         raise response_error(
             ResponseCode.SYSTEM_BUSY, f"about {objects} topics of a broker exceed {topics_max} (topicsMax)"
         )
-    rest = _read_topics(body, take) if len(body) > _LARGE_BYTES else body
+    remaining_body = _read_topics(body, take) if len(body) > _LARGE_BYTES else body
     if not new:
-        table, filters = TopicConfigTable.decode(rest), None
+        table, filters = TopicConfigTable.decode(remaining_body), None
     else:
-        decoded = RegisterBrokerBody.decode(rest)
+        decoded = RegisterBrokerBody.decode(remaining_body)
         table, filters = decoded.topic_config_serialize_wrapper, decoded.filter_server_list
     for name, config in table.topic_config_table.items():
         take(name, config)
@@ -171,9 +171,9 @@ def _read_topics(body: bytes, take: Callable[[str, TopicConfig], None]) -> bytes
         if end is None:
             raise BodyError(f"registration is cut after topic {member[1][:80]!r}")
         at, ended = end.end(), end[1] == "}"
-    rest = text[: begin.end()] + "}" + text[at:]
-    if len(rest) > _LARGE_BYTES:
+    remaining_text = text[: begin.end()] + "}" + text[at:]
+    if len(remaining_text) > _LARGE_BYTES:
         raise BodyError(
-            f"registration has {len(rest)} characters beside its topics, at most {_LARGE_BYTES} are allowed"
+            f"registration has {len(remaining_text)} characters beside its topics, at most {_LARGE_BYTES} are allowed"
         )
-    return rest.encode()
+    return remaining_text.encode()

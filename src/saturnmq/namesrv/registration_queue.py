@@ -24,10 +24,10 @@ WAITING_MAX: Final = 64  # requests of one address; headers are not counted in i
 Work = Callable[[], Awaitable[Command]]
 
 
-class _Waiting(NamedTuple):
+class _QueuedWork(NamedTuple):
     body_bytes: int
     work: Work
-    done: asyncio.Future[Command]
+    response: asyncio.Future[Command]
 
 
 class RegistrationQueue:
@@ -36,7 +36,7 @@ class RegistrationQueue:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes: dict[str, int] = {}  # waiting or running, by address
-        self._waiting: dict[str, deque[_Waiting]] = {}  # the next address first
+        self._waiting: dict[str, deque[_QueuedWork]] = {}  # the next address first
         self._worker: asyncio.Task[None] | None = None
 
     def put(self, address: str, body_bytes: int, work: Work) -> asyncio.Future[Command]:
@@ -46,11 +46,11 @@ class RegistrationQueue:
             text = f"[OVERLOAD]system busy, {count} registrations of {used} bytes from {address} are waiting; try again later"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
         self._bytes[address] = used + body_bytes
-        done: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append(_Waiting(body_bytes, work, done))
+        response: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append(_QueuedWork(body_bytes, work, response))
         if self._worker is None:
             self._worker = supervised(self._run(), "registrations")
-        return done
+        return response
 
     async def stop(self) -> None:
         """Cancel what runs and what waits."""
@@ -62,33 +62,33 @@ class RegistrationQueue:
             while self._waiting:
                 address = next(iter(self._waiting))
                 queue = self._waiting.pop(address)
-                one = queue.popleft()
+                queued = queue.popleft()
                 if queue:
                     self._waiting[address] = queue  # at the end
-                await self._one(address, one)
+                await self._run_queued(address, queued)
         finally:
             self._worker = None
             for queue in self._waiting.values():
-                for one in queue:
-                    one.done.cancel()
+                for queued in queue:
+                    queued.response.cancel()
 
-    async def _one(self, address: str, one: _Waiting) -> None:
+    async def _run_queued(self, address: str, queued: _QueuedWork) -> None:
         try:
-            result = await one.work()
+            result = await queued.work()
         except asyncio.CancelledError:
-            one.done.cancel()
+            queued.response.cancel()
             raise
         except Exception as error:
             if isinstance(error, SaturnError):
                 # A refusal: its frames hold the body, until a cycle with the future is collected.
                 error.with_traceback(None)
-            if not one.done.done():
-                one.done.set_exception(error)
+            if not queued.response.done():
+                queued.response.set_exception(error)
         else:
-            if not one.done.done():
-                one.done.set_result(result)
+            if not queued.response.done():
+                queued.response.set_result(result)
         finally:
-            left = self._bytes[address] - one.body_bytes
-            self._bytes[address] = left
+            remaining_bytes = self._bytes[address] - queued.body_bytes
+            self._bytes[address] = remaining_bytes
             if address not in self._waiting:
                 del self._bytes[address]

@@ -412,8 +412,8 @@ class RouteTable:
 
     def add_write_permission(self, broker_name: str) -> Steps[int]:
         """Set the permission of every topic of the broker name to read and write; return how many topics it has (NS-26)."""
-        both = int(Perm.READ | Perm.WRITE) << _PERM_AT
-        return self._each_queue(broker_name, lambda packed: packed & ~(FLAGS_MAX << _PERM_AT) | both)
+        read_and_write = int(Perm.READ | Perm.WRITE) << _PERM_AT
+        return self._each_queue(broker_name, lambda packed: packed & ~(FLAGS_MAX << _PERM_AT) | read_and_write)
 
     def _each_queue(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         """Change the topics that the broker name has now."""
@@ -485,24 +485,24 @@ class RouteTable:
                     if topic not in flags and topic in table.topics:
                         flags[topic] = table.topics[topic] >> _FLAG_AT
             yield
-        found: list[str] = []
+        topics: list[str] = []
         for some in _parts(flags.items()):
-            found += [topic for topic, flag in some if flag & want and not flag & without]
+            topics += [topic for topic, flag in some if flag & want and not flag & without]
             yield
-        return found
+        return topics
 
     def _distinct(self, names: Iterable[str]) -> Steps[list[str]]:
         """The topics of some broker names, each once."""
-        found: dict[str, None] = {}
+        topics: dict[str, None] = {}
         for _, part in self._topics_in_steps(names):
-            found.update(dict.fromkeys(part))
+            topics.update(dict.fromkeys(part))
             yield
-        return list(found)
+        return list(topics)
 
     def _topics_in_steps(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """The topics that some broker names have now, in parts. The tables may change meanwhile."""
-        kept = [(name, list(self.queues[name].topics)) for name in names if name in self.queues]
-        for name, topics in kept:
+        topics_by_name = [(name, list(self.queues[name].topics)) for name in names if name in self.queues]
+        for name, topics in topics_by_name:
             for part in _parts(topics):
                 yield name, part
 
@@ -513,6 +513,6 @@ def _copied(broker: BrokerData) -> BrokerData:
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:
     """The items in lists of one step each."""
-    rest = iter(items)
-    while part := list(islice(rest, _STEP_TOPICS)):
+    iterator = iter(items)
+    while part := list(islice(iterator, _STEP_TOPICS)):
         yield part

@@ -17,12 +17,12 @@ from typing import Final, TypeVar
 
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.config.settings import format_properties, masked, to_properties
-from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, Accounts
+from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, NameServerAccounts
 from saturnmq.namesrv.answer_cache import AnswerCache
+from saturnmq.namesrv.broker_places import BrokerPlaces
 from saturnmq.namesrv.disposal import Disposal
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.metrics import NameServerMetrics
-from saturnmq.namesrv.places import Places
 from saturnmq.namesrv.processor import TABLE, Answer, Peer, process
 from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
@@ -61,10 +61,10 @@ class NameServer:
         self.net = net
         self._disposal = Disposal()
         self.routes = RouteTable(self._disposal.add)
-        self.places = Places(self.routes)
+        self.broker_places = BrokerPlaces(self.routes)
         self.answers = AnswerCache(lambda: self.routes.changes, net.frame_bytes_max)
         self.kv = KVConfig(Path(settings.kv_config_path))
-        self._unknown = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
+        self._unknown_keys = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self.configuration = Configuration(
             RuntimeSettings(settings),
@@ -76,7 +76,7 @@ class NameServer:
             shown=self._shown,
         )
         self.administration = Administration(settings.admin_addresses)
-        self.accounts = Accounts(settings, self._clock_ms) if settings.namesrv_access == SIGNED else None
+        self.accounts = NameServerAccounts(settings, self._clock_ms) if settings.namesrv_access == SIGNED else None
         self._reloading: asyncio.Task[None] | None = None
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         self.metrics = NameServerMetrics(settings, self.routes, self.kv, self._server, TABLE)
@@ -114,8 +114,8 @@ class NameServer:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """Name and address of each listening port that checks no account (SEC-16)."""
-        own = {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
-        return own | self.metrics.unauthenticated
+        ports = {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
+        return ports | self.metrics.unauthenticated
 
     async def stop(self) -> None:
         """Close the listener, answer requests in flight, close connections."""
@@ -157,7 +157,7 @@ class NameServer:
         if self.accounts is not None and (self._reloading is None or self._reloading.done()):
             self._reloading = supervised(self._reload(self.accounts), "account files")
 
-    async def _reload(self, accounts: Accounts) -> None:
+    async def _reload(self, accounts: NameServerAccounts) -> None:
         try:
             await accounts.reload()
         except Exception:
@@ -191,7 +191,7 @@ class NameServer:
     def later(self, connection: Peer, request: Command, work: Callable[[], Awaitable[Command]]) -> Awaitable[Command]:
         """Run the work of a registration after those that arrived before, in turn between addresses. Raises ResponseError 2."""
 
-        def done(_: object) -> None:
+        def release(_: object) -> None:
             self._registering[connection] -= 1
             if not self._registering[connection]:
                 del self._registering[connection]
@@ -199,7 +199,7 @@ class NameServer:
         address = network_of(host_of(connection.remote_address))
         result = self._registrations.put(address, len(request.body or b""), work)
         self._registering[connection] += 1
-        result.add_done_callback(done)
+        result.add_done_callback(release)
         return result
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -232,7 +232,7 @@ class NameServer:
         return format_properties(self._shown())
 
     def _shown(self) -> dict[str, str]:
-        return to_properties(self.settings) | to_properties(self.net) | self._unknown
+        return to_properties(self.settings) | to_properties(self.net) | self._unknown_keys
 
     def _routes_changed(self) -> None:
         self.routes.changes += 1

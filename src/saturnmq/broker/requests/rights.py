@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.acl.accounts import PUB, SUB, group_resource, shown_resource
-from saturnmq.acl.rules import AccessDenied, Wanted
+from saturnmq.acl.rules import AccessDenied, RequiredRights
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import Effect, Need, Resource, Right, decode_body
@@ -78,12 +78,12 @@ class Rights:
         self._changes = {code for code, route in TABLE.items() if route.effect is Effect.CHANGE}
         self._changes.add(Code.UPDATE_BROKER_CONFIG)
 
-    def wanted(self, command: Command) -> Wanted:
+    def wanted(self, command: Command) -> RequiredRights:
         """What a request needs. Raises AccessDenied when a field or body that names a resource is missing or malformed."""
         code = command.code
         needs = self._needs.get(code, ())
         if not needs:
-            return Wanted()
+            return RequiredRights()
         admin = code in self._admin
         try:
             resources = tuple(self._resources(command, needs))
@@ -91,7 +91,7 @@ class Rights:
             if isinstance(error, AccessDenied):
                 raise
             raise AccessDenied(error.message, "parse") from error
-        return Wanted(admin, resources, code in self._changes)
+        return RequiredRights(admin, resources, code in self._changes)
 
     def _resources(self, command: Command, needs: tuple[Need, ...]) -> Iterator[tuple[str, int]]:
         for need in needs:

@@ -40,7 +40,7 @@ class _Senior:
     losers: dict[str, None] = field(default_factory=dict)  # hosts that took the place of this senior
 
 
-class Places:
+class BrokerPlaces:
     """The seniors of all places."""
 
     def __init__(self, routes: RouteTable) -> None:
@@ -50,31 +50,31 @@ class Places:
 
     def refusal(self, registration: Registration, host: str, host_of: HostOf, now_ms: int) -> str | None:
         """Why the broker may not have the place for which it registers, or None. host: the peer's address without port."""
-        place = registration.broker_name, registration.broker_id
-        senior = self._seniors.get(place)
+        broker_place = registration.broker_name, registration.broker_id
+        senior = self._seniors.get(broker_place)
         live = self._routes.live.get(senior.address) if senior is not None else None
         if senior is None or (live is None and now_ms - senior.seen_ms > KEPT_MS):
-            self._take(place, registration.address, host, now_ms)
+            self._take(broker_place, registration.address, host, now_ms)
             return None
         if senior.address == registration.address:
             senior.seen_ms = now_ms
             if host == host_of_address(senior.address):
                 senior.host = host
-            self._note_loser(senior, place, host, host_of)
+            self._note_loser(senior, broker_place, host, host_of)
             return None
-        rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(place)
+        rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(broker_place)
         if rival in ("", registration.address) or not self._is_live(rival, host_of, now_ms):
             return None
         live, live_host = self._routes.live[rival], host_of(rival)
-        if (live.name, live.number) != place or live_host == host:
+        if (live.name, live.number) != broker_place or live_host == host:
             if rival == senior.address:
-                self._take(place, registration.address, host, now_ms)
+                self._take(broker_place, registration.address, host, now_ms)
             return None
         if host not in senior.losers and host in self._hosts(registration.broker_name, host_of):
             return None
-        return f"broker {place[1]} of {place[0]} is {rival}, registered from {live_host} and live"
+        return f"broker {broker_place[1]} of {broker_place[0]} is {rival}, registered from {live_host} and live"
 
-    def seen(self, address: str, now_ms: int) -> None:
+    def note_live(self, address: str, now_ms: int) -> None:
         """The live broker at an address has asked whether it must register."""
         live = self._routes.live.get(address)
         senior = self._seniors.get((live.name, live.number)) if live is not None else None
@@ -85,39 +85,39 @@ class Places:
         """How many places have a senior."""
         return len(self._seniors)
 
-    def left(self, address: str, host: str | None) -> None:
+    def note_unregistered(self, address: str, host: str | None) -> None:
         """The broker at an address has unregistered from a host; None: an administrator has unregistered it.
 
         Another host, which registered the address while the broker was not connected, does not end its seniority.
         """
-        for place, senior in list(self._seniors.items()):
+        for broker_place, senior in list(self._seniors.items()):
             if senior.address == address and host in (None, senior.host):
-                del self._seniors[place]
+                del self._seniors[broker_place]
 
-    def _take(self, place: tuple[str, int], address: str, host: str, now_ms: int) -> None:
-        if place not in self._seniors and len(self._seniors) >= _SENIORS_MAX:
+    def _take(self, broker_place: tuple[str, int], address: str, host: str, now_ms: int) -> None:
+        if broker_place not in self._seniors and len(self._seniors) >= _SENIORS_MAX:
             if now_ms - self._pruned_ms < _PRUNE_MS:
                 return  # its next registration is recorded
             self._pruned_ms = now_ms
             live = self._routes.live
-            self._seniors = {key: one for key, one in self._seniors.items() if one.address in live}
+            self._seniors = {key: senior for key, senior in self._seniors.items() if senior.address in live}
             if len(self._seniors) >= _SENIORS_MAX:
                 return
-        self._seniors[place] = _Senior(address, host, now_ms)
+        self._seniors[broker_place] = _Senior(address, host, now_ms)
 
-    def _note_loser(self, senior: _Senior, place: tuple[str, int], host: str, host_of: HostOf) -> None:
+    def _note_loser(self, senior: _Senior, broker_place: tuple[str, int], host: str, host_of: HostOf) -> None:
         """The senior registers again: remember the host whose broker has its place now."""
-        holder, live = self._holder(place), self._routes.live.get(senior.address)
-        if holder in ("", senior.address) or live is None or (live.name, live.number) != place:
+        holder, live = self._holder(broker_place), self._routes.live.get(senior.address)
+        if holder in ("", senior.address) or live is None or (live.name, live.number) != broker_place:
             return
         loser = host_of(holder)
         if loser is not None and loser != host and len(senior.losers) < _LOSERS_MAX:
             senior.losers[loser] = None
 
-    def _holder(self, place: tuple[str, int]) -> str:
+    def _holder(self, broker_place: tuple[str, int]) -> str:
         """Address of the broker that has a place in the routes; "" for none."""
-        broker = self._routes.brokers.get(place[0])
-        return broker.broker_addrs.get(place[1], "") if broker is not None else ""
+        broker = self._routes.brokers.get(broker_place[0])
+        return broker.broker_addrs.get(broker_place[1], "") if broker is not None else ""
 
     def _is_live(self, address: str, host_of: HostOf, now_ms: int) -> bool:
         live = self._routes.live.get(address)
