@@ -27,7 +27,7 @@ _REPORT_SECONDS: Final = 60.0
 _GENERAL: Final = "%(asctime)s %(levelname)s %(name)s - %(message)s"
 
 
-class LogFile(NamedTuple):
+class RollingLogFile(NamedTuple):
     """One file: the logger whose lines it has, its limit, how many former files are kept, and the format of a line."""
 
     logger: str
@@ -38,19 +38,19 @@ class LogFile(NamedTuple):
 
 
 FILES: Final = (
-    LogFile("", "broker.log", 128 * MIB, 20, _GENERAL),
-    LogFile("saturnmq.store", "store.log", 128 * MIB, 10, _GENERAL),
-    LogFile("saturnmq.stats", "stats.log", 100 * MIB, 5, "%(asctime)s %(levelname)s - %(message)s"),
-    LogFile("saturnmq.watermark", "watermark.log", 100 * MIB, 10, "%(asctime)s - %(message)s"),
-    LogFile("saturnmq.protection", "protection.log", 100 * MIB, 10, "%(asctime)s - %(message)s"),
+    RollingLogFile("", "broker.log", 128 * MIB, 20, _GENERAL),
+    RollingLogFile("saturnmq.store", "store.log", 128 * MIB, 10, _GENERAL),
+    RollingLogFile("saturnmq.stats", "stats.log", 100 * MIB, 5, "%(asctime)s %(levelname)s - %(message)s"),
+    RollingLogFile("saturnmq.watermark", "watermark.log", 100 * MIB, 10, "%(asctime)s - %(message)s"),
+    RollingLogFile("saturnmq.protection", "protection.log", 100 * MIB, 10, "%(asctime)s - %(message)s"),
 )
-_OWN: Final = tuple(file.logger for file in FILES if file.logger)
+_DEDICATED_LOGGERS: Final = tuple(file.logger for file in FILES if file.logger)
 
 
 class RotatingFile(RotatingFileHandler):
     """A file that reports on standard error, once a minute, that it cannot be written; the server goes on."""
 
-    def __init__(self, directory: Path, file: LogFile) -> None:
+    def __init__(self, directory: Path, file: RollingLogFile) -> None:
         super().__init__(directory / file.name, maxBytes=file.bytes_max, backupCount=file.former, encoding="utf-8")
         self.setFormatter(OneLine(file.format, "%Y-%m-%d %H:%M:%S"))
         self._report_at = 0.0
@@ -72,7 +72,7 @@ class RotatingFile(RotatingFileHandler):
 
 def _is_general(record: logging.LogRecord) -> bool:
     """Whether a line belongs to broker.log: it has no file of its own."""
-    return not any(record.name == name or record.name.startswith(f"{name}.") for name in _OWN)
+    return not any(record.name == name or record.name.startswith(f"{name}.") for name in _DEDICATED_LOGGERS)
 
 
 @contextlib.contextmanager
