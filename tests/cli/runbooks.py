@@ -22,7 +22,7 @@ from saturnmq.config.settings import load
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
 from saturnmq.store import StoreProfile, StoreSettings
-from saturnmq.testing.loop_thread import LoopThread
+from saturnmq.testing.loop_thread import FixtureLoopThread
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
 HOST: Final = "127.0.0.1"
@@ -47,7 +47,7 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.thread = LoopThread("runbooks")
+        self.thread = FixtureLoopThread("runbooks")
         self.brokers: dict[str, Broker] = {}
         self._ports: dict[str, int] = {}
         self._namesrv = NameServer(

@@ -15,7 +15,7 @@ from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.messages import ChangeResponse, MetadataResponse, TransferResponse
 from saturnmq.raft.tool import main as tool_main
 from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE, DLedgerCode, encode
-from saturnmq.testing.loop_thread import LoopThread
+from saturnmq.testing.loop_thread import FixtureLoopThread
 
 EVIL = "\x1b]0;owned\x07\n"
 
@@ -33,7 +33,7 @@ def hostile_member() -> Iterator[str]:
     def handler(connection: Connection, request: Command) -> Command:
         return request.reply(RESPONSE_HEADER_CODE, body=encode(answers[DLedgerCode(request.code)]))
 
-    thread = LoopThread("hostile-member")
+    thread = FixtureLoopThread("hostile-member")
     server = RemotingServer(handler, settings=NetSettings())
     try:
         host, port = thread.submit("start", server.start("127.0.0.1", 0)).result(10)

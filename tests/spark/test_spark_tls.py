@@ -28,7 +28,7 @@ from saturnmq.spark.sink_options import SinkOptions
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.sync import Client
-from saturnmq.testing.loop_thread import LoopThread
+from saturnmq.testing.loop_thread import FixtureLoopThread
 
 HOST = "127.0.0.1"
 
@@ -73,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         mode="enforcing", enable=True, need_client_auth="require", server_cert_path=server[0], server_key_path=server[1],
         server_trust_path=client[0], client_trust_path=server[0], client_cert_path=client[0], client_key_path=client[1],
     )  # fmt: skip
-    thread = LoopThread("tls")
+    thread = FixtureLoopThread("tls")
     thread.start()
 
     async def start() -> tuple[NameServer, Broker, NameServer, str, str]:

@@ -34,7 +34,7 @@ from saturnmq import (
     tag,
 )
 from saturnmq.testing import BrokerFixture, ClockFixture, EmbeddedBroker, Request
-from saturnmq.testing.loop_thread import Pending
+from saturnmq.testing.loop_thread import PendingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def plain_code() -> None:
 async def fixtures(saturn_broker: BrokerFixture, saturn_clock: ClockFixture) -> None:
     assert_type(saturn_broker.published("t"), list[Message[bytes]])
     assert_type(saturn_broker.requests, list[Request])
-    assert_type(saturn_broker.expect("t", 1, within=1), Pending[list[Message[bytes]]])
+    assert_type(saturn_broker.expect("t", 1, within=1), PendingResult[list[Message[bytes]]])
     assert_type(await saturn_broker.expect("t", 1), list[Message[bytes]])
     await saturn_clock.advance(timedelta(hours=1))
     async with EmbeddedBroker() as server:

@@ -22,7 +22,7 @@ from saturnmq.net import NetSettings
 from saturnmq.protocol.addresses import port_of
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing.disk_faults import DiskFaults
-from saturnmq.testing.loop_thread import LoopThread
+from saturnmq.testing.loop_thread import FixtureLoopThread
 from saturnmq.testing.requests_seen import RequestTap
 
 HOST = "127.0.0.1"
@@ -200,7 +200,7 @@ class SyncEmbeddedBroker:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.inner = EmbeddedBroker(data, settings=settings, store=store, net=net, clock_ms=clock_ms)
-        self.thread = LoopThread("embedded")
+        self.thread = FixtureLoopThread("embedded")
 
     @property
     def url(self) -> str:

@@ -1,7 +1,7 @@
 """The objects behind the fixtures `saturn_broker` and `saturn_clock`: a broker on its own thread, or a real one.
 
 The broker's event loop is not the test's: plain tests may block and async tests may use any loop without disturbing the
-broker. Everything that touches the broker therefore runs through `LoopThread`; see `on_loop`.
+broker. Everything that touches the broker therefore runs through `FixtureLoopThread`; see `on_loop`.
 
 Requirements: TST-02..07.
 """
@@ -21,7 +21,7 @@ from saturnmq.protocol.codes import DLQ_PREFIX
 from saturnmq.store import StoreSettings
 from saturnmq.testing.embedded import START_SECONDS_MAX, EmbeddedBroker
 from saturnmq.testing.inspection import Inspection
-from saturnmq.testing.loop_thread import LoopThread, Pending
+from saturnmq.testing.loop_thread import FixtureLoopThread, PendingResult
 from saturnmq.testing.requests_seen import SENDS, Request
 from saturnmq.testing.travel_clock import TravelClock, Traveller
 
@@ -51,7 +51,7 @@ class BrokerFixture:
         self._clock = TravelClock()
         self._server = EmbeddedBroker(settings=settings, store=store, clock_ms=self._clock.now_ms) if not url else None
         self._remote_url = url or ""
-        self._thread = LoopThread("fixture")
+        self._thread = FixtureLoopThread("fixture")
         self._client: Client | None = None
         self._inspection: Inspection | None = None
         self._traveller = Traveller(self._server, self._clock) if self._server is not None else None
@@ -116,8 +116,8 @@ class BrokerFixture:
         return self._thread.call(self._ports())
 
     async def _ports(self) -> set[int]:
-        found = {port_of(address) for address in self._own_addresses()}
-        return found | self._server.ports if self._server is not None else found
+        ports = {port_of(address) for address in self._own_addresses()}
+        return ports | self._server.ports if self._server is not None else ports
 
     def _own_addresses(self) -> set[str]:
         """Local addresses of the inspection client's connections."""
@@ -162,7 +162,7 @@ class BrokerFixture:
         """A group's backlog in a topic: messages after its committed offsets. Consumers commit periodically, not per message."""
         return self._thread.call(self._reader.lag(group, topic))
 
-    def expect(self, topic: str, n: int, within: float = 5.0) -> Pending[list[Message[bytes]]]:
+    def expect(self, topic: str, n: int, within: float = 5.0) -> PendingResult[list[Message[bytes]]]:
         """Wait until a topic holds exactly `n` messages: `await` the result, or call `result()` on it.
 
         Example:
@@ -180,8 +180,8 @@ class BrokerFixture:
     async def _announce(self, topic: str) -> None:
         """Register a new topic with the NameServer now; the broker itself does so a moment after creating it."""
         if self._server is not None and self._server.running:
-            known = topic in self._server.broker.topics.table
-            if known and self._server.namesrv.routes.route(topic) is None:
+            is_created = topic in self._server.broker.topics.table
+            if is_created and self._server.namesrv.routes.route(topic) is None:
                 await self._server.broker.registrar.register()
 
     @property
@@ -276,8 +276,8 @@ class BrokerFixture:
     def _connections(self, client_id: str) -> list[Connection]:
         broker = self.server.broker
         if not client_id:
-            own = self._own_addresses()
-            return [connection for connection in broker.connections if connection.remote_address not in own]
+            own_addresses = self._own_addresses()
+            return [connection for connection in broker.connections if connection.remote_address not in own_addresses]
         clients = broker.clients
         tables = [*clients.producers.values(), *(group.members for group in clients.consumers.values())]
         members = {c for table in tables for c, info in table.items() if info.client_id == client_id}
@@ -308,7 +308,7 @@ class ClockFixture:
                 await saturn_broker.expect(saturn_topic, 1)
     """
 
-    def __init__(self, clock: TravelClock, traveller: Traveller, thread: LoopThread) -> None:
+    def __init__(self, clock: TravelClock, traveller: Traveller, thread: FixtureLoopThread) -> None:
         self._clock = clock
         self._traveller = traveller
         self._thread = thread
@@ -321,7 +321,7 @@ class ClockFixture:
         """The broker's current time, Unix ms."""
         return self._clock.now_ms()
 
-    def advance(self, delta: timedelta) -> Pending[None]:
+    def advance(self, delta: timedelta) -> PendingResult[None]:
         """Advance the broker's clock: `await` the result, or call `result()` on it. Completes when everything due has run.
 
         Due are delayed messages, retries, transaction checks, expiry of clients and locks, and retention; they happen

@@ -67,16 +67,16 @@ class Inspection:
             return []
 
     async def _read(self, queue: MessageQueue) -> list[Message[bytes]]:
-        found: list[Message[bytes]] = []
+        messages: list[Message[bytes]] = []
         at, end = await self._puller.min_offset(queue), await self._puller.max_offset(queue)
         while at < end:
             result = await self._puller.pull(queue, at, max_count=PULL_COUNT)
             if result.status is PullStatus.FOUND:
-                found += result.messages()
+                messages += result.messages()
             if result.next_offset <= at:
                 break
             at = result.next_offset
-        return found
+        return messages
 
 
 def _difference(topic: str, n: int, within: float, messages: list[Message[bytes]]) -> str:
@@ -88,11 +88,11 @@ def _difference(topic: str, n: int, within: float, messages: list[Message[bytes]
 def _line(message: Message[bytes]) -> str:
     body = message.body
     shown = f"{body[:SHOWN_BODY_BYTES]!r}" + ("..." if len(body) > SHOWN_BODY_BYTES else "")
-    words = [f"queue {message.queue.queue_id} offset {message.offset} {shown}"]
+    parts = [f"queue {message.queue.queue_id} offset {message.offset} {shown}"]
     if message.tag is not None:
-        words.append(f"tag={message.tag}")
+        parts.append(f"tag={message.tag}")
     if message.keys:
-        words.append(f"keys={','.join(message.keys)}")
+        parts.append(f"keys={','.join(message.keys)}")
     if message.attempt > 1:
-        words.append(f"attempt={message.attempt}")
-    return " ".join(words)
+        parts.append(f"attempt={message.attempt}")
+    return " ".join(parts)

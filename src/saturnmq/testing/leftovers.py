@@ -30,7 +30,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 _HOOK: Final = "_cancel_all_tasks"  # called by asyncio.Runner before it closes a loop; present in 3.11 to 3.14
 
 
-class Watch:
+class LeakWatch:
     """Records leaks from construction until `close`. loops_ended: loops that asyncio.Runner has closed in that time."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._threads = set(threading.enumerate())
         self._sockets = set(inet_sockets())
         self._clients = _sync_clients()
-        self._found: list[str] = []
+        self._leaks: list[str] = []
         self._original: Callable[[asyncio.AbstractEventLoop], None] | None = getattr(asyncio.runners, _HOOK, None)
         if self._original is not None:
             setattr(asyncio.runners, _HOOK, self._loop_ends)
@@ -51,17 +51,17 @@ class Watch:
 
     def _loop_ends(self, loop: asyncio.AbstractEventLoop) -> None:
         tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
-        self._found += sorted(f"task {task.get_name()!r} running {_code_of(task)}" for task in tasks)
+        self._leaks += sorted(f"task {task.get_name()!r} running {_code_of(task)}" for task in tasks)
         if not tasks:
-            self._found += _futures_of(loop)
+            self._leaks += _futures_of(loop)
         self.loops_ended += 1
         assert self._original is not None
         self._original(loop)
 
     def of_loops(self) -> list[str]:
         """Tasks and futures found since the last call."""
-        found, self._found = self._found, []
-        return found
+        leaks, self._leaks = self._leaks, []
+        return leaks
 
     def of_process(self, own_ports: Collection[int]) -> list[str]:
         """New threads, started clients of saturnmq.sync, and sockets whose local port is not in own_ports.
@@ -71,9 +71,9 @@ class Watch:
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
             clients = sorted(f"client of saturnmq.sync {client!r}" for client in _sync_clients() - self._clients)
-            found = self._threads_now() + clients + self._sockets_now(own_ports)
-            if not found or time.monotonic() >= deadline:
-                return found
+            leaks = self._threads_now() + clients + self._sockets_now(own_ports)
+            if not leaks or time.monotonic() >= deadline:
+                return leaks
             time.sleep(POLL_SECONDS)
 
     def _threads_now(self) -> list[str]:
@@ -125,7 +125,7 @@ def _futures_of(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 def inet_sockets() -> dict[str, tuple[Any, Any]]:
     """Inode to (local address, peer or None) of this process's TCP and UDP sockets; empty on systems that do not list them."""
-    found = {}
+    sockets = {}
     with contextlib.suppress(OSError):
         for entry in list(_DESCRIPTORS.iterdir()):
             with contextlib.suppress(OSError, ValueError):
@@ -138,5 +138,5 @@ def inet_sockets() -> dict[str, tuple[Any, Any]]:
                             peer = copy.getpeername()
                         except OSError:
                             peer = None
-                        found[target] = (copy.getsockname(), peer)
-    return found
+                        sockets[target] = (copy.getsockname(), peer)
+    return sockets

@@ -16,7 +16,7 @@ THREAD_PREFIX: Final = "saturnmq-"  # name prefix of every thread started by sat
 STOP_SECONDS_MAX: Final = 30.0
 
 
-class Pending(Generic[T]):
+class PendingResult(Generic[T]):
     """A result that another thread's event loop is computing: `await` it on any asyncio loop, or call `result()` without one.
 
     Warns when it is dropped without either, as a coroutine does: its failure would be lost.
@@ -29,23 +29,23 @@ class Pending(Generic[T]):
     def __init__(self, name: str, future: concurrent.futures.Future[T]) -> None:
         self._name = name
         self._future = future
-        self._taken = False
+        self._is_awaited = False
 
     def __await__(self) -> Generator[Any, None, T]:
-        self._taken = True
+        self._is_awaited = True
         return asyncio.wrap_future(self._future).__await__()
 
     def result(self, timeout: float | None = None) -> T:
         """Block until the result is there, at most `timeout` seconds. Not for use inside a running event loop."""
-        self._taken = True
+        self._is_awaited = True
         return self._future.result(timeout)
 
     def __del__(self) -> None:
-        if not self._taken:
+        if not self._is_awaited:
             warnings.warn(f"{self._name} was never awaited", RuntimeWarning, stacklevel=2, source=self)
 
 
-class LoopThread(client_thread.LoopThread):
+class FixtureLoopThread(client_thread.LoopThread):
     """A running event loop on a daemon thread; `stop` ends both."""
 
     def __init__(self, name: str) -> None:
@@ -56,9 +56,9 @@ class LoopThread(client_thread.LoopThread):
         """The running loop."""
         return self.start()
 
-    def submit(self, name: str, work: Coroutine[Any, Any, T]) -> Pending[T]:
+    def submit(self, name: str, work: Coroutine[Any, Any, T]) -> PendingResult[T]:
         """Schedule work on the loop. `name` appears in the warning of a result that was never awaited."""
-        return Pending(name, asyncio.run_coroutine_threadsafe(work, self.loop))
+        return PendingResult(name, asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float = STOP_SECONDS_MAX) -> T:
         """Run work on the loop and return its result; blocks the calling thread for at most `timeout` seconds."""

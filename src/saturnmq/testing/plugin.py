@@ -20,11 +20,11 @@ import pytest
 if TYPE_CHECKING:
     from saturnmq.client.client import Client
     from saturnmq.testing.fixture_broker import BrokerFixture, ClockFixture
-    from saturnmq.testing.leftovers import Watch
+    from saturnmq.testing.leftovers import LeakWatch
 
 _PREFIX: Final = "saturn_"
 _NAME_CHARS_MAX: Final = 80
-_watch: Final[pytest.StashKey[Watch]] = pytest.StashKey()
+_watch: Final[pytest.StashKey[LeakWatch]] = pytest.StashKey()
 _running: Final[pytest.StashKey[BrokerFixture]] = pytest.StashKey()
 _numbers: Final = itertools.count(1)
 
@@ -119,8 +119,8 @@ def saturn_clock(saturn_broker: BrokerFixture) -> ClockFixture:
 
 def fresh_name(of: str) -> str:
     """A topic or group name that was never used: `of` reduced to legal characters, a number and a random suffix."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", of).strip("_")[:_NAME_CHARS_MAX]
-    return f"{plain}-{next(_numbers)}-{os.urandom(4).hex()}"
+    legal_name = re.sub(r"[^A-Za-z0-9_-]+", "_", of).strip("_")[:_NAME_CHARS_MAX]
+    return f"{legal_name}-{next(_numbers)}-{os.urandom(4).hex()}"
 
 
 # ---- leftovers
@@ -135,20 +135,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that used a fixture and leaked resources. If its event loop outlives the call, `teardown` checks instead."""
     if not _uses_fixtures(item):
         return (yield)
-    from saturnmq.testing.leftovers import Watch
+    from saturnmq.testing.leftovers import LeakWatch
 
-    watch = item.stash[_watch] = Watch()
+    watch = item.stash[_watch] = LeakWatch()
     try:
         outcome = yield
     except BaseException:
         watch.close()  # a failing test need not clean up
         del item.stash[_watch]
         raise
-    found = watch.of_loops()
+    leaks = watch.of_loops()
     if watch.loops_ended:
         broker = item.stash.get(_running, None)
-        found += watch.of_process(broker.ports() if broker is not None else ())
-    _fail(found)
+        leaks += watch.of_process(broker.ports() if broker is not None else ())
+    _fail(leaks)
     return outcome
 
 
@@ -167,6 +167,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     return outcome
 
 
-def _fail(found: list[str]) -> None:
-    if found:
-        pytest.fail("the test left behind:\n" + "\n".join(f"  {line}" for line in found), pytrace=False)
+def _fail(leaks: list[str]) -> None:
+    if leaks:
+        pytest.fail("the test left behind:\n" + "\n".join(f"  {line}" for line in leaks), pytrace=False)

@@ -122,11 +122,11 @@ class RequestTap:
                 if not connection.closed:
                     _answer(handler, connection, command)
 
-    async def wait_for(self, what: Callable[[], bool], seconds: float) -> bool:
+    async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Poll every 2 ms; returns whether the condition became true within `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while not what():
+        while not condition():
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(POLL_SECONDS)

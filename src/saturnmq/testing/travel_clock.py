@@ -168,7 +168,7 @@ class Traveller:
                 self._tried.add(half.offset)
                 await self._producer_of(half.physical)
         first = self._server.tap.count
-        asked = await transactions.round()
+        checked_offsets = await transactions.round()
 
         def answered() -> bool:
             ended = {
@@ -176,9 +176,9 @@ class Traveller:
                 for request in self._server.tap.since(first)
                 if request.code == RequestCode.END_TRANSACTION
             }
-            return all(offset not in pending or str(offset) in ended for offset in asked)
+            return all(offset not in pending or str(offset) in ended for offset in checked_offsets)
 
-        if asked:
+        if checked_offsets:
             await self._server.tap.wait_for(answered, ANSWER_SECONDS_MAX)
 
     async def _producer_of(self, physical: PhysicalOffset) -> None:
