@@ -13,7 +13,7 @@ from saturnmq.cli.commands import COMMANDS, COMMON, VERSION
 from saturnmq.cli.mqadmin.call import AdminCommand
 from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.output import EXIT_CODES
-from saturnmq.cli.table import Command, Option, add_options, sentence
+from saturnmq.cli.table import CliCommand, Option, add_options, sentence
 from saturnmq.spark.pipelines import NAMES, pipeline
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
@@ -61,7 +61,7 @@ def pipeline_lines(name: str) -> Iterator[str]:
     yield f"Guarantee: {found.guarantee}."
 
 
-def lines_of(command: Command) -> Iterator[str]:
+def lines_of(command: CliCommand) -> Iterator[str]:
     """The section of one command."""
     yield from ("", f"## saturnmq {command.name}", "", sentence(command.help), "", f"    {command.example}", "")
     name = command.name.rpartition(" ")[2]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.cli.everyday.measurement import BARS_MAX, Histogram, Measurement
+from saturnmq.cli.everyday.measurement import BARS_MAX, LatencyHistogram, Measurement
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1), st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]))
 def test_percentile_is_exact_to_two_percent(values: list[int], share: float) -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     for value in values:
         histogram.add(value)
     rank = next(number for number in range(1, len(values) + 1) if number >= share * len(values))
@@ -21,7 +21,7 @@ def test_percentile_is_exact_to_two_percent(values: list[int], share: float) -> 
 
 
 def test_percentile_of_nothing_is_zero() -> None:
-    assert Histogram().percentile(0.5) == 0
+    assert LatencyHistogram().percentile(0.5) == 0
 
 
 def measured(seconds: int) -> Measurement:

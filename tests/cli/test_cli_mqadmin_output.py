@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from saturnmq.cli.mqadmin import java_forms
-from saturnmq.cli.mqadmin.output import Output, Shown, Time
+from saturnmq.cli.mqadmin.output import AdminOutput, Shown, Time
 from saturnmq.protocol.bodies import MessageQueue
 
 COLUMNS = (("#Name", "name"), ("#Count", "count"))
@@ -30,7 +30,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def test_a_table_in_a_pipe_has_the_layout_of_mqadmin(capsys: pytest.CaptureFixture[str]) -> None:
-    Output("x").table("%-6s %4s", COLUMNS, ROWS, head="%-3s %s")
+    AdminOutput("x").table("%-6s %4s", COLUMNS, ROWS, head="%-3s %s")
     assert capsys.readouterr().out == f"#Name #Count\n{'a' * 30}    1\nb\\x1b[2J  2,0 \n"
 
 
@@ -38,14 +38,14 @@ def test_a_table_in_a_pipe_has_the_layout_of_mqadmin(capsys: pytest.CaptureFixtu
 def test_a_table_on_a_terminal_cuts_no_cell(monkeypatch: pytest.MonkeyPatch, width: str) -> None:
     terminal = on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", width)
-    Output("x").table("%-6s %4s", COLUMNS, ROWS)
+    AdminOutput("x").table("%-6s %4s", COLUMNS, ROWS)
     lines = [line.split() for line in terminal.getvalue().splitlines()]
     assert lines == [["Name", "Count"], ["a" * 30, "1"], ["b\\x1b[2J", "2,0"]]
 
 
 @pytest.mark.spec("CLI-02")
 def test_json_has_values_and_times(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output("x", as_json=True)
+    out = AdminOutput("x", as_json=True)
     out.table("%s", COLUMNS, ROWS)
     out.line("not printed")
     out.line("row", at=Time(1), never=Time(0), wrong=Time(10**18))
@@ -61,20 +61,20 @@ def test_json_has_values_and_times(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_line_without_an_end_is_ended_on_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = Output("x")
+    out = AdminOutput("x")
     out.line("success", end="")
     out.finish()
     assert capsys.readouterr().out == "success"
     terminal = on_terminal(monkeypatch)
-    out = Output("x")
+    out = AdminOutput("x")
     out.line("success", end="")
     out.finish()
     assert terminal.getvalue() == "success\n"
 
 
 def test_a_dry_run_reports_no_success_and_problems_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output("x", dry_run=True)
-    out.done("done")
+    out = AdminOutput("x", dry_run=True)
+    out.change_line("done")
     out.problem("bad\nline")
     printed = capsys.readouterr()
     assert (printed.out, printed.err, out.problems) == ("", "saturnmq: error: bad\\x0aline\n", 1)

@@ -18,7 +18,7 @@ from test_cli_help import seconds_of
 
 from saturnmq.cli.commands import ADMIN
 from saturnmq.cli.mqadmin import run
-from saturnmq.cli.mqadmin.options import COMMON, Opt, Options, WrongOptions, parse
+from saturnmq.cli.mqadmin.options import COMMON, AdminOptions, Opt, WrongOptions, parse
 from saturnmq.cli.mqadmin.output import frame
 from saturnmq.cli.mqadmin.table import COMMANDS
 
@@ -97,7 +97,7 @@ OPTIONS = (
     Opt("a", "all", "", value=False),
     Opt("m", "more", "", value=False),
     Opt("t", "topic", ""),
-    Opt("", "keep", "", value=False, ours=True),
+    Opt("", "keep", "", value=False, is_extension=True),
 )
 
 
@@ -147,7 +147,7 @@ def address_server() -> Iterator[str]:
 
 
 def name_servers(values: dict[str, str]) -> object:
-    return asyncio.run(run.cluster_of(Options(values), run.Common())).name_servers
+    return asyncio.run(run.cluster_of(AdminOptions(values), run.Common())).name_servers
 
 
 @pytest.mark.spec("ADM-03")
@@ -167,11 +167,11 @@ def test_name_servers_of_option_environment_address_server_default(
 def test_admin_commands_use_the_url_that_other_commands_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "another:9876")
     monkeypatch.setenv("SATURNMQ_URL", "rmqs://key:secret@of-url:9876")
-    chosen = asyncio.run(run.cluster_of(Options({}), run.Common()))
+    chosen = asyncio.run(run.cluster_of(AdminOptions({}), run.Common()))
     assert chosen.name_servers == ("of-url:9876",) and "SATURNMQ_URL" in str(chosen)
     assert "secret" not in str(chosen) and chosen.access.signer is not None
     assert chosen.access.tls is not None and chosen.access.tls.enable
-    other = asyncio.run(run.cluster_of(Options({"n": "given:1"}), run.Common()))
+    other = asyncio.run(run.cluster_of(AdminOptions({"n": "given:1"}), run.Common()))
     assert other.name_servers == "given:1" and other.access.tls is None and other.access.signer is None
 
 

@@ -12,7 +12,7 @@ from admincli import AdminCli
 from saturnmq.cli import console, servers
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.next_step import _BY_CODE, DEBUG, next_step
-from saturnmq.cli.output import plain
+from saturnmq.cli.output import without_exception_name
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
@@ -83,8 +83,8 @@ def test_missing_packages_are_named_with_their_installation(monkeypatch: pytest.
 def test_name_and_place_of_a_java_exception_are_cut_off() -> None:
     place = "org.apache.rocketmq.acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:663)"
     text = f"10.0.0.1:10911: org.apache.rocketmq.acl.common.AclException: No accessKey is configured, {place}"
-    assert plain(text) == "10.0.0.1:10911: No accessKey is configured"
-    assert plain("org.apache.rocketmq.acl.common.AclException: No, it is not") == "No, it is not"
+    assert without_exception_name(text) == "10.0.0.1:10911: No accessKey is configured"
+    assert without_exception_name("org.apache.rocketmq.acl.common.AclException: No, it is not") == "No, it is not"
 
 
 def test_commands_that_steps_name_exist() -> None:

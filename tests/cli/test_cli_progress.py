@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from saturnmq.cli.everyday.progress import FIRST_SECONDS, Progress
+from saturnmq.cli.everyday.progress import FIRST_SECONDS, CommandProgress
 from saturnmq.spark.progress import LINE_SECONDS
 
 
@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def reported(clock: Clock, *, quiet: bool = False, as_json: bool = False, seconds: int = 12) -> None:
-    with Progress("sent", argparse.Namespace(quiet=quiet, json=as_json), total=100) as progress:
+    with CommandProgress("sent", argparse.Namespace(quiet=quiet, json=as_json), total=100) as progress:
         for done in range(seconds):
             progress.at(done)
             clock.now += 1.0

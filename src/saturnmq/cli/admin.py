@@ -74,8 +74,8 @@ def _change(args: argparse.Namespace, kind: ChangeKind) -> int:
     if args.json:
         emit(args.command.name, [row], dryRun=args.dry_run)
     else:
-        what = "possible, nothing changed" if args.dry_run and code is Code.SUCCESS else "done"
-        write(what if code is Code.SUCCESS else escaped(f"refused: {code.value} {code.name}: {answer.reason or ''}"))
+        verdict = "possible, nothing changed" if args.dry_run and code is Code.SUCCESS else "done"
+        write(verdict if code is Code.SUCCESS else escaped(f"refused: {code.value} {code.name}: {answer.reason or ''}"))
         write(escaped(f"peers={row['peers']} learners={row['learners'] or 'none'}"))
     return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
 
@@ -96,13 +96,15 @@ def run_verify(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Print the first entry at which ledgers differ."""
-    found = ledger.compare_ledgers(args.folders)
-    rows = [] if found is None else [{"folder": folder, "entry": what} for folder, what in found.found.items()]
+    difference = ledger.compare_ledgers(args.folders)
+    rows = (
+        [] if difference is None else [{"folder": folder, "entry": entry} for folder, entry in difference.found.items()]
+    )
     if args.json:
-        emit(args.command.name, rows, equal=found is None, index=None if found is None else found.index)
-    elif found is None:
+        emit(args.command.name, rows, equal=difference is None, index=None if difference is None else difference.index)
+    elif difference is None:
         write("the ledgers are equal from the first entry that all have")
     else:
-        write(f"entry {found.index} differs (term, position, size):")
+        write(f"entry {difference.index} differs (term, position, size):")
         show_rows(rows)
-    return EXIT_DONE if found is None else EXIT_PROBLEMS
+    return EXIT_DONE if difference is None else EXIT_PROBLEMS

@@ -42,10 +42,10 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     if args.config or args.tools_yml or environment.get("ROCKETMQ_HOME"):
         from saturnmq.admin.credentials import read_access
 
-        found = read_access(tools=args.tools_yml, config=args.config).client_settings()
+        access_settings = read_access(tools=args.tools_yml, config=args.config).client_settings()
         if "access_key" in settings and not args.tools_yml:  # those of the environment
-            found = {name: value for name, value in found.items() if name.startswith("tls")}
-        settings |= found
+            access_settings = {name: value for name, value in access_settings.items() if name.startswith("tls")}
+        settings |= access_settings
     return settings
 
 
@@ -66,27 +66,32 @@ def chosen_cluster(args: argparse.Namespace) -> tuple[str, AdminAccess]:
     settings = settings_of(args)
     if args.signature != "v1":
         settings["signature"] = args.signature
-    found = make_settings(settings)
+    client_settings = make_settings(settings)
     secret = read_access(tools=args.tools_yml, config=args.config).cluster_secret
-    return ";".join(found.name_servers), replace(access_of(found), cluster_secret=secret)
+    return ";".join(client_settings.name_servers), replace(access_of(client_settings), cluster_secret=secret)
 
 
-def access_of(found: ClientSettings) -> AdminAccess:
+def access_of(client_settings: ClientSettings) -> AdminAccess:
     """Credentials and certificates of a client's settings, for administration."""
     from saturnmq.admin.credentials import AdminAccess
     from saturnmq.net import TlsSettings
     from saturnmq.net.signer import Signer
 
     tls = TlsSettings(
-        enable=found.tls,
-        client_auth_server=found.tls_verify,
-        client_trust_path=found.tls_ca or "",
-        client_cert_path=found.tls_cert or "",
-        client_key_path=found.tls_key or "",
+        enable=client_settings.tls,
+        client_auth_server=client_settings.tls_verify,
+        client_trust_path=client_settings.tls_ca or "",
+        client_cert_path=client_settings.tls_cert or "",
+        client_key_path=client_settings.tls_key or "",
     )
     signer = None
-    if found.access_key and found.secret_key:
-        signer = Signer(found.access_key, found.secret_key, found.security_token or "", found.signature)
+    if client_settings.access_key and client_settings.secret_key:
+        signer = Signer(
+            client_settings.access_key,
+            client_settings.secret_key,
+            client_settings.security_token or "",
+            client_settings.signature,
+        )
     return AdminAccess(tls, signer)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.cli.everyday_table import CLUSTER, EVERYDAY
-from saturnmq.cli.table import Command, Parser, flag, option, parser_of, port_number
+from saturnmq.cli.table import CliCommand, Parser, flag, option, parser_of, port_number
 from saturnmq.protocol.signatures import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
 
@@ -65,7 +65,7 @@ STORE: Final = (DATA, *SETTINGS)
 # ---- the table
 
 SERVERS: Final = (
-    Command(
+    CliCommand(
         "standalone",
         "a NameServer and a broker in one process",
         "saturnmq standalone --data ./data",
@@ -80,7 +80,7 @@ SERVERS: Final = (
             TOOLS_YML,
         ),
     ),
-    Command(
+    CliCommand(
         "namesrv",
         "a NameServer",
         "saturnmq namesrv --port 9876",
@@ -94,7 +94,7 @@ SERVERS: Final = (
             ),
         ),
     ),
-    Command(
+    CliCommand(
         "broker",
         "a broker",
         "saturnmq broker -c broker.conf -n 127.0.0.1:9876",
@@ -116,7 +116,7 @@ CONSOLE_FOLDER: Final = option(
 )  # fmt: skip
 USER: Final = option("user", metavar="NAME", help="name of the user")
 HISTORY: Final = (
-    Command(
+    CliCommand(
         "console",
         "web pages for operators: brokers, topics, groups, their history and changes",
         "saturnmq console -n 127.0.0.1:9876 --folder ./console",
@@ -154,12 +154,12 @@ HISTORY: Final = (
             NODE_FILE, TOOLS_YML, SIGNATURE,
         ),
     ),
-    Command(
+    CliCommand(
         "console user",
         "add, remove or list users of the console; a running console sees the change at once",
         "saturnmq console user list --folder ./console",
     ),
-    Command(
+    CliCommand(
         "console user add",
         "add a user of the console, or change role and password of one",
         "saturnmq console user add ann --role viewer --folder ./console",
@@ -170,21 +170,21 @@ HISTORY: Final = (
             flag("--password-stdin", help="read the password from standard input (default: ask for it twice)"),
         ),
     ),
-    Command(
+    CliCommand(
         "console user remove",
         "remove a user of the console, which ends its sessions",
         "saturnmq console user remove ann --folder ./console",
         "saturnmq.cli.console:run_user_remove",
         (USER, CONSOLE_FOLDER),
     ),
-    Command(
+    CliCommand(
         "console user list",
         "list users of the console with their roles",
         "saturnmq console user list --folder ./console",
         "saturnmq.cli.console:run_user_list",
         (CONSOLE_FOLDER,),
     ),
-    Command(
+    CliCommand(
         "collect",
         "keep the history of a cluster: counts of topics, groups and brokers, every minute",
         "saturnmq collect -n 127.0.0.1:9876 --data history.db",
@@ -195,7 +195,7 @@ HISTORY: Final = (
             flag("--once", help="collect now and once, then end"),
         ),
     ),
-    Command(
+    CliCommand(
         "history",
         "rate and lag of a topic or a group over time, from a history file",
         "saturnmq history --data history.db --topic orders --since 2h",
@@ -211,22 +211,22 @@ HISTORY: Final = (
 )  # fmt: skip
 
 STORE_TOOLS: Final = (
-    Command("store", "verify, rebuild, repair or save a store, or show a record of it", "saturnmq store verify --data ./data"),
-    Command(
+    CliCommand("store", "verify, rebuild, repair or save a store, or show a record of it", "saturnmq store verify --data ./data"),
+    CliCommand(
         "store verify",
         "read a whole store and report damage; changes nothing",
         "saturnmq store verify --data ./data",
         "saturnmq.cli.store:run_verify",
         (*STORE, flag("--force", help="even while a broker uses the store: what it writes meanwhile may look damaged")),
     ),
-    Command(
+    CliCommand(
         "store rebuild",
         "rebuild consume queues and index from the commit log",
         "saturnmq store rebuild --data ./data",
         "saturnmq.cli.store:run_rebuild",
         STORE,
     ),
-    Command(
+    CliCommand(
         "store snapshot",
         "save a store to a new folder, also while a broker serves from it",
         "saturnmq store snapshot /backup/monday --data ./data",
@@ -236,14 +236,14 @@ STORE_TOOLS: Final = (
             *STORE,
         ),
     ),
-    Command(
+    CliCommand(
         "store restore",
         "make a store from a snapshot, and verify it",
         "saturnmq store restore /backup/monday --data ./data",
         "saturnmq.cli.store:run_restore",
         (option("source", type=Path, metavar="FOLDER", help="a folder made by `store snapshot`"), DATA_REQUIRED),
     ),
-    Command(
+    CliCommand(
         "store dump",
         "show one record",
         "saturnmq store dump 4096 --data ./data",
@@ -260,7 +260,7 @@ STORE_TOOLS: Final = (
             flag("--raw", exclusive="form", help="only the bytes of the body as stored, on stdout"),
         ),
     ),
-    Command(
+    CliCommand(
         "store repair",
         "truncate the commit log at its first damaged record; what is removed is kept in a folder",
         "saturnmq store repair --data ./data --yes",
@@ -276,12 +276,12 @@ STORE_TOOLS: Final = (
 )  # fmt: skip
 
 ADMIN: Final = (
-    Command(
+    CliCommand(
         "admin",
         "the commands of mqadmin, and the state of DLedger groups",
         "saturnmq admin topicList -n 127.0.0.1:9876",
     ),
-    Command(
+    CliCommand(
         "admin ledgerStatus",
         "role, term, log and watermarks of each broker of a DLedger group",
         "saturnmq admin ledgerStatus -n 127.0.0.1:9876 -g RaftNode00",
@@ -295,7 +295,7 @@ ADMIN: Final = (
             TOOLS_YML, SIGNATURE,
         ),
     ),
-    Command(
+    CliCommand(
         "admin ledgerTransfer",
         "transfer the leadership of a DLedger group to a member",
         "saturnmq admin ledgerTransfer -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -t n1",
@@ -307,35 +307,35 @@ ADMIN: Final = (
             option("-t", "--to", required=True, metavar="ID", help="the new leader"),
         ),
     ),
-    Command(
+    CliCommand(
         "admin ledgerAddLearner",
         "add a member that copies a DLedger group and does not vote yet",
         "saturnmq admin ledgerAddLearner -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n2-127.0.0.1:40913",
         "saturnmq.cli.admin:run_add_learner",
         (*CHANGE, option("-m", "--member", required=True, metavar="ID-HOST:PORT", help="the new member")),
     ),
-    Command(
+    CliCommand(
         "admin ledgerPromote",
         "make a learner of a DLedger group a voter, when it has copied nearly all",
         "saturnmq admin ledgerPromote -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n2",
         "saturnmq.cli.admin:run_promote",
         (*CHANGE, option("-m", "--member", required=True, metavar="ID", help="the learner")),
     ),
-    Command(
+    CliCommand(
         "admin ledgerRemove",
         "remove a member from a DLedger group; its id cannot be used again",
         "saturnmq admin ledgerRemove -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -m n0",
         "saturnmq.cli.admin:run_remove",
         (*CHANGE, option("-m", "--member", required=True, metavar="ID", help="the member to be removed")),
     ),
-    Command(
+    CliCommand(
         "admin ledgerVerify",
         "read the whole ledgers of stopped members and report damage; changes nothing",
         "saturnmq admin ledgerVerify ./store/dledger-n0",
         "saturnmq.cli.admin:run_verify",
         (LEDGERS,),
     ),
-    Command(
+    CliCommand(
         "admin ledgerCompare",
         "find the first entry at which the ledgers of stopped members differ",
         "saturnmq admin ledgerCompare ./n0/dledger-n0 ./n1/dledger-n1",
@@ -345,14 +345,14 @@ ADMIN: Final = (
 )  # fmt: skip
 
 SPARK: Final = (
-    Command(
+    CliCommand(
         "spark",
         "a pipeline on Spark",
         "saturnmq spark --check",
         "saturnmq.cli.spark:run_check",
         (flag("--check", help="report Java, Python and Spark, and whether a worker works"),),
     ),
-    Command(
+    CliCommand(
         "spark pack",
         "pack what executors of a cluster need into one file",
         "saturnmq spark pack env.tar.gz --needed",
@@ -360,7 +360,7 @@ SPARK: Final = (
         delegates=True,
     ),
     *(
-        Command(f"spark {name}", summary, EXAMPLES[name], "saturnmq.cli.spark:run_pipeline", delegates=True)
+        CliCommand(f"spark {name}", summary, EXAMPLES[name], "saturnmq.cli.spark:run_pipeline", delegates=True)
         for name, summary in SUMMARIES.items()
     ),
 )

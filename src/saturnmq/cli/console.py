@@ -35,7 +35,7 @@ _MAIL_OPTIONS: Final = ("--mail-tls", "--mail-ca", "--mail-skip-verify", "--mail
 
 
 @dataclass(frozen=True)
-class Options:
+class ConsoleOptions:
     """How a console is served. hosts: names under which browsers ask for it, beside those of loopback."""
 
     name_servers: str
@@ -108,7 +108,7 @@ def run_console(args: argparse.Namespace) -> int:
     if (args.certificate is None) != (args.certificate_key is None):
         raise ConfigError("--certificate and --certificate-key belong together")
     name_servers, access = chosen_cluster(args)
-    options = Options(
+    options = ConsoleOptions(
         name_servers=name_servers,
         folder=args.folder,
         host=args.host or "127.0.0.1",
@@ -164,7 +164,7 @@ def mailer_of(args: argparse.Namespace) -> Mailer | None:
     return mailer
 
 
-async def serve(options: Options, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+async def serve(options: ConsoleOptions, stop: asyncio.Event, started: Callable[[str], None]) -> None:
     """Serve a console until `stop` is set. started: called with its address. Raises ConfigError for a port in use."""
     from saturnmq.admin import Admin
     from saturnmq.admin.survey import Surveyor

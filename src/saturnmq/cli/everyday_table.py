@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from saturnmq.cli.table import Command, flag, option
+from saturnmq.cli.table import CliCommand, flag, option
 
 COUNT_MAX: Final = 1_000_000_000
 CONCURRENCY_MAX: Final = 4096
@@ -54,7 +54,7 @@ FORMAT: Final = option(
 COUNT: Final = option("--count", type=count, metavar="N", help="end after this many messages")
 
 MESSAGES: Final = (
-    Command(
+    CliCommand(
         "send",
         "send a message, or one per line of standard input",
         "saturnmq send orders 'hello' --tag paid --key order-1",
@@ -76,7 +76,7 @@ MESSAGES: Final = (
             *CLUSTER,
         ),
     ),
-    Command(
+    CliCommand(
         "tail",
         "print the messages of a topic as they arrive; without a group, nothing is consumed",
         "saturnmq tail orders --from 10m --tag paid",
@@ -92,7 +92,7 @@ MESSAGES: Final = (
             *CLUSTER,
         ),
     ),
-    Command(
+    CliCommand(
         "consume",
         "print messages as a member of a consumer group, or what a group would get next",
         "saturnmq consume orders --group billing --peek",
@@ -110,7 +110,7 @@ MESSAGES: Final = (
 )  # fmt: skip
 
 CHECKS: Final = (
-    Command(
+    CliCommand(
         "doctor",
         "check this machine, a configuration file and a cluster, and say what to do; changes nothing",
         "saturnmq doctor -n 127.0.0.1:9876 --data ./data",
@@ -140,8 +140,8 @@ CONCURRENCY: Final = option(
     "--concurrency", type=concurrency, metavar="N", default=64, help="sends at a time, 1..4096 (default 64)"
 )
 BENCHMARKS: Final = (
-    Command("bench", "rates and latencies of a cluster, seen from here", "saturnmq bench send --duration 10s"),
-    Command(
+    CliCommand("bench", "rates and latencies of a cluster, seen from here", "saturnmq bench send --duration 10s"),
+    CliCommand(
         "bench send",
         "rate and latency of concurrent sends",
         "saturnmq bench send --size 1KiB --concurrency 64",
@@ -152,14 +152,14 @@ BENCHMARKS: Final = (
             *BENCH,
         ),
     ),
-    Command(
+    CliCommand(
         "bench consume",
         "rate of reading what is stored, and latency of a pull; without a group, nothing is consumed",
         "saturnmq bench consume orders --count 1000000",
         "saturnmq.cli.everyday.bench:run_consume",
         (BENCH_TOPIC, *BENCH),
     ),
-    Command(
+    CliCommand(
         "bench e2e",
         "latency from a send to a waiting reader, at a fixed rate",
         "saturnmq bench e2e --rate 500",
@@ -173,7 +173,7 @@ BENCHMARKS: Final = (
 )  # fmt: skip
 
 VIEWS: Final = (
-    Command(
+    CliCommand(
         "top",
         "brokers, topics by rate and groups by lag, as they change",
         "saturnmq top -n 127.0.0.1:9876 --interval 2s",
@@ -186,7 +186,7 @@ VIEWS: Final = (
             *CLUSTER,
         ),
     ),
-    Command(
+    CliCommand(
         "completion",
         "the script that completes commands, options, topics and groups in a shell",
         "saturnmq completion bash > ~/.local/share/bash-completion/completions/saturnmq",

@@ -39,9 +39,15 @@ def run_history(args: argparse.Namespace) -> int:
 def _series(history: History) -> list[dict[str, object]]:
     kinds: tuple[Kind, ...] = ("broker", "topic", "group")
     return [
-        {"kind": one.kind, "cluster": one.cluster, "broker": one.broker, "topic": one.topic, "group": one.group}
+        {
+            "kind": series.kind,
+            "cluster": series.cluster,
+            "broker": series.broker,
+            "topic": series.topic,
+            "group": series.group,
+        }
         for kind in kinds
-        for one in history.series(kind)
+        for series in history.series(kind)
     ]
 
 

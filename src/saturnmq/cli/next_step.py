@@ -66,7 +66,7 @@ def next_step(error: Exception, command: str = "") -> str:
 
 def _for_topic(message: str) -> str:
     """A topic, or the retry topic of a group, that is unknown."""
-    found = _TOPIC.search(message)
-    if found and found[1].startswith(RETRY_PREFIX):
-        return f"No broker knows the group {found[1].removeprefix(RETRY_PREFIX)}. {_GROUPS}"
+    match = _TOPIC.search(message)
+    if match and match[1].startswith(RETRY_PREFIX):
+        return f"No broker knows the group {match[1].removeprefix(RETRY_PREFIX)}. {_GROUPS}"
     return "saturnmq admin topicList lists the topics; saturnmq admin updateTopic creates one."

@@ -78,7 +78,7 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     show(table)
 
 
-def plain(text: str) -> str:
+def without_exception_name(text: str) -> str:
     """A server's text without the name and place of a Java exception."""
     return _ACL.sub(r"\1", text)
 
@@ -119,7 +119,7 @@ def _text(error: Exception) -> str:
     from saturnmq.protocol.errors import SaturnError
 
     if isinstance(error, SaturnError):
-        return plain(error.message.partition(_SEE)[0])
+        return without_exception_name(error.message.partition(_SEE)[0])
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or "interrupted"

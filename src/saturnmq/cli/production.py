@@ -25,7 +25,7 @@ ITEMS: Final = {
     "haSecret": "a secret between master and slave",
     "fileModes": "files closed to other users",
 }
-_OTHERS: Final = 0o007
+_OTHER_USERS_BITS: Final = 0o007
 _GROUP_AND_OTHERS: Final = 0o077
 
 
@@ -36,8 +36,8 @@ def require_production(configured: Configured, config_file: Path | None) -> None
     """
     part = "broker" if "broker" in configured.parts else "namesrv"
     waived = [name.strip() for name in configured.part(part).production_waive.split(",") if name.strip()]
-    unknown = [name for name in waived if name not in ITEMS]
-    problems = [f"{WAIVE}={name}: must be one of {', '.join(ITEMS)}" for name in unknown]
+    unknown_items = [name for name in waived if name not in ITEMS]
+    problems = [f"{WAIVE}={name}: must be one of {', '.join(ITEMS)}" for name in unknown_items]
     for item, problem in _missing(configured, config_file):
         if item in waived:
             warn(f"warning: --profile production without {ITEMS[item]} ({WAIVE}={item}): {problem}")
@@ -84,7 +84,7 @@ def _missing(configured: Configured, config_file: Path | None) -> Iterator[tuple
             "tls.server.need.client.auth=require exempts plain connections; set tls.server.mode=enforcing",
         )
     secret = [*([config_file] if config_file else []), *accounts, Path(tls.server_key_path), Path(tls.client_key_path)]
-    modes = [*_too_open(secret, _GROUP_AND_OTHERS), *_too_open(folders, _OTHERS)]
+    modes = [*_too_open(secret, _GROUP_AND_OTHERS), *_too_open(folders, _OTHER_USERS_BITS)]
     if modes:
         yield "fileModes", f"other users can read {', '.join(modes)}; run chmod 600 on files and chmod 750 on folders"
 

@@ -66,21 +66,21 @@ class Reload:
     async def once(self, configuration: Configuration) -> None:
         """Reload now; the outcome is logged."""
         try:
-            fresh = configure(self._classes, self._args, self._preset)
-            changed = await configuration.reload([loaded.settings for loaded in fresh.parts.values()])
+            configured = configure(self._classes, self._args, self._preset)
+            changed = await configuration.reload([loaded.settings for loaded in configured.parts.values()])
         except ConfigError as error:
             for problem in error.problems:
                 log.error("configuration not reloaded file=%s reason=%s", self._args.config, problem)
             return
-        left = self._restart_needed(fresh, configuration)
+        restart_keys = self._restart_needed(configured, configuration)
         log.info("configuration reloaded file=%s changed=%s", self._args.config, ",".join(changed) or "none")
-        if left:
-            log.warning("restart needed keys=%s", ",".join(left))
+        if restart_keys:
+            log.warning("restart needed keys=%s", ",".join(restart_keys))
 
-    def _restart_needed(self, fresh: Configured, configuration: Configuration) -> list[str]:
+    def _restart_needed(self, configured: Configured, configuration: Configuration) -> list[str]:
         """The keys whose value the server was not started with, and that it cannot take now."""
         names = set()
-        for part, loaded in fresh.parts.items():
+        for part, loaded in configured.parts.items():
             started, live = self._started[part], configuration.live(type(loaded.settings))
             for name, (attribute, _) in keys_of(type(loaded.settings)).items():
                 runs = live if live is not None and name in configuration.reloadable else started

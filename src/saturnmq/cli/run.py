@@ -21,7 +21,7 @@ from saturnmq.cli.output import (
     write,
 )
 from saturnmq.cli.runtime import implementation, version_facts
-from saturnmq.cli.table import Command
+from saturnmq.cli.table import CliCommand
 from saturnmq.protocol.errors import SaturnError
 
 
@@ -48,26 +48,26 @@ def set_up_logging(*, debug: bool, quiet: bool, errors_only: bool = False) -> No
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def admin_words(words: Sequence[str]) -> list[str] | None:
+def admin_words(argv: Sequence[str]) -> list[str] | None:
     """The words for `saturnmq.cli.mqadmin` if they name `admin` and none of its commands in this table, else None."""
     flags = {name for each in COMMON for name in each.names}
-    before = list(takewhile(flags.__contains__, words))
-    rest = list(words[len(before) :])
-    if rest[:1] != ["admin"]:
+    before = list(takewhile(flags.__contains__, argv))
+    remaining = list(argv[len(before) :])
+    if remaining[:1] != ["admin"]:
         return None
-    own = {command.name.split()[1] for command in COMMANDS if command.name.startswith("admin ")}
-    verb = next((word for word in rest[1:] if word not in flags), None)
-    return None if verb in own else [*before, *rest[1:]]
+    table_verbs = {command.name.split()[1] for command in COMMANDS if command.name.startswith("admin ")}
+    verb = next((argument for argument in remaining[1:] if argument not in flags), None)
+    return None if verb in table_verbs else [*before, *remaining[1:]]
 
 
-def run_admin(words: Sequence[str]) -> int:
+def run_admin(argv: Sequence[str]) -> int:
     """Run a command in mqadmin's form; return its exit code."""
     from saturnmq.cli.mqadmin import run
 
-    set_up_logging(debug="--debug" in words, quiet=True, errors_only="--json" in words)
+    set_up_logging(debug="--debug" in argv, quiet=True, errors_only="--json" in argv)
     implementation()
     try:
-        code = run.main(words)
+        code = run.main(argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -84,15 +84,15 @@ def end_of_pipe() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    words = admin_words(sys.argv[1:] if argv is None else argv)
-    if words is not None:
-        return run_admin(words)
+    admin_argv = admin_words(sys.argv[1:] if argv is None else argv)
+    if admin_argv is not None:
+        return run_admin(admin_argv)
     parser = build_parser()
-    args, rest = parser.parse_known_args(argv)
-    command: Command | None = getattr(args, "command", None)
-    if rest and not (command is not None and command.delegates):
-        parser.unknown(rest, command, COMMON)
-    args.rest = rest
+    args, unparsed = parser.parse_known_args(argv)
+    command: CliCommand | None = getattr(args, "command", None)
+    if unparsed and not (command is not None and command.delegates):
+        parser.report_unknown(unparsed, command, COMMON)
+    args.unparsed = unparsed
     try:
         if args.version:
             return print_version(args.json)

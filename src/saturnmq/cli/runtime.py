@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def loop_name() -> str:
     """Name of the event loop that servers use: uvloop when it is installed, unless SATURNMQ_LOOP=asyncio."""
-    wanted = os.environ.get("SATURNMQ_LOOP") != "asyncio" and importlib.util.find_spec("uvloop") is not None
-    return "uvloop" if wanted else "asyncio"
+    use_uvloop = os.environ.get("SATURNMQ_LOOP") != "asyncio" and importlib.util.find_spec("uvloop") is not None
+    return "uvloop" if use_uvloop else "asyncio"
 
 
 def loop_factory() -> Callable[[], AbstractEventLoop] | None:

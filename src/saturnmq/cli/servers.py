@@ -263,11 +263,11 @@ async def console_beside(args: argparse.Namespace, name_servers: str, data: Path
         yield {}
         return
     from saturnmq.admin import read_access
-    from saturnmq.cli.console import Options
+    from saturnmq.cli.console import ConsoleOptions
     from saturnmq.cli.console import serve as serve_console
 
     access = read_access(tools=args.tools_yml, config=args.config)
-    options = Options(name_servers, data / "console", args.host or "127.0.0.1", args.console_port, access)
+    options = ConsoleOptions(name_servers, data / "console", args.host or "127.0.0.1", args.console_port, access)
     stop, url = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.ensure_future(serve_console(options, stop, url.set_result))
     await asyncio.wait((serving, url), return_when=asyncio.FIRST_COMPLETED)

@@ -44,10 +44,12 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     sources = [("command line default", preset)]
     if args.config:
         sources.append((str(args.config), read_properties(args.config)))
-    given, strangers = read_environment({name for cls in classes.values() for name in keys_of(cls)}, os.environ)
+    environment_keys, strangers = read_environment(
+        {name for cls in classes.values() for name in keys_of(cls)}, os.environ
+    )
     if "broker" in classes and (host := os.environ.get(VARIABLE)):
         sources.append((f"environment {VARIABLE}", {KEY: host}))
-    sources += [(f"environment {each.variable}", {each.name: each.text}) for each in given]
+    sources += [(f"environment {each.variable}", {each.name: each.text}) for each in environment_keys]
     sources.append(("option", given_options(args)))
     pairs = dict(parse_pair(text) for text in args.set)
     sources.append(("--set", pairs))
@@ -57,18 +59,18 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
         sources[0] = ("default of a group's member", preset_of_member | preset)
     problems = _secrets_in_arguments(classes, pairs)
     parts: dict[str, Loaded[Any]] = {}
-    known: dict[str, str] = {}
+    part_by_key: dict[str, str] = {}
     for name, cls in classes.items():
-        known.update(dict.fromkeys(keys_of(cls), name))
+        part_by_key.update(dict.fromkeys(keys_of(cls), name))
         try:
             parts[name] = load(cls, *sources)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    unknown = {k: v for _, source in sources for k, v in source.items() if k not in known}
-    hints = Loaded(None, {}, unknown).unknown_hints(known)
-    hints += [_variable_hint(variable, known) for variable in strangers]
+    unknown_keys = {k: v for _, source in sources for k, v in source.items() if k not in part_by_key}
+    hints = Loaded(None, {}, unknown_keys).unknown_hints(part_by_key)
+    hints += [_variable_hint(variable, part_by_key) for variable in strangers]
     if hints and args.strict_config:
         raise ConfigError(hints)
     for hint in hints:
@@ -76,11 +78,11 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     for loaded in parts.values():
         for text in without_effect(loaded.settings):
             warn(f"warning: {text}")
-    return Configured(parts, unknown)
+    return Configured(parts, unknown_keys)
 
 
-def _variable_hint(variable: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(variable, [variable_of(name) for name in known], n=1)
+def _variable_hint(variable: str, key_names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(variable, [variable_of(name) for name in key_names], n=1)
     return f"unknown environment variable {variable!r}" + (f", did you mean {near[0]!r}?" if near else "")
 
 

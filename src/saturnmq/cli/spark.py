@@ -26,7 +26,7 @@ def run_pipeline(args: argparse.Namespace) -> int:
     return _run(args, [args.action])
 
 
-def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
+def _run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         for needed in ("pyarrow", "saturnmq.spark.pipelines.running"):
             importlib.import_module(needed)
@@ -36,5 +36,5 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
         refusal.hint = "Install it: pip install 'saturnmq[spark]'"
         raise refusal from error
     common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
-    code: int = pipelines.main([*words, *common, *args.rest])
+    code: int = pipelines.main([*arguments, *common, *args.unparsed])
     return code

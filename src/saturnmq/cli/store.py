@@ -56,13 +56,13 @@ def stopped_store(
     args: argparse.Namespace, *, in_use_hint: str = "", force: bool = False
 ) -> tuple[StoreSettings, Set[str]]:
     """As `settings_of`, for a stand-alone store that no broker uses. force: even while one does. Raises StoreLocked."""
-    settings, given = settings_of(args)
+    settings, given_keys = settings_of(args)
     refuse_unread_ledger(settings.root, _LEDGER_ADVICE)
     lock = LockFile(settings.root / "lock").held()
     if lock is not None and not force:
         lock.hint = in_use_hint or lock.hint
         raise lock
-    return shaped(settings, given), given
+    return shaped(settings, given_keys), given_keys
 
 
 class Watched:
@@ -76,10 +76,10 @@ class Watched:
     def __enter__(self) -> Progress:
         return self._report
 
-    def _report(self, done: int, total: int) -> None:
+    def _report(self, processed: int, total: int) -> None:
         if self._bar is None:
             self._bar = Bar(self._title, total, quiet=self._quiet).__enter__()
-        self._bar.at(done)
+        self._bar.at(processed)
 
     def __exit__(self, *error: Any) -> None:
         if self._bar is not None:
@@ -92,10 +92,10 @@ class Watched:
 def run_verify(args: argparse.Namespace) -> int:
     """Report what is damaged in a store; exit code 3 when something is."""
     hint = "Stop the broker first, or use --force: what the broker writes meanwhile may look damaged."
-    settings, given = stopped_store(args, in_use_hint=hint, force=args.force)
+    settings, given_keys = stopped_store(args, in_use_hint=hint, force=args.force)
 
     with Watched(args, "verify, bytes") as progress:
-        report = verify(settings, given, progress)
+        report = verify(settings, given_keys, progress)
     in_use = LockFile(settings.root / "lock").held()
     if in_use is not None:
         warn(f"warning: {in_use.message} What it wrote meanwhile may look damaged here.")
@@ -143,9 +143,9 @@ def _show_report(report: Report) -> None:
     if len(report.files) > _FILES_SHOWN_MAX:
         write(f"... and {len(report.files) - _FILES_SHOWN_MAX} more files; --json lists all of them")
     for problem in report.problems:
-        place = f" byte {problem.at}" if problem.at >= 0 else ""
-        place += f" (offset {problem.offset})" if problem.offset >= 0 else ""
-        write(f"{problem.weight.value}: {problem.path}{place}: {problem.what}")
+        position = f" byte {problem.at}" if problem.at >= 0 else ""
+        position += f" (offset {problem.offset})" if problem.offset >= 0 else ""
+        write(f"{problem.weight.value}: {problem.path}{position}: {problem.what}")
         if problem.next:
             write(f"    next: {problem.next}")
     if report.problems_total > len(report.problems):
@@ -173,18 +173,18 @@ def run_rebuild(args: argparse.Namespace) -> int:
     settings, _ = stopped_store(args)
 
     with Watched(args, "rebuild, bytes") as progress:
-        done = repair.rebuild(settings, progress)
+        rebuilt = repair.rebuild(settings, progress)
     if args.json:
-        emit(args.command.name, [dataclasses.asdict(done)])
+        emit(args.command.name, [dataclasses.asdict(rebuilt)])
     else:
-        write(_rebuilt_text(done))
+        write(_rebuilt_text(rebuilt))
     return EXIT_DONE
 
 
-def _rebuilt_text(done: Rebuilt) -> str:
+def _rebuilt_text(rebuilt: Rebuilt) -> str:
     return (
-        f"rebuilt from the log, which ends at offset {done.log_end}: {done.queues} consume queues with {done.units} units, "
-        f"{done.index_files} index files"
+        f"rebuilt from the log, which ends at offset {rebuilt.log_end}: {rebuilt.queues} consume queues with "
+        f"{rebuilt.units} units, {rebuilt.index_files} index files"
     )
 
 
@@ -216,20 +216,20 @@ def run_repair(args: argparse.Namespace) -> int:
         warn("next: restore the file from a copy, or run it again with --yes.")
         return EXIT_FAILED
     with Watched(args, "rebuild, bytes") as progress:
-        kept, done = repair.cut(settings, loss, progress)
+        saved_path, rebuilt = repair.cut(settings, loss, progress)
     if args.json:
         emit(
             args.command.name,
-            [row | {"kept_in": str(kept) if kept else None, "done": True}],
+            [row | {"kept_in": str(saved_path) if saved_path else None, "done": True}],
             whole=False,
-            rebuilt=dataclasses.asdict(done),
+            rebuilt=dataclasses.asdict(rebuilt),
         )
         return EXIT_DONE
     write(
         f"truncated at offset {loss.offset}; "
-        + (f"what was cut off is in {kept}" if kept else "there was nothing to keep")
+        + (f"what was cut off is in {saved_path}" if saved_path else "there was nothing to keep")
     )
-    write(_rebuilt_text(done))
+    write(_rebuilt_text(rebuilt))
     return EXIT_DONE
 
 
@@ -256,25 +256,25 @@ def _confirmed() -> bool:
 
 def run_snapshot(args: argparse.Namespace) -> int:
     """Save a store to a folder, also while a broker uses it."""
-    settings, given = settings_of(args)
+    settings, given_keys = settings_of(args)
     refuse_unread_ledger(settings.root, _LEDGER_BACKUP)
     with Watched(args, "snapshot, bytes") as progress:
-        made = take_snapshot(again(lambda: shaped(settings, given)), args.target, progress)
-    linked = sum(entry.bytes for entry in made.files if entry.linked)
+        snapshot = take_snapshot(again(lambda: shaped(settings, given_keys)), args.target, progress)
+    linked = sum(entry.bytes for entry in snapshot.files if entry.linked)
     row = {
         "snapshot": str(args.target),
-        "log_start": made.log_start,
-        "log_end": made.log_end,
-        "files": len(made.files),
-        "bytes": made.total_bytes,
+        "log_start": snapshot.log_start,
+        "log_end": snapshot.log_end,
+        "files": len(snapshot.files),
+        "bytes": snapshot.total_bytes,
         "linked_bytes": linked,
     }
     if args.json:
         emit(args.command.name, [row])
     else:
         write(
-            f"{args.target}: messages from offset {made.log_start} to {made.log_end}; {len(made.files)} files, "
-            f"{made.total_bytes} bytes, {linked} of them linked"
+            f"{args.target}: messages from offset {snapshot.log_start} to {snapshot.log_end}; {len(snapshot.files)} files, "
+            f"{snapshot.total_bytes} bytes, {linked} of them linked"
         )
     return EXIT_DONE
 
@@ -298,28 +298,28 @@ def run_restore(args: argparse.Namespace) -> int:
 
 def run_dump(args: argparse.Namespace) -> int:
     """Show one record; also while a broker uses the store, and of a member of a group."""
-    settings, given = settings_of(args)
-    settings = shaped(settings, given)
+    settings, given_keys = settings_of(args)
+    settings = shaped(settings, given_keys)
 
-    found = _selected(args, settings)
+    record = _selected(args, settings)
     if args.raw:
         sys.stdout.flush()
-        sys.stdout.buffer.write(bytes(found.message.body))
+        sys.stdout.buffer.write(bytes(record.message.body))
         sys.stdout.buffer.flush()
         return EXIT_DONE
-    text = None if args.hex else dump.body_text(found.message)
+    text = None if args.hex else dump.body_text(record.message)
     if args.json:
-        row = dict(dump.fields(found)) | {"properties": found.message.properties, "body_text": text}
-        emit(args.command.name, [row | {"body_hex": bytes(found.message.body).hex()}])
+        row = dict(dump.fields(record)) | {"properties": record.message.properties, "body_text": text}
+        emit(args.command.name, [row | {"body_hex": bytes(record.message.body).hex()}])
         return EXIT_DONE
     table = Table("field", "value", box=None, show_header=False)
-    for name, value in dump.fields(found):
+    for name, value in dump.fields(record):
         table.add_row(name, str(value))
-    for name, value in found.message.properties.items():
+    for name, value in record.message.properties.items():
         table.add_row(f"property {name}", value)
     show(table)
     write("body:")
-    for line in [text] if text is not None else dump.body_hex(found.message):
+    for line in [text] if text is not None else dump.body_hex(record.message):
         write(line)
     return EXIT_DONE
 

@@ -39,12 +39,12 @@ def flag(*names: str, exclusive: str = "", **keywords: Any) -> Option:
     return Option(names, {"action": "store_true", **keywords}, exclusive)
 
 
-class Command(NamedTuple):
+class CliCommand(NamedTuple):
     """One row of the table.
 
     name: the words after `saturnmq`, separated by blanks. function: `module:function`, imported when the command runs; it gets the
     parsed options and returns an exit code. It is empty for a name under which further commands stand.
-    delegates: options other than the common ones are parsed by the function, which finds them in `args.rest`.
+    delegates: options other than the common ones are parsed by the function, which finds them in `args.unparsed`.
     """
 
     name: str
@@ -71,19 +71,21 @@ class Parser(argparse.ArgumentParser):
             self.report(message)
         names = re.findall(r"'([^']+)'", choice["names"]) or choice["names"].split(", ")
         near = _nearest(choice["word"], names)
-        what = "command" if choice["what"] in ("COMMAND", "ACTION") else choice["what"]
+        kind = "command" if choice["what"] in ("COMMAND", "ACTION") else choice["what"]
         listed = "" if near else f"; there are: {', '.join(names)}"
-        self.report(f"unknown {what} {choice['word']!r}{listed}", f"did you mean {near[0]}?" if near else "")
+        self.report(f"unknown {kind} {choice['word']!r}{listed}", f"did you mean {near[0]}?" if near else "")
 
-    def unknown(self, words: Sequence[str], command: Command | None, common: Sequence[Option]) -> NoReturn:
+    def report_unknown(
+        self, arguments: Sequence[str], command: CliCommand | None, common: Sequence[Option]
+    ) -> NoReturn:
         """Report words that belong to no option of a command, with the nearest option, and exit with code 2."""
         options = (*(command.options if command is not None else ()), *common)
-        names = [name for one in options for name in one.names if name.startswith("--")]
-        strange = next((word.partition("=")[0] for word in words if word.startswith("--")), "")
+        names = [name for option in options for name in option.names if name.startswith("--")]
+        strange = next((argument.partition("=")[0] for argument in arguments if argument.startswith("--")), "")
         near = _nearest(strange, names) if strange else []
         prog = f"{self.prog} {command.name}" if command is not None else self.prog
         hint = f"did you mean {near[0]}? " if near else ""
-        self.report(f"unrecognized arguments: {' '.join(words)}", f"{hint}{prog} --help lists the options.")
+        self.report(f"unrecognized arguments: {' '.join(arguments)}", f"{hint}{prog} --help lists the options.")
 
     def report(self, message: str, hint: str = "") -> NoReturn:
         """Print an error and what to do, and exit with code 2."""
@@ -95,10 +97,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_USAGE)
 
 
-def _nearest(word: str, names: Sequence[str]) -> list[str]:
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
     from difflib import get_close_matches
 
-    return get_close_matches(word, names, 1)
+    return get_close_matches(name, names, 1)
 
 
 def port_number(text: str) -> int:
@@ -126,7 +128,7 @@ def sentence(text: str) -> str:
 
 
 def parser_of(
-    description: str, commands: Sequence[Command], common: Sequence[Option], root_only: Sequence[Option]
+    description: str, commands: Sequence[CliCommand], common: Sequence[Option], root_only: Sequence[Option]
 ) -> Parser:
     """Build the parser of a whole command line.
 
@@ -151,6 +153,6 @@ def parser_of(
         parser.set_defaults(command=command)
         add_options(parser, common, default=argparse.SUPPRESS)
         add_options(parser, command.options)
-        if any(other.name.startswith(command.name + " ") for other in commands):
+        if any(subcommand.name.startswith(command.name + " ") for subcommand in commands):
             groups[command.name] = parser.add_subparsers(dest="action", metavar="ACTION", required=not command.function)
     return root

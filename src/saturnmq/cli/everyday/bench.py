@@ -19,7 +19,7 @@ from typing import Any, Final
 from saturnmq.cli.cluster import client_of, run
 from saturnmq.cli.everyday.measurement import Measurement
 from saturnmq.cli.everyday.positions import LAST
-from saturnmq.cli.everyday.progress import Progress
+from saturnmq.cli.everyday.progress import CommandProgress
 from saturnmq.cli.everyday.reading import PULL_BYTES_MAX, PULL_MESSAGES_MAX, TopicReader
 from saturnmq.cli.output import EXIT_DONE, EXIT_PROBLEMS, emit, write
 from saturnmq.cli.runtime import implementation, loop_name
@@ -37,7 +37,7 @@ GRACE_SECONDS: Final = 10.0  # for messages that are on their way when the last 
 RUN: Final = struct.Struct("!8sQ")  # of an end-to-end message: the run, and when it was due, ns of the monotonic clock
 
 
-class Plan:
+class BenchPlan:
     """The limits of a run. Raises ConfigError."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ class Plan:
         self.seconds = _parsed("--duration", args.duration, parse_duration_ms, 1, 86_400_000) / 1000
         self.size = _parsed("--size", getattr(args, "size", "128"), parse_size, 1, 2**22)
         self.concurrency: int = getattr(args, "concurrency", 1)
-        self._taken = 0
+        self._issued = 0
         self._until = 0.0
 
     def begin(self) -> None:
@@ -55,16 +55,16 @@ class Plan:
 
     def give_back(self, count: int) -> None:
         """Return messages that were taken and did not exist."""
-        self._taken -= count
+        self._issued -= count
 
-    def take(self, wanted: int = 1) -> int:
+    def take(self, requested: int = 1) -> int:
         """How many of the wanted messages are still to be sent; 0 at the end of the run."""
         if time.monotonic() >= self._until:
             return 0
         if self.count is not None:
-            wanted = min(wanted, self.count - self._taken)
-        self._taken += wanted
-        return wanted
+            requested = min(requested, self.count - self._issued)
+        self._issued += requested
+        return requested
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], int], low: int, high: int) -> int:
@@ -80,16 +80,16 @@ def _parsed(name: str, text: str, parse: Callable[[str], int], low: int, high: i
 def run_send(args: argparse.Namespace) -> int:
     """Measure sending: many concurrent sends, each confirmed by a broker."""
 
-    async def main(client: Client, plan: Plan, found: Measurement, progress: Progress) -> None:
+    async def main(client: Client, plan: BenchPlan, measurement: Measurement, progress: CommandProgress) -> None:
         async with client.producer(GROUP, max_in_flight=args.concurrency) as out:
             await out.send(plan.topic, bytes(1))  # creates the topic and the connections
             errors: deque[SaturnError] = deque(maxlen=1)
             body = os.urandom(plan.size)
-            start(plan, found)
+            start(plan, measurement)
             await asyncio.gather(
-                *(_sender(out, plan, found, progress, body, args.batch, errors) for _ in range(args.concurrency))
+                *(_sender(out, plan, measurement, progress, body, args.batch, errors) for _ in range(args.concurrency))
             )
-            if not found.messages and errors:
+            if not measurement.messages and errors:
                 raise errors[0]
 
     return _measured(main, args)
@@ -97,9 +97,9 @@ def run_send(args: argparse.Namespace) -> int:
 
 async def _sender(
     out: Producer[bytes],
-    plan: Plan,
-    found: Measurement,
-    progress: Progress,
+    plan: BenchPlan,
+    measurement: Measurement,
+    progress: CommandProgress,
     body: bytes,
     batch: int,
     errors: deque[SaturnError],
@@ -114,19 +114,19 @@ async def _sender(
             await sent
         except SaturnError as error:
             failures += 1
-            found.failed += count
+            measurement.failed += count
             errors.append(error)
             continue
         failures = 0
         now = time.monotonic()
-        found.add(now, now - began, count, count * len(body))
-        progress.at(found.messages)
+        measurement.add(now, now - began, count, count * len(body))
+        progress.at(measurement.messages)
 
 
 def run_consume(args: argparse.Namespace) -> int:
     """Measure reading what is stored: eight queues at a time, without a group. Latencies are those of pulls."""
 
-    async def main(client: Client, plan: Plan, found: Measurement, progress: Progress) -> None:
+    async def main(client: Client, plan: BenchPlan, measurement: Measurement, progress: CommandProgress) -> None:
         puller = client.puller()
         queues = await puller.refresh(plan.topic)
         ends = await asyncio.gather(*(puller.max_offset(queue) for queue in queues))
@@ -136,21 +136,21 @@ def run_consume(args: argparse.Namespace) -> int:
 
         async def read(queue: MessageQueue, offset: int, end: int) -> None:
             while offset < end:
-                wanted = plan.take(min(PULL_MESSAGES_MAX, end - offset))
-                if not wanted:
+                pull_count = plan.take(min(PULL_MESSAGES_MAX, end - offset))
+                if not pull_count:
                     return
                 async with limit:
                     began = time.monotonic()
-                    result = await puller.pull(queue, offset, max_count=wanted, bulk_bytes=PULL_BYTES_MAX)
+                    result = await puller.pull(queue, offset, max_count=pull_count, bulk_bytes=PULL_BYTES_MAX)
                     messages, now = result.messages(), time.monotonic()
-                plan.give_back(wanted - len(messages))
-                found.add(now, now - began, len(messages), sum(len(message.body) for message in messages))
-                progress.at(found.messages)
+                plan.give_back(pull_count - len(messages))
+                measurement.add(now, now - began, len(messages), sum(len(message.body) for message in messages))
+                progress.at(measurement.messages)
                 if result.next_offset <= offset:
                     return
                 offset = result.next_offset
 
-        start(plan, found)
+        start(plan, measurement)
         await asyncio.gather(*(read(*each) for each in zip(queues, begins, ends, strict=True)))
 
     return _measured(main, args)
@@ -163,24 +163,24 @@ def run_e2e(args: argparse.Namespace) -> int:
     messages were sent and not received.
     """
 
-    async def main(client: Client, plan: Plan, found: Measurement, progress: Progress) -> None:
+    async def main(client: Client, plan: BenchPlan, measurement: Measurement, progress: CommandProgress) -> None:
         async with client.producer(GROUP, max_in_flight=args.concurrency) as out:
             await out.send(plan.topic, bytes(1))
             reader = TopicReader(client, plan.topic, Filter(), LAST)
             async for _ in reader.backlog():
                 pass
             this_run, moved = os.urandom(8), asyncio.Event()
-            start(plan, found)
-            receiver = asyncio.create_task(_receive(reader, found, progress, this_run, moved))
+            start(plan, measurement)
+            receiver = asyncio.create_task(_receive(reader, measurement, progress, this_run, moved))
             receiver.add_done_callback(lambda _: moved.set())
             try:
                 sent = await _paced(out, plan, this_run, args.rate)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(GRACE_SECONDS):
-                        while found.messages < sent and not receiver.done():
+                        while measurement.messages < sent and not receiver.done():
                             moved.clear()
                             await moved.wait()
-                found.failed = max(sent - found.messages, 0)
+                measurement.failed = max(sent - measurement.messages, 0)
                 if receiver.done():
                     receiver.result()
             finally:
@@ -190,20 +190,20 @@ def run_e2e(args: argparse.Namespace) -> int:
     return _measured(main, args)
 
 
-async def _paced(out: Producer[bytes], plan: Plan, this_run: bytes, rate: int) -> int:
+async def _paced(out: Producer[bytes], plan: BenchPlan, this_run: bytes, rate: int) -> int:
     """Send at a rate; return how many messages were stored. Raises the error of the first send that fails."""
     began, number = time.monotonic_ns(), 0
     tasks: set[asyncio.Task[object]] = set()
     try:
         while plan.take():
-            due = began + number * 1_000_000_000 // rate
+            due_ns = began + number * 1_000_000_000 // rate
             number += 1
-            await asyncio.sleep(max((due - time.monotonic_ns()) / 1e9, 0))
-            body = RUN.pack(this_run, due) + bytes(max(plan.size - RUN.size, 0))
+            await asyncio.sleep(max((due_ns - time.monotonic_ns()) / 1e9, 0))
+            body = RUN.pack(this_run, due_ns) + bytes(max(plan.size - RUN.size, 0))
             tasks.add(asyncio.create_task(out.send(plan.topic, body)))
             if len(tasks) >= plan.concurrency:
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
+                completed, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for each in completed:
                     each.result()
         await asyncio.gather(*tasks)
     finally:
@@ -214,49 +214,50 @@ async def _paced(out: Producer[bytes], plan: Plan, this_run: bytes, rate: int) -
 
 
 async def _receive(
-    reader: TopicReader, found: Measurement, progress: Progress, this_run: bytes, moved: asyncio.Event
+    reader: TopicReader, measurement: Measurement, progress: CommandProgress, this_run: bytes, moved: asyncio.Event
 ) -> None:
     """Count the messages of this run, without end."""
     async for messages in reader.follow():
         now = time.monotonic()
         for message in messages:
             if len(message.body) >= RUN.size and message.body.startswith(this_run):
-                _, due = RUN.unpack_from(message.body)
-                found.add(now, now - due / 1e9, 1, len(message.body))
-        progress.at(found.messages)
+                _, due_ns = RUN.unpack_from(message.body)
+                measurement.add(now, now - due_ns / 1e9, 1, len(message.body))
+        progress.at(measurement.messages)
         moved.set()
 
 
-def start(plan: Plan, found: Measurement) -> None:
+def start(plan: BenchPlan, measurement: Measurement) -> None:
     """Start the time of a run."""
     plan.begin()
-    found.begin(time.monotonic())
+    measurement.begin(time.monotonic())
 
 
 def _measured(
-    main: Callable[[Client, Plan, Measurement, Progress], Coroutine[Any, Any, None]], args: argparse.Namespace
+    main: Callable[[Client, BenchPlan, Measurement, CommandProgress], Coroutine[Any, Any, None]],
+    args: argparse.Namespace,
 ) -> int:
     """Run a benchmark and print what it has measured, also when Ctrl-C ends it."""
-    plan, found = Plan(args), Measurement()
+    plan, measurement = BenchPlan(args), Measurement()
     command = args.command.name
 
     async def started() -> int:
         async with client_of(args) as client:
-            with Progress(command, args, total=plan.count) as progress:
-                await main(client, plan, found, progress)
-        return EXIT_PROBLEMS if found.failed else EXIT_DONE
+            with CommandProgress(command, args, total=plan.count) as progress:
+                await main(client, plan, measurement, progress)
+        return EXIT_PROBLEMS if measurement.failed else EXIT_DONE
 
     try:
         return run(started, args, fast=True)
     finally:
-        if found.messages or found.failed:
-            _report(found, command, args)
+        if measurement.messages or measurement.failed:
+            _report(measurement, command, args)
 
 
-def _report(found: Measurement, command: str, args: argparse.Namespace) -> None:
+def _report(measurement: Measurement, command: str, args: argparse.Namespace) -> None:
     if args.json:
-        emit(command, [found.row()], loop=loop_name(), implementation=implementation())
+        emit(command, [measurement.row()], loop=loop_name(), implementation=implementation())
         return
     write(f"{command} {args.topic} ({implementation()}, {loop_name()})")
-    for line in found.lines(unicode=(sys.stdout.encoding or "").lower().startswith("utf")):
+    for line in measurement.lines(unicode=(sys.stdout.encoding or "").lower().startswith("utf")):
         write(line)

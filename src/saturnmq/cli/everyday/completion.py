@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.cli.output import EXIT_DONE, write
-from saturnmq.cli.table import Command, Option
+from saturnmq.cli.table import CliCommand, Option
 
 if TYPE_CHECKING:
     from saturnmq.cli.mqadmin.options import Opt
@@ -60,82 +60,88 @@ def run_completion(args: argparse.Namespace) -> int:
 
     commands = [*COMMANDS, *admin_commands()]
 
-    def names(kind: str, given: str | None) -> list[str]:
-        return names_of_cluster(args, kind, given)
+    def names(kind: str, name_servers: str | None) -> list[str]:
+        return names_of_cluster(args, kind, name_servers)
 
-    for word in candidates(words_of(args.line), commands, COMMON, names):
-        write(word)
+    for candidate in candidates(words_of(args.line), commands, COMMON, names):
+        write(candidate)
     return EXIT_DONE
 
 
-def admin_commands() -> list[Command]:
+def admin_commands() -> list[CliCommand]:
     """The commands in mqadmin's form as rows of the command table: names and options only."""
     from saturnmq.cli.mqadmin.table import COMMANDS
 
-    def option(one: Opt) -> Option:
-        names = [f"-{one.letter}"] if one.letter else []
-        return Option((*names, f"--{one.long.strip()}"), {} if one.value else {"action": "store_true"})
+    def option(opt: Opt) -> Option:
+        names = [f"-{opt.letter}"] if opt.letter else []
+        return Option((*names, f"--{opt.long.strip()}"), {} if opt.value else {"action": "store_true"})
 
     return [
-        Command(f"admin {one.name}", one.help, one.example, one.function, tuple(map(option, one.all_options)))
-        for one in COMMANDS
+        CliCommand(
+            f"admin {command.name}",
+            command.help,
+            command.example,
+            command.function,
+            tuple(map(option, command.all_options)),
+        )
+        for command in COMMANDS
     ]
 
 
 def words_of(line: str) -> list[str]:
     """The words after the program's name; the last one is the one to complete, empty after a blank."""
     try:
-        words = shlex.split(line)
+        tokens = shlex.split(line)
     except ValueError:  # an open quotation mark
-        words = line.split()
+        tokens = line.split()
     if not line or line[-1].isspace():
-        words.append("")
-    return words[1:]
+        tokens.append("")
+    return tokens[1:]
 
 
 def candidates(
-    words: Sequence[str],
-    commands: Sequence[Command],
+    tokens: Sequence[str],
+    commands: Sequence[CliCommand],
     common: Sequence[Option],
     names: Callable[[str, str | None], list[str]],
 ) -> list[str]:
     """What the last word may become. names: those of the cluster, by kind `topics` or `groups` and the value of -n, if given."""
-    *before, last = words or [""]
+    *before, last = tokens or [""]
     command, positions, waiting, servers = _parsed(before, commands, common)
     options = [*(command.options if command else ()), *common]
     if waiting is not None:
-        found = _values(waiting, names, servers)
+        matches = _values(waiting, names, servers)
     elif last.startswith("-"):
-        found = [name for each in options for name in each.names if name.startswith("--")]
+        matches = [name for each in options for name in each.names if name.startswith("--")]
     else:
         prefix = f"{command.name} " if command else ""
         depth = prefix.count(" ")
-        found = [one.name[len(prefix) :] for one in commands if one.name.startswith(prefix)]
-        found = [word for word in found if " " not in word]
-        places = [each for each in options if not each.names[0].startswith("-")]
-        if positions - depth < len(places) and not found:
-            found = _values(places[positions - depth], names, servers)
-    return sorted({word for word in found if word.startswith(last)})
+        matches = [row.name[len(prefix) :] for row in commands if row.name.startswith(prefix)]
+        matches = [match for match in matches if " " not in match]
+        positionals = [each for each in options if not each.names[0].startswith("-")]
+        if positions - depth < len(positionals) and not matches:
+            matches = _values(positionals[positions - depth], names, servers)
+    return sorted({match for match in matches if match.startswith(last)})
 
 
 def _parsed(
-    words: Sequence[str], commands: Sequence[Command], common: Sequence[Option]
-) -> tuple[Command | None, int, Option | None, str | None]:
+    tokens: Sequence[str], commands: Sequence[CliCommand], common: Sequence[Option]
+) -> tuple[CliCommand | None, int, Option | None, str | None]:
     """The command, how many words are no options, the option that waits for its value, and the value of -n."""
-    by_name = {one.name: one for one in commands}
-    command: Command | None = None
+    by_name = {row.name: row for row in commands}
+    command: CliCommand | None = None
     positions, waiting, servers = 0, None, None
-    for word in words:
+    for token in tokens:
         if waiting is not None:
-            servers = word if _NAME_SERVERS & set(waiting.names) else servers
+            servers = token if _NAME_SERVERS & set(waiting.names) else servers
             waiting = None
-        elif word.startswith("-"):
-            known = [*(command.options if command else ()), *common]
-            option = next((each for each in known if word in each.names), None)
+        elif token.startswith("-"):
+            options = [*(command.options if command else ()), *common]
+            option = next((each for each in options if token in each.names), None)
             takes = option is not None and option.keywords.get("action") != "store_true"
             waiting = option if takes else None
         else:
-            longer = f"{command.name} {word}" if command else word
+            longer = f"{command.name} {token}" if command else token
             command = by_name.get(longer, command)
             positions += 1
     return command, positions, waiting, servers
@@ -159,20 +165,20 @@ def names_of_cluster(args: argparse.Namespace, kind: str, servers: str | None) -
 
     async def groups() -> list[str]:
         cluster = await admin.connection.cluster()
-        addresses = [addrs[0] for one in cluster.broker_addr_table.values() if 0 in (addrs := one.broker_addrs)]
-        found: set[str] = set()
+        addresses = [addrs[0] for broker in cluster.broker_addr_table.values() if 0 in (addrs := broker.broker_addrs)]
+        group_names: set[str] = set()
         for address in addresses:
-            found |= (await admin.groups.all_on(address)).keys()
-        return list(found)
+            group_names |= (await admin.groups.all_on(address)).keys()
+        return list(group_names)
 
-    async def asked() -> list[str]:
+    async def listed_names() -> list[str]:
         async with asyncio.timeout(NAMES_SECONDS_MAX), admin:
             return await (admin.topics.names() if kind == "topics" else groups())
 
     args.name_servers = servers or args.name_servers
     try:
         admin = admin_of(args, timeout_ms=300)  # imports count towards no limit of the network
-        found = asyncio.run(asked())
+        names = asyncio.run(listed_names())
     except (SaturnError, OSError, TimeoutError):
         return []
-    return [name for name in found if _LITERAL.fullmatch(name)][:NAMES_MAX]
+    return [name for name in names if _LITERAL.fullmatch(name)][:NAMES_MAX]

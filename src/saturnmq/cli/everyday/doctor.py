@@ -78,5 +78,5 @@ def _report(findings: list[Finding], args: argparse.Namespace) -> int:
                 write(f"{each.result.value:8}{each.check}: {escaped(f'{each.subject}: {each.text}')}")
                 if each.advice:
                     write(f"        what to do: {escaped(each.advice)}")
-        write(f"{len(findings)} checks: " + ", ".join(f"{counts[one]} {one.value}" for one in Result))
+        write(f"{len(findings)} checks: " + ", ".join(f"{counts[result]} {result.value}" for result in Result))
     return EXIT_PROBLEMS if counts[Result.PROBLEM] else EXIT_DONE

@@ -43,16 +43,16 @@ async def chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
 
 async def lines(descriptor: int, bytes_max: int) -> AsyncGenerator[list[bytes], None]:
     """Lists of lines without their line ends; a list holds what one read completed. Raises ConfigError for a longer line."""
-    rest, number = b"", 0
+    partial_line, number = b"", 0
     async for data in chunks(descriptor):
-        *complete, rest = (rest + data).split(b"\n")
+        *complete, partial_line = (partial_line + data).split(b"\n")
         number += len(complete)
-        if len(rest) > bytes_max:
+        if len(partial_line) > bytes_max:
             raise ConfigError(f"line {number + 1} of standard input has more than {bytes_max} bytes")
         if complete:
             yield [line.removesuffix(b"\r") for line in complete]
-    if rest:
-        yield [rest]
+    if partial_line:
+        yield [partial_line]
 
 
 async def whole(descriptor: int, bytes_max: int) -> bytes:

@@ -16,7 +16,7 @@ BAR_WIDTH: Final = 40
 SECONDS_MAX: Final = 86_400  # counts of later seconds are added to the last one
 
 
-class Histogram:
+class LatencyHistogram:
     """Durations in microseconds, in buckets that grow with the value; a duration is counted for the upper end of its bucket."""
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Histogram:
 
     def percentile(self, share: float) -> int:
         """The duration in microseconds that this share of all does not exceed; 0 without any."""
-        wanted, seen = share * self.count, 0
+        rank, cumulative = share * self.count, 0
         for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= wanted:
+            cumulative += self._counts[bucket]
+            if cumulative >= rank:
                 shift, value = bucket >> (SUB_BITS + 1), bucket & (2 * _SUB - 1)
                 return min(((value + 1) << shift) - 1, self.max_us)
         return 0
@@ -48,7 +48,7 @@ class Measurement:
     """What one run has measured. Times are seconds of one clock, given by the caller."""
 
     def __init__(self) -> None:
-        self.latency = Histogram()
+        self.latency = LatencyHistogram()
         self.messages = 0
         self.bytes = 0
         self.failed = 0

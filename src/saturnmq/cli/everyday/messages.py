@@ -87,10 +87,10 @@ class Printer:
 
 def _prefix(message: Message[bytes]) -> str:
     queue = message.queue
-    words = [iso(message.record.store_timestamp_ms) or "-", f"{queue.broker_name}/{queue.queue_id}@{message.offset}"]
-    words += [f"[{message.tag}]"] if message.tag else []
-    words += [f"keys={','.join(message.keys)}"] if message.keys else []
-    return escaped(" ".join(words))
+    parts = [iso(message.record.store_timestamp_ms) or "-", f"{queue.broker_name}/{queue.queue_id}@{message.offset}"]
+    parts += [f"[{message.tag}]"] if message.tag else []
+    parts += [f"keys={','.join(message.keys)}"] if message.keys else []
+    return escaped(" ".join(parts))
 
 
 def parse_json(line: bytes) -> list[Outgoing[bytes]]:
@@ -121,5 +121,5 @@ def _outgoing(row: Any) -> Outgoing[bytes]:
         value = base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else str.encode(body)  # type: ignore[arg-type]
     except (binascii.Error, TypeError, UnicodeEncodeError):
         raise ConfigError("a row has neither a text body nor a valid body_base64") from None
-    own = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
-    return Outgoing(value=value, tag=tag, keys=keys, properties=own)
+    user_properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
+    return Outgoing(value=value, tag=tag, keys=keys, properties=user_properties)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FIRST_SECONDS: Final = 1.0
 
 
-class Progress:
+class CommandProgress:
     """Reports how much is done, from the first second on."""
 
     def __init__(
@@ -34,15 +34,15 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def at(self, done: int) -> None:
+    def at(self, amount: int) -> None:
         """Set the amount done."""
         if self._report is not None:
-            self._report.at(done)
+            self._report.at(amount)
         elif not self._silent and time.monotonic() >= self._from:
             from saturnmq.spark.progress import Report
 
             self._report = Report(self._title, self._total, unit=self._unit).__enter__()
-            self._report.at(done)
+            self._report.at(amount)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -51,11 +51,16 @@ class TopicReader:
     """Reads one topic. `starts`: offsets by queue, from which it begins instead of `start`."""
 
     def __init__(
-        self, client: Client, topic: str, wanted: Filter, start: Start, starts: dict[MessageQueue, int] | None = None
+        self,
+        client: Client,
+        topic: str,
+        message_filter: Filter,
+        start: Start,
+        starts: dict[MessageQueue, int] | None = None,
     ) -> None:
         self._puller: Puller = client.puller()
         self._topic = topic
-        self._wanted = wanted
+        self._message_filter = message_filter
         self._start = start
         self._starts = starts
         self._queues: list[_Queue] = []
@@ -67,9 +72,9 @@ class TopicReader:
 
         async def opened(queue: MessageQueue) -> _Queue:
             async with limit:
-                found = await self._open(queue)
-                await self._fill(found)
-                return found
+                reader_queue = await self._open(queue)
+                await self._fill(reader_queue)
+                return reader_queue
 
         queues = await self._puller.refresh(self._topic)
         self._pull_bytes = max(PULL_BYTES_MIN, min(PULL_BYTES_MAX, HELD_BYTES // max(len(queues), 1)))
@@ -100,10 +105,10 @@ class TopicReader:
         tasks.append(asyncio.create_task(self._watch(tasks, arrived)))
         try:
             while True:
-                found = await arrived.get()
-                if isinstance(found, SaturnError):
-                    raise found
-                yield found
+                arrival = await arrived.get()
+                if isinstance(arrival, SaturnError):
+                    raise arrival
+                yield arrival
         finally:
             for task in tasks:
                 task.cancel()
@@ -112,11 +117,11 @@ class TopicReader:
     async def _watch(
         self, tasks: list[asyncio.Task[None]], arrived: asyncio.Queue[list[Message[bytes]] | SaturnError]
     ) -> None:
-        known = {each.queue for each in self._queues}
+        followed = {each.queue for each in self._queues}
         async for queues in self._puller.watch(self._topic):
             for queue in queues:
-                if queue not in known:
-                    known.add(queue)
+                if queue not in followed:
+                    followed.add(queue)
                     tasks.append(asyncio.create_task(self._follow(_Queue(queue, 0, 0), arrived)))
 
     async def _follow(self, queue: _Queue, arrived: asyncio.Queue[list[Message[bytes]] | SaturnError]) -> None:
@@ -166,7 +171,7 @@ class TopicReader:
             queue.offset,
             max_count=PULL_MESSAGES_MAX,
             bulk_bytes=self._pull_bytes,
-            expression=self._wanted,
+            expression=self._message_filter,
             wait=wait,
         )
         queue.offset = result.next_offset

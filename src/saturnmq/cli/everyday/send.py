@@ -18,7 +18,7 @@ from typing import Any, Final
 from saturnmq.cli.cluster import GROUP, client_of, run
 from saturnmq.cli.everyday.lines import lines, whole
 from saturnmq.cli.everyday.messages import parse_json
-from saturnmq.cli.everyday.progress import Progress
+from saturnmq.cli.everyday.progress import CommandProgress
 from saturnmq.cli.output import EXIT_DONE, emit, warn, write
 from saturnmq.client.client import Client
 from saturnmq.client.errors import PartialSend
@@ -35,7 +35,7 @@ JSON_OVERHEAD: Final = 8  # bytes of a line per byte of a body: escapes, base64,
 Batches = AsyncGenerator[list[Outgoing[bytes]], None]
 
 
-class Sender:
+class CommandSender:
     """Sends batches in order, prints receipts, and counts them."""
 
     def __init__(self, args: argparse.Namespace, *, single: bool) -> None:
@@ -97,13 +97,13 @@ def run_send(args: argparse.Namespace) -> int:
     from_input = args.body is None or args.body == "-"
     if args.body is None and sys.stdin.isatty():
         raise ConfigError("give the body of the message, or - to read one message per line from standard input")
-    sender = Sender(args, single=not from_input and args.count == 1)
+    sender = CommandSender(args, single=not from_input and args.count == 1)
     began = time.monotonic()
 
     async def main() -> int:
         async with client_of(args) as client, client.producer(GROUP) as out:
-            batches = _batches_of_input(client, args) if from_input else _batches_of(_given(args), args.count)
-            with Progress("sent", args, total=None if from_input else args.count) as progress:
+            batches = _batches_of_input(client, args) if from_input else _batches_of(_from_argument(args), args.count)
+            with CommandProgress("sent", args, total=None if from_input else args.count) as progress:
                 try:
                     async for batch in batches:
                         await sender.send(out, batch)
@@ -116,24 +116,24 @@ def run_send(args: argparse.Namespace) -> int:
     try:
         code = run(main, args)
     finally:
-        _report(sender.count, time.monotonic() - began, args, done=code is not None, single=sender._single)
+        _report(sender.count, time.monotonic() - began, args, is_complete=code is not None, single=sender._single)
     return code
 
 
-def _report(count: int, seconds: float, args: argparse.Namespace, *, done: bool, single: bool) -> None:
+def _report(count: int, seconds: float, args: argparse.Namespace, *, is_complete: bool, single: bool) -> None:
     """The result, on stdout; of a command that failed or was interrupted, how far it came, on stderr."""
     if args.json:
-        if done:
+        if is_complete:
             emit("send", [], messages=count)
         return
     text = f"sent {count} message{'' if count == 1 else 's'} to {escaped(args.topic)} in {seconds:.2f} s"
-    if not done and count:
+    if not is_complete and count:
         warn(text)
-    elif done and not single:
+    elif is_complete and not single:
         write(text)
 
 
-def _given(args: argparse.Namespace) -> Outgoing[bytes]:
+def _from_argument(args: argparse.Namespace) -> Outgoing[bytes]:
     body = os.fsencode(args.body)
     messages = _parsed(body, args, "the body")
     if len(messages) != 1:
@@ -143,10 +143,10 @@ def _given(args: argparse.Namespace) -> Outgoing[bytes]:
 
 async def _batches_of(message: Outgoing[bytes], count: int) -> Batches:
     size = max(1, min(BATCH_MESSAGES, BATCH_BYTES // max(len(message.value), 1)))
-    left = count
-    while left:
-        yield [message] * min(size, left)
-        left -= min(size, left)
+    remaining = count
+    while remaining:
+        yield [message] * min(size, remaining)
+        remaining -= min(size, remaining)
 
 
 async def _batches_of_input(client: Client, args: argparse.Namespace) -> Batches:
@@ -158,9 +158,9 @@ async def _batches_of_input(client: Client, args: argparse.Namespace) -> Batches
                 yield batch
         return
     number = empty = 0
-    async for found in lines(descriptor, bytes_max if args.format == "text" else bytes_max * JSON_OVERHEAD):
+    async for completed_lines in lines(descriptor, bytes_max if args.format == "text" else bytes_max * JSON_OVERHEAD):
         messages: list[Outgoing[bytes]] = []
-        for line in found:
+        for line in completed_lines:
             number += 1
             if line:
                 messages += _parsed(line, args, f"line {number} of standard input")

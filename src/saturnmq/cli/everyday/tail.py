@@ -33,12 +33,12 @@ Messages = AsyncGenerator[list[Message[bytes]], None]
 def run_tail(args: argparse.Namespace) -> int:
     """Print the messages of a topic, and follow new ones unless --no-follow is given."""
     start = parse_start(args.start, time.time_ns() // 1_000_000)
-    wanted, printer = filter_of(args), printer_of(args, "tail")
+    message_filter, printer = filter_of(args), printer_of(args, "tail")
 
     async def main() -> int:
         async with client_of(args) as client:
-            reader = TopicReader(client, args.topic, wanted, start)
-            await _print(_both(reader, follow=not args.no_follow), printer, args)
+            reader = TopicReader(client, args.topic, message_filter, start)
+            await _print(_backlog_and_new(reader, follow=not args.no_follow), printer, args)
         return EXIT_DONE
 
     return _counted(main, printer, args)
@@ -50,15 +50,15 @@ def run_consume(args: argparse.Namespace) -> int:
         raise ConfigError(
             "give --ack, which joins the group and takes its messages, or --peek, which only shows what the group has not consumed"
         )
-    wanted, printer = filter_of(args), printer_of(args, "consume")
+    message_filter, printer = filter_of(args), printer_of(args, "consume")
     idle = _idle_seconds(args)
 
     async def main() -> int:
         async with client_of(args) as client:
             if args.peek:
-                await _peek(client, args, wanted, printer)
+                await _peek(client, args, message_filter, printer)
             else:
-                await _take(client, args, wanted, printer, idle)
+                await _take(client, args, message_filter, printer, idle)
         return EXIT_DONE
 
     return _counted(main, printer, args)
@@ -87,7 +87,7 @@ def _grep(args: argparse.Namespace) -> Callable[[Message[bytes]], bool] | None:
     return lambda message: pattern.search(message.body) is not None
 
 
-async def _both(reader: TopicReader, *, follow: bool) -> Messages:
+async def _backlog_and_new(reader: TopicReader, *, follow: bool) -> Messages:
     async for messages in reader.backlog():
         yield messages
     if follow:
@@ -98,21 +98,21 @@ async def _both(reader: TopicReader, *, follow: bool) -> Messages:
 async def _print(batches: Messages, printer: Printer, args: argparse.Namespace) -> None:
     """Print until the end or the number of --count."""
     passes = _grep(args)
-    left = args.count
+    remaining = args.count
     try:
         async for messages in batches:
             if passes is not None:
                 messages = [message for message in messages if passes(message)]
-            printer.show(messages[:left])
-            if left is not None:
-                left -= min(left, len(messages))
-                if left == 0:
+            printer.show(messages[:remaining])
+            if remaining is not None:
+                remaining -= min(remaining, len(messages))
+                if remaining == 0:
                     return
     finally:
         await batches.aclose()
 
 
-async def _peek(client: Client, args: argparse.Namespace, wanted: Filter, printer: Printer) -> None:
+async def _peek(client: Client, args: argparse.Namespace, message_filter: Filter, printer: Printer) -> None:
     """Print from the committed offsets to the end; nothing is committed."""
     puller = client.puller()
     queues = await puller.refresh(args.topic)
@@ -120,8 +120,8 @@ async def _peek(client: Client, args: argparse.Namespace, wanted: Filter, printe
     starts = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
     if not any(starts.values()):  # brokers answer 0 for an unknown group, too
         await _check_group(puller, args)
-    reader = TopicReader(client, args.topic, wanted, FIRST, starts)
-    await _print(_both(reader, follow=False), printer, args)
+    reader = TopicReader(client, args.topic, message_filter, FIRST, starts)
+    await _print(_backlog_and_new(reader, follow=False), printer, args)
 
 
 async def _check_group(puller: Puller, args: argparse.Namespace) -> None:
@@ -135,10 +135,12 @@ async def _check_group(puller: Puller, args: argparse.Namespace) -> None:
         ) from None
 
 
-async def _take(client: Client, args: argparse.Namespace, wanted: Filter, printer: Printer, idle: float | None) -> None:
+async def _take(
+    client: Client, args: argparse.Namespace, message_filter: Filter, printer: Printer, idle: float | None
+) -> None:
     """Join the group; print and acknowledge each message."""
     async with client.consumer(args.group, start="first") as inbox:
-        await inbox.subscribe(args.topic, wanted)
+        await inbox.subscribe(args.topic, message_filter)
         while args.count is None or printer.count < args.count:
             try:
                 message = await inbox.recv(timeout=idle)

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class View:
+class TopView:
     """What is shown: rows of brokers, topics by rate, groups by lag, and problems. A rate is None before the second survey."""
 
     brokers: list[Row]
@@ -44,7 +44,7 @@ class View:
     problems: Mapping[str, str]
 
 
-def view_of(now: Survey, before: Survey | None, seconds: float, *, system: bool = False) -> View:
+def view_of(now: Survey, before: Survey | None, seconds: float, *, system: bool = False) -> TopView:
     """The view of a survey. before: the one that was taken `seconds` earlier. system: with the topics and groups of brokers."""
 
     def rate(total: int, then: int | None) -> float | None:
@@ -62,13 +62,13 @@ def view_of(now: Survey, before: Survey | None, seconds: float, *, system: bool 
         if is_system_group(group.name) and not system:
             continue
         old = before.groups.get(key) if before is not None else None
-        consumed = sum(one.total for one in group.topics.values())
-        consumed_then = sum(one.total for one in old.topics.values()) if old is not None else None
+        consumed = sum(progress.total for progress in group.topics.values())
+        consumed_then = sum(progress.total for progress in old.topics.values()) if old is not None else None
         row: Row = {"group": group.name, "lag": group.lag, "messages_per_s": rate(consumed, consumed_then)}
         groups.append(row | {"topics": len(group.topics)})
     topics.sort(key=lambda row: (-(row["messages_per_s"] or 0), -row["total"], row["topic"]))
     groups.sort(key=lambda row: (-row["lag"], -(row["messages_per_s"] or 0), row["group"]))
-    return View([_broker(one) for one in now.brokers], topics, groups, now.problems)
+    return TopView([_broker(broker) for broker in now.brokers], topics, groups, now.problems)
 
 
 def _broker(state: BrokerState) -> Row:
@@ -123,7 +123,7 @@ class _Watch:
         self._last: Survey | None = None
         self._at = 0.0
 
-    async def view(self) -> View:
+    async def view(self) -> TopView:
         """The next view. Raises SaturnError if no NameServer answers."""
         survey, at = await self._surveyor.survey(), time.monotonic()
         view = view_of(survey, self._last, at - self._at, system=self._system)
@@ -145,8 +145,8 @@ async def _print(surveyor: Surveyor, interval: float, args: argparse.Namespace) 
         else:
             for table in _tables(view, args.rows):
                 show(table)
-            for place, text in view.problems.items():
-                warn(f"warning: {escaped(f'{place}: {text}')}")
+            for subject, text in view.problems.items():
+                warn(f"warning: {escaped(f'{subject}: {text}')}")
         if args.once:
             return
 
@@ -162,7 +162,7 @@ async def _live(surveyor: Surveyor, interval: float, args: argparse.Namespace) -
         problem = ""
         while True:
             height = max((live.console.height - len(view.brokers) - 8) // 2, 3)
-            notes = [f"{place}: {text}" for place, text in view.problems.items()][:3]
+            notes = [f"{subject}: {text}" for subject, text in view.problems.items()][:3]
             head = Text(escaped(f"{time.strftime('%H:%M:%S')}  {problem}"))
             tables = _tables(view, min(height, args.rows))
             live.update(Group(head, *tables, Text(escaped("  ".join(notes)))), refresh=True)
@@ -173,7 +173,7 @@ async def _live(surveyor: Surveyor, interval: float, args: argparse.Namespace) -
                 problem = str(error)
 
 
-def _tables(view: View, rows_max: int) -> list[Table]:
+def _tables(view: TopView, rows_max: int) -> list[Table]:
     """A table of each kind; names come from the cluster, so they are escaped and not read as markup."""
     from rich.table import Table
     from rich.text import Text

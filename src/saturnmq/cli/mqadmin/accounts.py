@@ -45,22 +45,22 @@ async def update_account(call: Call) -> None:
     account = PlainAccessConfig(
         options.text("a"),
         options.text("s"),
-        _given(call, "w"),
+        _optional_text(call, "w"),
         options.boolean("m", False),
-        _given(call, "i"),
-        _given(call, "u"),
+        _optional_text(call, "i"),
+        _optional_text(call, "u"),
         options.text("t").split(",") if "t" in options else None,
         options.text("g").split(",") if "g" in options else None,
     )
     for address in await _all(call):
         await call.admin.accounts.put(address, account)
         text = f"create or update plain access config to {address} success."
-        call.out.done(text, address=address, access_key=account.access_key)
+        call.out.change_line(text, address=address, access_key=account.access_key)
     shown = ", ".join(f"{name}={_text(value)}" for name, value in _fields(account, MASK).items())
-    call.out.done(f"PlainAccessConfig [{shown}]", end="")
+    call.out.change_line(f"PlainAccessConfig [{shown}]", end="")
 
 
-def _given(call: Call, letter: str) -> str | None:
+def _optional_text(call: Call, letter: str) -> str | None:
     return call.options.text(letter) if letter in call.options else None
 
 
@@ -70,28 +70,35 @@ async def delete_account(call: Call) -> None:
     for address in await _all(call):
         await call.admin.accounts.delete(address, key)
         text = f"delete plain access config account from {address} success."
-        call.out.done(text, address=address, access_key=key)
-    call.out.done(f"account's accesskey is:{key}", end="")
+        call.out.change_line(text, address=address, access_key=key)
+    call.out.change_line(f"account's accesskey is:{key}", end="")
 
 
 async def update_white_addresses(call: Call) -> None:
     """Replace the global white list of brokers."""
     addresses = call.options.text("g").split(",")
     for address in await _all(call):
-        await call.admin.accounts.set_white_addresses(address, addresses, _given(call, "p"))
+        await call.admin.accounts.set_white_addresses(address, addresses, _optional_text(call, "p"))
         text = f"update global white remote addresses to {address} success."
-        call.out.done(text, address=address, white_addresses=addresses)
+        call.out.change_line(text, address=address, white_addresses=addresses)
 
 
 async def versions(call: Call) -> None:
     """Print the versions of account files; with -b without headings, as mqadmin does."""
     of_cluster = "c" in call.options
     never = str(datetime.fromtimestamp(0))  # of a file that was not changed by requests
-    found = [await call.admin.accounts.versions(address) for address in await _masters(call)]
+    versions_by_broker = [await call.admin.accounts.versions(address) for address in await _masters(call)]
     rows = [
-        (one.cluster, one.broker_name, one.address, path, file.counter, Time(file.timestamp, never, millis=False))
-        for one in found
-        for path, file in ((path, one.files[path]) for path in text_order(one.files))
+        (
+            broker.cluster,
+            broker.broker_name,
+            broker.address,
+            path,
+            file.counter,
+            Time(file.timestamp, never, millis=False),
+        )
+        for broker in versions_by_broker
+        for path, file in ((path, broker.files[path]) for path in text_order(broker.files))
     ]
     if of_cluster or call.out.as_json:
         call.out.table(_VERSION_LAYOUT, _VERSION_COLUMNS, rows)

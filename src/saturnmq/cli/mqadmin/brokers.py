@@ -90,7 +90,7 @@ async def update_broker_config(call: Call) -> None:
         if address in failures:
             call.out.problem(f"{address}: {failures[address].message}")
         else:
-            call.out.done(f"update broker config success, {address}", broker=address, key=key, value=value)
+            call.out.change_line(f"update broker config success, {address}", broker=address, key=key, value=value)
 
 
 async def get_broker_config(call: Call) -> None:
@@ -102,11 +102,14 @@ async def get_broker_config(call: Call) -> None:
         _print_configuration(call, address, await brokers.configuration(address))
         return
     groups = await brokers.groups(options.text("c")) if "c" in options else {}
-    addresses = [address for one in groups.values() for address in one.values()]
+    addresses = [address for members in groups.values() for address in members.values()]
     configurations = await ask_each(addresses, brokers.configuration)
-    masters = {one[MASTER_ID]: one for one in groups.values() if MASTER_ID in one}
-    order = address_order({name: [one[MASTER_ID]] for name, one in groups.items() if MASTER_ID in one})
-    for group in (*map(masters.__getitem__, order), *(one for one in groups.values() if MASTER_ID not in one)):
+    masters = {members[MASTER_ID]: members for members in groups.values() if MASTER_ID in members}
+    order = address_order({name: [members[MASTER_ID]] for name, members in groups.items() if MASTER_ID in members})
+    for group in (
+        *map(masters.__getitem__, order),
+        *(members for members in groups.values() if MASTER_ID not in members),
+    ):
         master = group.get(MASTER_ID, "null")
         heads = {master: f"============Master: {master}============"} if MASTER_ID in group else {}
         for number, slave in group.items():
@@ -114,15 +117,15 @@ async def get_broker_config(call: Call) -> None:
                 heads[slave] = f"============My Master: {master}=====Slave: {slave}============"
         for address, head in heads.items():
             call.out.line(head)
-            found = configurations[address]
-            if isinstance(found, SaturnError):
-                call.out.problem(f"{address}: {found.message}")
+            configuration = configurations[address]
+            if isinstance(configuration, SaturnError):
+                call.out.problem(f"{address}: {configuration.message}")
             else:
-                _print_configuration(call, address, found)
+                _print_configuration(call, address, configuration)
 
 
-def _print_configuration(call: Call, address: str, found: Mapping[str, str]) -> None:
-    for key, value in sorted(found.items()):
+def _print_configuration(call: Call, address: str, configuration: Mapping[str, str]) -> None:
+    for key, value in sorted(configuration.items()):
         call.out.line(f"{key:<50}=  {value}", broker=address, key=key, value=value)
     call.out.line()
 
@@ -141,12 +144,12 @@ async def broker_status(call: Call) -> None:
         from saturnmq.admin.connection import ask_each
 
         groups = await brokers.groups(options.text("c"))
-        addresses = address_order({name: one.values() for name, one in groups.items()})
-        for address, found in (await ask_each(addresses, brokers.runtime)).items():
-            if isinstance(found, SaturnError):
-                call.out.problem(f"{address}: {found.message}")
+        addresses = address_order({name: members.values() for name, members in groups.items()})
+        for address, runtime in (await ask_each(addresses, brokers.runtime)).items():
+            if isinstance(runtime, SaturnError):
+                call.out.problem(f"{address}: {runtime.message}")
                 continue
-            for key, value in sorted(found.items()):
+            for key, value in sorted(runtime.items()):
                 call.out.line(f"{address:<24} {key:<32}: {value}", broker=address, key=key, value=value)
 
 
@@ -154,25 +157,25 @@ async def broker_consume_stats(call: Call) -> None:
     """Print the progress of all groups of a broker."""
     options = call.options
     least = options.integer("l", 0)
-    found = await call.admin.brokers.consume_statistics(
+    stats_list = await call.admin.brokers.consume_statistics(
         options.text("b"),
         ordered=options.boolean("o", False),
         timeout_ms=options.integer("t", STATS_TIMEOUT_MS),
     )
     layout = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
-    call.out.table(layout, _STATS_COLUMNS, _progress_rows(found, least))
+    call.out.table(layout, _STATS_COLUMNS, _progress_rows(stats_list, least))
     call.out.line()
-    call.out.summary(f"Diff Total: {found.total_diff}", total_diff=found.total_diff)
+    call.out.summary(f"Diff Total: {stats_list.total_diff}", total_diff=stats_list.total_diff)
 
 
-def _progress_rows(found: ConsumeStatsList, least: int) -> Iterable[tuple[Any, ...]]:
-    for groups in found.consume_stats_list:
+def _progress_rows(stats_list: ConsumeStatsList, least: int) -> Iterable[tuple[Any, ...]]:
+    for groups in stats_list.consume_stats_list:
         for group, topics in groups.items():
-            for one in topics:
+            for stats in topics:
                 for queue in sorted(
-                    one.offset_table, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id)
+                    stats.offset_table, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id)
                 ):
-                    at = one.offset_table[queue]
+                    at = stats.offset_table[queue]
                     diff = at.broker_offset - at.consumer_offset
                     if diff < least or at.last_timestamp <= 0:
                         continue
@@ -201,30 +204,30 @@ async def query_cq(call: Call) -> None:
     units = await call.admin.brokers.consume_queue(
         address, topic, queue_id, index, count=options.integer("c", 10), group=options.text("g") or None
     )
-    out, found = call.out, units.response
-    if units.remark and not found.queue_data:
+    out, response = call.out, units.response
+    if units.remark and not response.queue_data:
         warn(f"warning: {escaped(units.remark)}")
-    if found.subscription_data is not None:
-        data = found.subscription_data.to_json()
+    if response.subscription_data is not None:
+        data = response.subscription_data.to_json()
         sets = {name: tuple(data.get(name, ())) for name in ("tagsSet", "codeSet")}
         out.line("Subscription data: ")
         out.block(indented(data | sets))
         out.line(_SEPARATOR)
-    if found.filter_data is not None:
+    if response.filter_data is not None:
         out.line("Filter data: ")
-        out.line(found.filter_data)
+        out.line(response.filter_data)
         out.line(_SEPARATOR)
     out.line("Queue data: ")
     out.summary(
-        f"max: {found.max_queue_index}, min: {found.min_queue_index}",
-        max_index=found.max_queue_index,
-        min_index=found.min_queue_index,
-        filter_data=found.filter_data,
+        f"max: {response.max_queue_index}, min: {response.min_queue_index}",
+        max_index=response.max_queue_index,
+        min_index=response.min_queue_index,
+        filter_data=response.filter_data,
         broker=address,
-        subscription=found.subscription_data and asdict(found.subscription_data),
+        subscription=response.subscription_data and asdict(response.subscription_data),
     )
     out.line(_SEPARATOR)
-    for at, unit in enumerate(found.queue_data, index):
+    for at, unit in enumerate(response.queue_data, index):
         out.line(f"idx: {at}", index=at, **asdict(unit))
         out.line(_unit(unit))
         out.line(_SEPARATOR)
@@ -263,20 +266,20 @@ async def _clean(call: Call, clean: Callable[[Iterable[str]], Awaitable[dict[str
     if "b" in options:
         addresses = [options.text("b")]
     else:
-        known = (await call.admin.connection.cluster()).cluster_addr_table
+        names_by_cluster = (await call.admin.connection.cluster()).cluster_addr_table
         cluster = options.text("c")
-        addresses = await call.admin.brokers.addresses(cluster) if not cluster or cluster in known else []
+        addresses = await call.admin.brokers.addresses(cluster) if not cluster or cluster in names_by_cluster else []
         if not addresses:
-            call.out.done("false", end="")
-            place = f"in cluster {cluster}; the NameServer knows: {', '.join(sorted(known)) or 'none'}"
-            call.out.problem(f"no broker {place if cluster else 'at the NameServer'}")
+            call.out.change_line("false", end="")
+            scope = f"in cluster {cluster}; the NameServer knows: {', '.join(sorted(names_by_cluster)) or 'none'}"
+            call.out.problem(f"no broker {scope if cluster else 'at the NameServer'}")
             return EXIT_FAILED
     failures = await clean(addresses)
     for address in addresses:
         if address in failures:
             call.out.problem(f"{address}: {failures[address].message}")
     if not failures:
-        call.out.done("success", end="", brokers=addresses)
+        call.out.change_line("success", end="", brokers=addresses)
     return None
 
 
@@ -288,21 +291,21 @@ async def cluster_list(call: Call) -> None:
     options = call.options
     rounds = _rounds(call, 0 if "i" in options else 1)
     interval = options.integer("i", 1)
-    done = 0
+    rounds_done = 0
     while True:
         states = await call.admin.brokers.states()
         if not call.out.as_json:
-            place = {name: at for at, name in enumerate(text_order(one.cluster for one in states))}
-            states.sort(key=lambda one: place[one.cluster])
+            cluster_order = {name: at for at, name in enumerate(text_order(state.cluster for state in states))}
+            states.sort(key=lambda state: cluster_order[state.cluster])
         if "m" in options:
             call.out.table(_MORE_LAYOUT, _MORE_COLUMNS, map(_totals, states))
         else:
-            call.out.table(_BASE_LAYOUT, _BASE_COLUMNS, [_base(one, time.time_ns() // 1_000_000) for one in states])
-        for one in states:
-            if one.problem:
-                call.out.problem(f"{one.address}: {one.problem}")
-        done += 1
-        if done == rounds:
+            call.out.table(_BASE_LAYOUT, _BASE_COLUMNS, [_base(state, time.time_ns() // 1_000_000) for state in states])
+        for state in states:
+            if state.problem:
+                call.out.problem(f"{state.address}: {state.problem}")
+        rounds_done += 1
+        if rounds_done == rounds:
             return
         call.out.finish()
         await sleep(interval)
@@ -365,12 +368,12 @@ async def send_msg_status(call: Call) -> None:
     count = _in_range(call, "c", 50, 0, 1_000_000)
     bodies = [_jodie(_WARM_UP_BYTES), *[_jodie(size)] * count]
     first = True
-    async for one in call.admin.messages.timed_sends(topic, bodies, group=_STATUS_GROUP):
-        if isinstance(one.result, SaturnError):
-            raise one.result
+    async for timed_send in call.admin.messages.timed_sends(topic, bodies, group=_STATUS_GROUP):
+        if isinstance(timed_send.result, SaturnError):
+            raise timed_send.result
         if not first:
-            text = f"rt={one.elapsed_ms}ms, SendResult={send_result(one.result)}"
-            call.out.line(text, rt_ms=one.elapsed_ms, **_receipt(one.result))
+            text = f"rt={timed_send.elapsed_ms}ms, SendResult={send_result(timed_send.result)}"
+            call.out.line(text, rt_ms=timed_send.elapsed_ms, **_receipt(timed_send.result))
         first = False
 
 
@@ -413,22 +416,24 @@ async def cluster_rt(call: Call) -> int | None:
     amount = _in_range(call, "a", 100, 1, 1_000_000)
     body = b"a" * _in_range(call, "s", 128, 1, BODY_BYTES_MAX)
     interval, rounds = _in_range(call, "i", 10, 0, 86_400), _rounds(call, 0)
-    known = (await call.admin.connection.cluster()).cluster_addr_table
+    names_by_cluster = (await call.admin.connection.cluster()).cluster_addr_table
     as_log, site = options.boolean("p", False), options.text("m", "noname")
-    chosen = [options.text("c")] if "c" in options else text_order(known)
+    chosen = [options.text("c")] if "c" in options else text_order(names_by_cluster)
     if not as_log:
         call.out.line(_RT_HEAD % ("#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount"))
-    done = 0
+    rounds_done = 0
     while True:
         for cluster in chosen:
-            if cluster not in known:
+            if cluster not in names_by_cluster:
                 call.out.line(f"cluster [{cluster}] not exist", end="")
-                call.out.problem(f"no cluster {cluster}; the NameServer knows: {', '.join(sorted(known)) or 'none'}")
+                call.out.problem(
+                    f"no cluster {cluster}; the NameServer knows: {', '.join(sorted(names_by_cluster)) or 'none'}"
+                )
                 return EXIT_FAILED
-            for broker in text_order(known[cluster]):
+            for broker in text_order(names_by_cluster[cluster]):
                 await _print_times(call, cluster, broker, body, amount, site if as_log else None)
-        done += 1
-        if done == rounds or call.out.dry_run:
+        rounds_done += 1
+        if rounds_done == rounds or call.out.dry_run:
             return None
         call.out.finish()
         await sleep(interval)
@@ -437,16 +442,16 @@ async def cluster_rt(call: Call) -> int | None:
 async def _print_times(call: Call, cluster: str, broker: str, body: bytes, amount: int, site: str | None) -> None:
     """Send `amount` messages and print the mean time without the first. site: of the form for logs; None for the table."""
     group = str(time.time_ns() // 1_000_000)
-    sends = [one async for one in call.admin.messages.timed_sends(broker, [body] * amount, group=group)]
-    errors = [one.result for one in sends if isinstance(one.result, SaturnError)]
-    mean = sum(one.elapsed_ms for one in sends[1:]) / (amount - 1) if amount > 1 else nan
+    sends = [timed_send async for timed_send in call.admin.messages.timed_sends(broker, [body] * amount, group=group)]
+    errors = [timed_send.result for timed_send in sends if isinstance(timed_send.result, SaturnError)]
+    mean = sum(timed_send.elapsed_ms for timed_send in sends[1:]) / (amount - 1) if amount > 1 else nan
     if site is None:
         row: tuple[Any, ...] = (cluster, broker, fixed(mean, 2), len(sends) - len(errors), len(errors))
         text = _RT_LAYOUT % row
     else:
         now = datetime.now(UTC).astimezone(CHINA).strftime("%Y-%m-%d %H:%M:%S")
         text = f"{now}|{site}|{cluster}|{broker}|{fixed(mean, 0)}"
-    call.out.done(
+    call.out.change_line(
         text,
         cluster=cluster,
         broker_name=broker,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from saturnmq.cli.mqadmin.options import COMMON, Opt, Options
-from saturnmq.cli.mqadmin.output import Output
+from saturnmq.cli.mqadmin.options import COMMON, AdminOptions, Opt
+from saturnmq.cli.mqadmin.output import AdminOutput
 
 if TYPE_CHECKING:
     from saturnmq.admin import Admin
@@ -23,9 +23,9 @@ FAMILY: Final = "saturnmq.cli.mqadmin"
 class Call:
     """One run of a command: its options, the administration library, and where to print."""
 
-    options: Options
+    options: AdminOptions
     admin: Admin
-    out: Output
+    out: AdminOutput
 
 
 Function = Callable[[Call], Awaitable[int | None]]
@@ -35,7 +35,8 @@ Function = Callable[[Call], Awaitable[int | None]]
 class AdminCommand:
     """One command. function: `module:function` in this package; it returns an exit code, or None for success.
 
-    changes: whether it changes something, and so knows --dry-run. listing: whether --watch is of use. ours: not in Apache's list.
+    changes: whether it changes something, and so knows --dry-run. listing: whether --watch is of use.
+    is_extension: not in Apache's list.
     """
 
     name: str
@@ -46,12 +47,12 @@ class AdminCommand:
     aliases: tuple[str, ...] = ()
     changes: bool = False
     listing: bool = False
-    ours: bool = False
+    is_extension: bool = False
 
     @property
     def all_options(self) -> tuple[Opt, ...]:
         """Its options and the common ones; its own replace common ones of the same letter."""
-        return tuple({one.key: one for one in (*COMMON, *self.options)}.values())
+        return tuple({option.key: option for option in (*COMMON, *self.options)}.values())
 
     def load(self) -> Function:
         """Import and return the function."""

@@ -58,4 +58,4 @@ def _write(call: Call, name: str, document: dict[str, Any], end: str = "") -> No
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path.parent.resolve(), path.name, indented(document).encode())
-    call.out.done(f"export {folder}/{name}.json success", end=end, path=str(path))
+    call.out.change_line(f"export {folder}/{name}.json success", end=end, path=str(path))

@@ -48,7 +48,7 @@ async def update_sub_group(call: Call) -> None:
     else:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
     if not call.out.as_json:
-        call.out.done(fields_text("SubscriptionGroupConfig", _java_fields(config)), end="")
+        call.out.change_line(fields_text("SubscriptionGroupConfig", _java_fields(config)), end="")
 
 
 async def _masters(call: Call, cluster: str) -> list[str]:
@@ -58,7 +58,7 @@ async def _masters(call: Call, cluster: str) -> list[str]:
 
 
 def _created(call: Call, broker: str, config: SubscriptionGroupConfig) -> None:
-    call.out.done(f"create subscription group to {broker} success.", broker=broker, **dataclasses.asdict(config))
+    call.out.change_line(f"create subscription group to {broker} success.", broker=broker, **dataclasses.asdict(config))
 
 
 def _config(call: Call) -> SubscriptionGroupConfig:
@@ -98,35 +98,38 @@ async def delete_sub_group(call: Call) -> None:
     if broker:
         await call.admin.groups.delete(broker, group, remove_offset=remove)
         text = f"delete subscription group [{group}] from broker [{broker}] success."
-        call.out.done(text, group=group, broker=broker)
+        call.out.change_line(text, group=group, broker=broker)
         return
     if not cluster:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
     for address in await _masters(call, cluster):
         await call.admin.groups.delete(address, group, remove_offset=remove)
         text = f"delete subscription group [{group}] from broker [{address}] in cluster [{cluster}] success."
-        call.out.done(text, group=group, broker=address)
+        call.out.change_line(text, group=group, broker=address)
     for topic in call.admin.groups.topics_of(group):
         await call.admin.topics.delete_from_brokers(topic, cluster)
-        call.out.done(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
+        call.out.change_line(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
         await call.admin.topics.delete_from_name_servers(topic, cluster)
-        call.out.done(f"delete topic [{topic}] from NameServer success.")
+        call.out.change_line(f"delete topic [{topic}] from NameServer success.")
 
 
 async def get_consumer_config(call: Call) -> None:
     """Print the configuration of a group on every broker."""
-    found = {one.broker_name: one for one in await call.admin.groups.configurations(call.options.text("g"))}
-    for name in text_order(found):
-        _print_config(call, found[name])
+    configured_by_broker = {
+        configured.broker_name: configured
+        for configured in await call.admin.groups.configurations(call.options.text("g"))
+    }
+    for name in text_order(configured_by_broker):
+        _print_config(call, configured_by_broker[name])
 
 
-def _print_config(call: Call, found: GroupConfigured) -> None:
+def _print_config(call: Call, configured: GroupConfigured) -> None:
     if call.out.as_json:
-        fields = dataclasses.asdict(found.config)
-        call.out.line(cluster_name=found.cluster, broker_name=found.broker_name, **fields)
+        fields = dataclasses.asdict(configured.config)
+        call.out.line(cluster_name=configured.cluster, broker_name=configured.broker_name, **fields)
         return
-    call.out.line(f"{_RULE}{found.cluster}:{found.broker_name}{_RULE}")
-    for name, value in _java_fields(found.config).items():
+    call.out.line(f"{_RULE}{configured.cluster}:{configured.broker_name}{_RULE}")
+    for name, value in _java_fields(configured.config).items():
         call.out.line(f"{name:<40}=  {boolean(value) if isinstance(value, bool) else value}")
 
 
@@ -168,10 +171,10 @@ async def _progress_of(call: Call, group: str, baseline: Baseline | None) -> Non
 
 
 async def _progress_of_all(call: Call, baseline: Baseline | None) -> None:
-    found = await call.admin.groups.summaries()
-    for address, error in found.unreachable.items():
+    summaries = await call.admin.groups.summaries()
+    for address, error in summaries.unreachable.items():
         call.out.problem(f"{address}: its queues and clients are missing: {error.message}")
-    by_name = {one.group: one for one in found.groups}
+    by_name = {summary.group: summary for summary in summaries.groups}
     columns = [("#Group", "group"), ("#Count", "count"), ("#Version", "version"), ("#Type", "type")]
     columns += [("#Model", "model"), ("#TPS", "tps"), ("#Diff Total", "diff_total")]
     rows = [_row(by_name[name]) for name in text_order(by_name)]
@@ -181,18 +184,18 @@ async def _progress_of_all(call: Call, baseline: Baseline | None) -> None:
     for at, name in enumerate(
         text_order(by_name)
     ):  # offsets of a part of the brokers would be taken for messages consumed
-        change = None if found.unreachable else since.change_of(baseline, name, by_name[name].progress)
+        change = None if summaries.unreachable else since.change_of(baseline, name, by_name[name].progress)
         rows[at] += since.cells(change)
     call.out.table(_ALL_SINCE, [*columns, *since.COLUMNS], rows)
 
 
-def _row(one: GroupSummary) -> tuple[object, ...]:
-    tps = one.progress.consume_tps if one.progress is not None else 0.0
-    if one.clients is None:
-        return cut(one.group, 64), 0, Shown("OFFLINE", None), "", "", Shown(str(int(tps)), tps), one.lag
-    clients = one.clients.connection_set
-    pulls = one.clients.consume_type == "CONSUME_ACTIVELY"
-    model = one.clients.message_model or "" if one.clients.consume_type == "CONSUME_PASSIVELY" else ""
+def _row(summary: GroupSummary) -> tuple[object, ...]:
+    tps = summary.progress.consume_tps if summary.progress is not None else 0.0
+    if summary.clients is None:
+        return cut(summary.group, 64), 0, Shown("OFFLINE", None), "", "", Shown(str(int(tps)), tps), summary.lag
+    clients = summary.clients.connection_set
+    pulls = summary.clients.consume_type == "CONSUME_ACTIVELY"
+    model = summary.clients.message_model or "" if summary.clients.consume_type == "CONSUME_PASSIVELY" else ""
     version = version_name(min(client.version for client in clients))
     kind = "PULL" if pulls else "PUSH"
-    return cut(one.group, 64), len(clients), version, kind, model, Shown(str(int(tps)), tps), one.lag
+    return cut(summary.group, 64), len(clients), version, kind, model, Shown(str(int(tps)), tps), summary.lag

@@ -58,11 +58,11 @@ def queue_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     return hash_order(queues, code)
 
 
-def fixed(value: float, places: int) -> str:
+def fixed(value: float, decimals: int) -> str:
     """`%.2f` of java.util.Formatter, which rounds halves of the printed digits up."""
     if isnan(value):
         return "NaN"
-    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
 
 def indented(value: Any, depth: int = 0) -> str:
@@ -77,7 +77,7 @@ def indented(value: Any, depth: int = 0) -> str:
             "{" + ",".join(f"{inner}{compact(name)}:{indented(value[name], depth + 1)}" for name in names) + outer + "}"
         )
     if isinstance(value, list) and value:
-        return "[" + ",".join(inner + indented(one, depth + 1) for one in value) + outer + "]"
+        return "[" + ",".join(inner + indented(element, depth + 1) for element in value) + outer + "]"
     return compact(value)
 
 

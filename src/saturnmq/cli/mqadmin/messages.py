@@ -121,18 +121,18 @@ async def consume(call: Call) -> int | None:
     if "i" in options:
         await _consume_queue(call, group, count)
         return None
-    left, first = count, True
+    remaining, first = count, True
     puller = await call.admin.messages.puller(group)
     for queue in java_forms.queue_order(await puller.queues(options.text("t"))):
-        if left <= 0 and not first:
+        if remaining <= 0 and not first:
             return None
         first = False
         low, high = await _bounds_since(call, queue)
-        if high - low > left:
-            call.out.line(f"The older {left} message of the {queue.queue_id} queue will be provided")
-            high, left = low + left - 1, 0
+        if high - low > remaining:
+            call.out.line(f"The older {remaining} message of the {queue.queue_id} queue will be provided")
+            high, remaining = low + remaining - 1, 0
         else:
-            left -= high - low + 1
+            remaining -= high - low + 1
         await _consume_until(call, group, queue, low, high)
     return None
 
@@ -227,14 +227,14 @@ async def check_send_time(call: Call) -> None:
         raise WrongOptions(f"-a {amount} and -s {size} must be at least 1")
     total, first = 0, True
     call.out.line(_SENT % ("#Broker Name", "#QID", "#Send Result", "#RT"))
-    async for queue, one in call.admin.messages.timed_sends_in_turn(call.options.text("t"), amount, b"a" * size):
-        total += 0 if first else one.elapsed_ms  # the first send connects
-        first, done = False, not isinstance(one.result, SaturnError)
-        text = _SENT % (queue.broker_name, queue.queue_id, boolean(done), one.elapsed_ms)
+    async for queue, timed_send in call.admin.messages.timed_sends_in_turn(call.options.text("t"), amount, b"a" * size):
+        total += 0 if first else timed_send.elapsed_ms  # the first send connects
+        first, is_sent = False, not isinstance(timed_send.result, SaturnError)
+        text = _SENT % (queue.broker_name, queue.queue_id, boolean(is_sent), timed_send.elapsed_ms)
         fields: dict[str, Any] = {"broker_name": queue.broker_name, "queue_id": queue.queue_id}
-        call.out.line(text, **fields, send_result=done, rt_ms=one.elapsed_ms)
-        if isinstance(one.result, SaturnError):
-            call.out.problem(one.result.message)
+        call.out.line(text, **fields, send_result=is_sent, rt_ms=timed_send.elapsed_ms)
+        if isinstance(timed_send.result, SaturnError):
+            call.out.problem(timed_send.result.message)
     if not call.out.dry_run:
         average = total / (amount - 1) if amount > 1 else float("nan")
         call.out.summary(f"Avg RT: {java_forms.fixed(average, 2)}", avg_rt_ms=average if amount > 1 else None)

@@ -25,25 +25,25 @@ async def reset_by_time(call: Call) -> None:
     group, topic, when = (call.options.text(letter) for letter in "gts")
     force = call.options.boolean("f", True)
     time_ms = TO_THE_END if when == "now" else time_of(when, "s")
-    found = await call.admin.offsets.reset(group, topic, time_ms, force=force, cpp="c" in call.options)
-    word = "group" if isinstance(found, dict) else "consumerGroup"
+    new_offsets = await call.admin.offsets.reset(group, topic, time_ms, force=force, cpp="c" in call.options)
+    label = "group" if isinstance(new_offsets, dict) else "consumerGroup"
     call.out.line(
-        f"rollback consumer offset by specified {word}[{group}], topic[{topic}], force[{boolean(force)}], "
+        f"rollback consumer offset by specified {label}[{group}], topic[{topic}], force[{boolean(force)}], "
         f"timestamp(string)[{when}], timestamp(long)[{time_ms}]"
     )
-    _print(call, found)
+    _print(call, new_offsets)
 
 
 async def reset_by_time_old(call: Call) -> None:
     """Set a group without clients to the messages stored at a time."""
     group, topic, when = (call.options.text(letter) for letter in "gts")
     force, time_ms = call.options.boolean("f", True), time_of(when, "s")
-    found = await call.admin.offsets.reset_offline(group, topic, time_ms, force=force)
+    rollbacks = await call.admin.offsets.reset_offline(group, topic, time_ms, force=force)
     call.out.line(
         f"rollback consumer offset by specified consumerGroup[{group}], topic[{topic}], force[{boolean(force)}], "
         f"timestamp(string)[{when}], timestamp(long)[{time_ms}]"
     )
-    _print(call, found)
+    _print(call, rollbacks)
 
 
 async def skip(call: Call) -> None:
@@ -54,30 +54,30 @@ async def skip(call: Call) -> None:
     )
 
 
-def _print(call: Call, found: Mapping[MessageQueue, int] | Sequence[Rollback]) -> None:
+def _print(call: Call, new_offsets: Mapping[MessageQueue, int] | Sequence[Rollback]) -> None:
     name, number = ("#brokerName", "broker_name"), ("#queueId", "queue_id")
-    if isinstance(found, Mapping):
-        queues = java_forms.queue_order(found)
-        rows = [(cut(queue.broker_name, 32), queue.queue_id, found[queue]) for queue in queues]
+    if isinstance(new_offsets, Mapping):
+        queues = java_forms.queue_order(new_offsets)
+        rows = [(cut(queue.broker_name, 32), queue.queue_id, new_offsets[queue]) for queue in queues]
         call.out.table(_ONLINE, [name, number, ("#offset", "offset")], rows)
         return
     columns = [name, number, ("#brokerOffset", "broker_offset"), ("#consumerOffset", "consumer_offset")]
     columns += [("#timestampOffset", "timestamp_offset"), ("#rollbackOffset", "rollback_offset")]
-    by_queue = {one.queue: one for one in found}
+    by_queue = {rollback.queue: rollback for rollback in new_offsets}
     listed = [by_queue[queue] for queue in java_forms.queue_order(by_queue)]
     call.out.table(
         _OFFLINE,
         columns,
         [
             (
-                cut(one.queue.broker_name, 32),
-                one.queue.queue_id,
-                one.broker_offset,
-                one.consumer_offset,
-                one.target,
-                one.chosen,
+                cut(rollback.queue.broker_name, 32),
+                rollback.queue.queue_id,
+                rollback.broker_offset,
+                rollback.consumer_offset,
+                rollback.target,
+                rollback.chosen,
             )
-            for one in listed
+            for rollback in listed
         ],
     )
 
@@ -88,21 +88,23 @@ async def clone(call: Call) -> None:
     cloned = await call.admin.offsets.clone(source, destination, topic)
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], topic[{topic}]"
     if not call.out.as_json:
-        call.out.done(text, end="")
+        call.out.change_line(text, end="")
     for queue, offset in cloned.items():
         if call.out.as_json:
-            call.out.done("", topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+            call.out.change_line(
+                "", topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset
+            )
 
 
 async def consumer_status(call: Call) -> None:
     """Print the offsets that the clients of a group hold."""
     group, topic, client = (call.options.text(letter) for letter in "gti")
-    found = await call.admin.offsets.of_clients(group, topic, client)
+    offsets_by_client = await call.admin.offsets.of_clients(group, topic, client)
     call.out.line(f"get consumer status from client. group={group}, topic={topic}, originClientId={client}")
     columns = [("#clientId", "client_id"), ("#brokerName", "broker_name"), ("#queueId", "queue_id")]
     rows = [
-        (cut(name, 50), queue.broker_name, queue.queue_id, found[name][queue])
-        for name in sorted(found)
-        for queue in sorted(found[name], key=queue_order)
+        (cut(name, 50), queue.broker_name, queue.queue_id, offsets_by_client[name][queue])
+        for name in sorted(offsets_by_client)
+        for queue in sorted(offsets_by_client[name], key=queue_order)
     ]
     call.out.table(_CLIENTS, [*columns, ("#offset", "offset")], rows)

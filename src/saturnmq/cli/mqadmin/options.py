@@ -28,8 +28,8 @@ class Opt:
     """One option.
 
     long: may end with a blank, which Apache's help prints; it is not typed. group: of the options with the same group name exactly
-    one is required, as with Commons CLI's OptionGroup. ours: not an option of mqadmin; it has a long name only, and the help text,
-    which is Apache's, does not show it.
+    one is required, as with Commons CLI's OptionGroup. is_extension: not an option of mqadmin; it has a long name only,
+    and the help text, which is Apache's, does not show it.
     """
 
     letter: str
@@ -38,7 +38,7 @@ class Opt:
     required: bool = False
     value: bool = True
     group: str = ""
-    ours: bool = False
+    is_extension: bool = False
 
     @property
     def key(self) -> str:
@@ -51,7 +51,7 @@ NAME_SERVERS: Final = Opt("n", "namesrvAddr", "Name server address list, eg: '19
 COMMON: Final = (HELP, NAME_SERVERS)
 
 
-class Options(Mapping[str, str]):
+class AdminOptions(Mapping[str, str]):
     """Values by letter; an option without a value has the text "true"."""
 
     def __init__(self, values: dict[str, str]) -> None:
@@ -86,7 +86,7 @@ class Options(Mapping[str, str]):
         return default if value is None else value.strip().lower() == "true"
 
 
-def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
+def parse(tokens: Sequence[str], options: Sequence[Opt]) -> AdminOptions:
     """Parse the words after a command's name. Raises WrongOptions naming the word and the nearest option.
 
     Of an option that is given twice the first value counts, as with Commons CLI.
@@ -94,46 +94,46 @@ def parse(words: Sequence[str], options: Sequence[Opt]) -> Options:
     by_name = {name: option for option in options for name in (option.letter, option.long.strip()) if name}
     values: dict[str, str] = {}
     at = 0
-    while at < len(words):
-        found = _recognise(words[at], by_name)
+    while at < len(tokens):
+        matches = _recognise(tokens[at], by_name)
         at += 1
-        for option, given in found:
-            value = given
+        for option, attached in matches:
+            value = attached
             if option.value and value is None:
-                if at >= len(words) or _is_option(words[at], by_name):
+                if at >= len(tokens) or _is_option(tokens[at], by_name):
                     raise WrongOptions(f"Missing argument for option: {option.key}")
-                value = words[at]
+                value = tokens[at]
                 at += 1
             values.setdefault(option.key, "true" if value is None else value)
     if HELP.key not in values:
         _require(values, options)
-    return Options(values)
+    return AdminOptions(values)
 
 
-def _is_option(word: str, by_name: Mapping[str, Opt]) -> bool:
-    return word.startswith("-") and word.lstrip("-") in by_name
+def _is_option(token: str, by_name: Mapping[str, Opt]) -> bool:
+    return token.startswith("-") and token.lstrip("-") in by_name
 
 
-def _recognise(word: str, by_name: Mapping[str, Opt]) -> list[tuple[Opt, str | None]]:
+def _recognise(token: str, by_name: Mapping[str, Opt]) -> list[tuple[Opt, str | None]]:
     """The options that a word names, with the value of the last one if the word holds it. `-ab`: the flags a and b."""
-    name, equals, value = word.lstrip("-").partition("=")
-    if word.startswith("-") and name in by_name and (by_name[name].value or not equals):
+    name, equals, value = token.lstrip("-").partition("=")
+    if token.startswith("-") and name in by_name and (by_name[name].value or not equals):
         return [(by_name[name], value if equals else None)]
-    if word.startswith("-") and not word.startswith("--"):
-        found: list[tuple[Opt, str | None]] = []
-        for at, letter in enumerate(word[1:], 2):
+    if token.startswith("-") and not token.startswith("--"):
+        flags: list[tuple[Opt, str | None]] = []
+        for at, letter in enumerate(token[1:], 2):
             option = by_name.get(letter)
             if option is None:
                 break
             if option.value:
-                return [*found, (option, word[at:] or None)]
-            found.append((option, None))
+                return [*flags, (option, token[at:] or None)]
+            flags.append((option, None))
         else:
-            if found:
-                return found
+            if flags:
+                return flags
     near = get_close_matches(name, list(by_name), 1)
     hint = f"; did you mean --{near[0]}?" if near and len(near[0]) > 1 else ""
-    raise WrongOptions(f"Unrecognized option: {word!r:.120}{hint}")
+    raise WrongOptions(f"Unrecognized option: {token!r:.120}{hint}")
 
 
 def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
@@ -141,12 +141,12 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
     groups = {option.group for option in options if option.group}
     for group in sorted(groups):
         members = [option.letter for option in options if option.group == group]
-        given = [letter for letter in members if letter in values]
-        if not given:
+        selected = [letter for letter in members if letter in values]
+        if not selected:
             missing.append(" | ".join(f"-{letter}" for letter in members))
-        elif len(given) > 1:
+        elif len(selected) > 1:
             raise WrongOptions(
-                f"The option '{given[1]}' was specified but an option from this group was already selected: '{given[0]}'"
+                f"The option '{selected[1]}' was specified but an option from this group was already selected: '{selected[0]}'"
             )
     if missing:
         raise WrongOptions(f"Missing required option{'s' * (len(missing) > 1)}: {', '.join(missing)}")
@@ -157,29 +157,31 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
 
 def help_text(name: str, options: Sequence[Opt]) -> str:
     """The help of a command, 110 characters wide."""
-    ordered = sorted((one for one in options if not one.ours), key=lambda option: option.letter.lower())
-    left = [f" -{one.letter},--{one.long}{' <arg>' * one.value}" for one in ordered]
-    column = max(map(len, left)) + _DESCRIPTION_PAD
+    ordered = sorted(
+        (option for option in options if not option.is_extension), key=lambda option: option.letter.lower()
+    )
+    heads = [f" -{option.letter},--{option.long}{' <arg>' * option.value}" for option in ordered]
+    column = max(map(len, heads)) + _DESCRIPTION_PAD
     usage = _usage(name, ordered)
     lines = _wrapped(usage, usage.index(" ") + 1)
-    for head, option in zip(left, ordered, strict=True):
+    for head, option in zip(heads, ordered, strict=True):
         lines.extend(_wrapped(f"{head:<{column}}{option.help}", column))
     return "\n".join(lines)
 
 
 def _usage(name: str, ordered: Sequence[Opt]) -> str:
     """The usage line before it is wrapped. The second and later members of a group leave an empty word."""
-    words: list[str] = []
-    seen: set[str] = set()
+    parts: list[str] = []
+    groups_shown: set[str] = set()
     for option in ordered:
         if not option.group:
-            words.append(_usage_word(option) if option.required else f"[{_usage_word(option)}]")
-        elif option.group in seen:
-            words.append("")
+            parts.append(_usage_word(option) if option.required else f"[{_usage_word(option)}]")
+        elif option.group in groups_shown:
+            parts.append("")
         else:
-            seen.add(option.group)
-            words.append(" | ".join(_usage_word(one) for one in ordered if one.group == option.group))
-    return f"usage: mqadmin {name} " + " ".join(words)
+            groups_shown.add(option.group)
+            parts.append(" | ".join(_usage_word(member) for member in ordered if member.group == option.group))
+    return f"usage: mqadmin {name} " + " ".join(parts)
 
 
 def _usage_word(option: Opt) -> str:

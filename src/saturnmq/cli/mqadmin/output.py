@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from saturnmq.cli.output import emit, plain, show, warn, write
+from saturnmq.cli.output import emit, show, warn, without_exception_name, write
 from saturnmq.escaping import escaped
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class _Held(StringIO):
         return True
 
 
-class Output:
+class AdminOutput:
     """What one command prints. as_json: rows are collected and printed as one document by `finish`.
 
-    dry_run: nothing is changed, so `done` is silent. problems: how many were reported.
+    dry_run: nothing is changed, so `change_line` is silent. problems: how many were reported.
     """
 
     def __init__(self, command: str, *, as_json: bool = False, dry_run: bool = False) -> None:
@@ -119,22 +119,22 @@ class Output:
         if self.as_json and fields:
             self._rows.append(_json_row(fields))
 
-    def done(self, text: str, *, end: str = "\n", **fields: Any) -> None:
+    def change_line(self, text: str, *, end: str = "\n", **fields: Any) -> None:
         """As `line`, for the sentence that reports a change; silent in a dry run."""
         if not self.dry_run:
             self.line(text, end=end, **fields)
 
     def problem(self, text: str) -> None:
         """Report on stderr what failed; the command goes on, and its exit code should be a failure."""
-        text = plain(text)
+        text = without_exception_name(text)
         self.problems += 1
         self._reported += f"{text}\n"
         warn(f"error: {escaped(text)}")
 
-    def unanswered(self, errors: Mapping[str, SaturnError], said: str = "") -> None:
-        """Report brokers that did not answer and that no problem, nor the error `said`, has named: what they have is missing."""
+    def unanswered(self, errors: Mapping[str, SaturnError], reported_text: str = "") -> None:
+        """Report brokers that did not answer and that no problem, nor `reported_text`, has named: what they have is missing."""
         for address, error in errors.items():
-            if address not in self._reported and address not in said:
+            if address not in self._reported and address not in reported_text:
                 self.problem(f"{address}: what this broker has is missing: {error.message}")
 
     def summary(self, text: str, *, end: str = "\n", **fields: Any) -> None:

@@ -36,7 +36,7 @@ _TRACE: Final = "%-10s %-20s %-20s %-20s %-10s %-10s\n"
 async def by_id(call: Call) -> None:
     """Print messages by offset id; or let a client consume them once, or send them again."""
     group, client, resend = (call.options.text(letter) for letter in "gds")
-    ids = [word.strip() for word in call.options.text("i").split(",") if word.strip()]
+    ids = [part.strip() for part in call.options.text("i").split(",") if part.strip()]
     for number in ids:
         try:
             _check_offset_id(number)
@@ -66,13 +66,15 @@ def _check_offset_id(number: str) -> None:
 
 async def by_key(call: Call) -> None:
     """List the messages of a topic with a key."""
-    found = await call.admin.messages.by_key(call.options.text("t"), call.options.text("k"))
+    messages = await call.admin.messages.by_key(call.options.text("t"), call.options.text("k"))
     if call.out.as_json:
-        for message in found:
+        for message in messages:
             call.out.line(**fields_of(message))
         return
     columns = [("#Message ID", "message_id"), ("#QID", "queue_id"), ("#Offset", "queue_offset")]
-    call.out.table(_KEYS, columns, [(one.message_id, one.record.queue_id, one.offset) for one in found])
+    call.out.table(
+        _KEYS, columns, [(message.message_id, message.record.queue_id, message.offset) for message in messages]
+    )
 
 
 async def by_unique_key(call: Call) -> None:
@@ -81,8 +83,8 @@ async def by_unique_key(call: Call) -> None:
     if group and client:
         await _consume(call, group, client, await call.admin.messages.view(topic, number))
         return
-    found = await call.admin.messages.by_unique_id(topic, number)
-    for index, message in enumerate(found if "a" in call.options else found[:1]):
+    copies = await call.admin.messages.by_unique_id(topic, number)
+    for index, message in enumerate(copies if "a" in call.options else copies[:1]):
         await _show(call, message, with_offset_id=False, index=index)
 
 
@@ -192,14 +194,14 @@ def _print_trace(call: Call, group: str, when: str, views: Sequence[TraceView]) 
     columns += [("#CostTimes", "cost_ms"), ("#Status", "status")]
     rows = [
         (
-            "Pub" if one.sent else "Sub",
-            absent(one.group),
-            one.client_host,
-            Time(one.time_ms, absent=str(datetime.fromtimestamp(0)), millis=False),
-            Shown(f"{one.cost_ms}ms", one.cost_ms),
-            "success" if one.success else "failed",
+            "Pub" if view.sent else "Sub",
+            absent(view.group),
+            view.client_host,
+            Time(view.time_ms, absent=str(datetime.fromtimestamp(0)), millis=False),
+            Shown(f"{view.cost_ms}ms", view.cost_ms),
+            "success" if view.success else "failed",
         )
-        for one in views
+        for view in views
     ]
     call.out.table(_TRACE, columns, rows)
     call.out.line()

@@ -79,7 +79,10 @@ ROWS: Final = (
         "List all of acl config information in cluster",
         "saturnmq admin getAclConfig -n 127.0.0.1:9876 -c DefaultCluster",
         "accounts:listing",
-        (*VERSION_TARGET, Opt("", "show-secrets", "print the secret keys that Apache's broker sends", value=False, ours=True)),
+        (
+            *VERSION_TARGET,
+            Opt("", "show-secrets", "print the secret keys that Apache's broker sends", value=False, is_extension=True),
+        ),
         aliases=("getAccessConfigSubCommand",),
         listing=True,
     ),

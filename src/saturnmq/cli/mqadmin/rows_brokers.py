@@ -10,7 +10,7 @@ from typing import Final
 from saturnmq.cli.mqadmin.call import AdminCommand
 from saturnmq.cli.mqadmin.options import Opt
 
-ROUNDS: Final = Opt("", "rounds", "end after so many repetitions", ours=True)
+ROUNDS: Final = Opt("", "rounds", "end after so many repetitions", is_extension=True)
 BROKER: Final = Opt("b", "brokerAddr", "Broker address")
 
 ROWS: Final = (

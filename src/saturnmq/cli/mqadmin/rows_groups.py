@@ -109,13 +109,13 @@ ROWS: Final = (
         "saturnmq admin consumer -g billing",
         "status:consumer",
         (_GROUP, _JSTACK),
-        ours=True,
+        is_extension=True,
     ),
     AdminCommand(
         "startMonitoring",
         "Start Monitoring",
         "saturnmq admin startMonitoring",
         "status:start_monitoring",
-        (Opt("", "webhook", "address that every report is posted to as JSON", ours=True),),
+        (Opt("", "webhook", "address that every report is posted to as JSON", is_extension=True),),
     ),
 )

@@ -150,6 +150,6 @@ ROWS: Final = (
         "saturnmq admin DecodeMessageId -i 7F0000013D8BA0C023467588476201DC",
         "queries:decode_id",
         (Opt("i", "messageId", "unique message ID"),),
-        ours=True,
+        is_extension=True,
     ),
 )

@@ -41,7 +41,7 @@ ROWS: Final = (
             _FORCE,
         ),
         changes=True,
-        ours=True,
+        is_extension=True,
     ),
     AdminCommand(
         "skipAccumulatedMessage",
@@ -71,7 +71,7 @@ ROWS: Final = (
         "offsets:consumer_status",
         (_GROUP, _TOPIC, Opt("i", "originClientId", "set the consumer clientId")),
         listing=True,
-        ours=True,
+        is_extension=True,
     ),
     AdminCommand(
         "statsAll",

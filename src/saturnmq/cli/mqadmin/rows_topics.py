@@ -28,7 +28,7 @@ ROWS: Final = (
             Opt("o", "order", "set topic's order(true|false)"),
             Opt("u", "unit", "is unit topic (true|false)"),
             Opt("s", "hasUnitSub", "has unit sub (true|false)"),
-            Opt("", "keep", "keep what is not given of a topic that exists", value=False, ours=True),
+            Opt("", "keep", "keep what is not given of a topic that exists", value=False, is_extension=True),
         ),
         changes=True,
     ),
@@ -40,7 +40,7 @@ ROWS: Final = (
         (
             TOPIC,
             Opt("c", "clusterName", "delete topic from which cluster", required=True),
-            Opt("", "broker", "delete it from this broker of the cluster only", ours=True),
+            Opt("", "broker", "delete it from this broker of the cluster only", is_extension=True),
         ),
         changes=True,
     ),
@@ -109,7 +109,12 @@ ROWS: Final = (
         (
             TOPIC,
             Opt("i", "ipList", "ipList", required=True),
-            Opt("", "strategy", "as clients of this strategy divide the queues: average, circle, hash", ours=True),
+            Opt(
+                "",
+                "strategy",
+                "as clients of this strategy divide the queues: average, circle, hash",
+                is_extension=True,
+            ),
         ),
     ),
 )

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.cli.mqadmin.call import AdminCommand, Call
-from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, Options, WrongOptions, help_text, parse
-from saturnmq.cli.mqadmin.output import Output, frame
+from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, AdminOptions, WrongOptions, help_text, parse
+from saturnmq.cli.mqadmin.output import AdminOutput, frame
 from saturnmq.cli.mqadmin.table import BY_NAME, COMMANDS, find
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, exit_code, fail, print_error, warn, write
 from saturnmq.escaping import escaped
@@ -67,78 +67,78 @@ class Common:
     vip_channel: bool = False
 
 
-def take_common(words: Sequence[str]) -> tuple[Common, list[str]]:
+def take_common(argv: Sequence[str]) -> tuple[Common, list[str]]:
     """The common options of a command line, and the other words. Raises WrongOptions."""
-    found: dict[str, str] = {}
-    rest: list[str] = []
+    values: dict[str, str] = {}
+    command_argv: list[str] = []
     at = 0
-    while at < len(words):
-        name, equals, value = words[at].partition("=")
+    while at < len(argv):
+        name, equals, value = argv[at].partition("=")
         at += 1
         if name in _FLAGS and not equals:
-            found[name] = "true"
+            values[name] = "true"
         elif name in _VALUED:
             if not equals:
-                if at >= len(words):
+                if at >= len(argv):
                     raise WrongOptions(f"Missing argument for option: {name}")
-                value, at = words[at], at + 1
-            found[name] = value
+                value, at = argv[at], at + 1
+            values[name] = value
         else:
-            rest.append(words[at - 1])
-    return _common(found), rest
+            command_argv.append(argv[at - 1])
+    return _common(values), command_argv
 
 
-def _common(found: dict[str, str]) -> Common:
+def _common(values: dict[str, str]) -> Common:
     def number(name: str) -> float:
         try:
-            value = float(found.get(name, "0"))
+            value = float(values.get(name, "0"))
         except ValueError:
             value = -1.0
         if not 0 <= value <= _SECONDS_MAX:
-            raise WrongOptions(f"{name} {found[name]!r:.80} must be seconds in 0..{_SECONDS_MAX}")
+            raise WrongOptions(f"{name} {values[name]!r:.80} must be seconds in 0..{_SECONDS_MAX}")
         return value
 
-    signature = found.get("--signature", SIGNATURES[0])
+    signature = values.get("--signature", SIGNATURES[0])
     if signature not in SIGNATURES:
         raise WrongOptions(f"--signature {signature!r:.80} must be one of {', '.join(SIGNATURES)}")
 
-    tools, config = (Path(found[name]) if name in found else None for name in ("--tools-yml", "--config"))
+    tools, config = (Path(values[name]) if name in values else None for name in ("--tools-yml", "--config"))
     return Common(
-        json="--json" in found,
-        quiet="--quiet" in found,
-        debug="--debug" in found,
-        dry_run="--dry-run" in found,
+        json="--json" in values,
+        quiet="--quiet" in values,
+        debug="--debug" in values,
+        dry_run="--dry-run" in values,
         watch=number("--watch"),
         tools_yml=tools,
         signature=signature,
         config=config,
         timeout_ms=int(number("--timeout") * 1000) or None,
-        vip_channel="--vip-channel" in found or os.environ.get(VIP_VARIABLE, "").strip().lower() == "true",
+        vip_channel="--vip-channel" in values or os.environ.get(VIP_VARIABLE, "").strip().lower() == "true",
     )
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run `saturnmq admin` with the words after `admin`; return the exit code."""
-    as_json = "--json" in words
+    as_json = "--json" in argv
     try:
-        common, rest = take_common(words)
+        common, command_argv = take_common(argv)
     except WrongOptions as error:
         print_error([error.message], "saturnmq admin help COMMAND lists the options.", None, as_json)
         return EXIT_FAILED
-    if not rest or (rest[0] == "help" and len(rest) == 1):
+    if not command_argv or (command_argv[0] == "help" and len(command_argv) == 1):
         print_list()
         return EXIT_DONE
-    asks_help = rest[0] == "help"
-    name = rest[1] if asks_help else rest[0]
+    asks_help = command_argv[0] == "help"
+    name = command_argv[1] if asks_help else command_argv[0]
     command = find(name)
     if command is None:
-        return _unknown(name, as_json)
+        return _report_unknown(name, as_json)
     if asks_help:
         return _print_help(command)
-    return run(command, rest[1:], common)
+    return run(command, command_argv[1:], common)
 
 
-def _unknown(name: str, as_json: bool) -> int:
+def _report_unknown(name: str, as_json: bool) -> int:
     text = f"The sub command {escaped(name)} not exist."
     near = get_close_matches(name.lower(), list(BY_NAME), 1)
     hint = f"did you mean {BY_NAME[near[0]].name}?" if near else "List all commands: saturnmq admin"
@@ -153,17 +153,17 @@ def _unknown(name: str, as_json: bool) -> int:
 def _print_help(command: AdminCommand) -> int:
     """Print Apache's help on stdout, and what SaturnMQ has in addition on stderr."""
     write(help_text(command.name, command.all_options))
-    own = {f"--{one.long}": one.help for one in command.options if one.ours}
-    for name, text in {**own, **_FLAGS, **_VALUED}.items():
+    extensions = {f"--{option.long}": option.help for option in command.options if option.is_extension}
+    for name, text in {**extensions, **_FLAGS, **_VALUED}.items():
         warn(f"also {name:<14} {text}")
     warn(f"example: {command.example}")
     return EXIT_DONE
 
 
-def run(command: AdminCommand, words: Sequence[str], common: Common) -> int:
+def run(command: AdminCommand, argv: Sequence[str], common: Common) -> int:
     """Run one command; return its exit code."""
     try:
-        options = parse(words, command.all_options)
+        options = parse(argv, command.all_options)
         if common.watch and not command.listing:
             raise WrongOptions(f"--watch repeats listings, and {command.name} is none")
     except WrongOptions as error:
@@ -202,7 +202,7 @@ class Chosen:
         return f"cluster: NameServer {names} ({self.source})"
 
 
-async def cluster_of(options: Options, common: Common) -> Chosen:
+async def cluster_of(options: AdminOptions, common: Common) -> Chosen:
     """NameServers of -n, else SATURNMQ_URL, else NAMESRV_ADDR, else an HTTP address server if one is named, else the local one.
 
     As everywhere in the command line, SATURNMQ_URL brings its credentials and TLS, too (ADM-03, API-03). Raises ConfigError, and
@@ -234,7 +234,7 @@ async def cluster_of(options: Options, common: Common) -> Chosen:
     return Chosen(await fetch_addresses(url, None), f"variable {ADDRESS_SERVER_VARIABLE}", access)
 
 
-async def _run(command: AdminCommand, options: Options, common: Common) -> int:
+async def _run(command: AdminCommand, options: AdminOptions, common: Common) -> int:
     from saturnmq.admin import Admin
     from saturnmq.admin.connection import TIMEOUT_MS, UNKNOWN_CLUSTER, UnknownCluster
 
@@ -242,7 +242,7 @@ async def _run(command: AdminCommand, options: Options, common: Common) -> int:
     if command.changes and not (common.quiet or common.json):
         warn(escaped(str(cluster)))
     dry_run = (lambda line: warn(f"dry run: {line}")) if common.dry_run else None
-    out = Output(command.name, as_json=common.json, dry_run=common.dry_run)
+    out = AdminOutput(command.name, as_json=common.json, dry_run=common.dry_run)
     function = command.load()
     async with Admin(
         cluster.name_servers,

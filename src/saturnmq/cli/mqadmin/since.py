@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from saturnmq.history.progress import Baseline, GroupChange
     from saturnmq.protocol.bodies import ConsumeStats
 
-SINCE: Final = Opt("", "since", "DURATION such as 2h: also how lag and consumption changed since then", ours=True)
-HISTORY: Final = Opt("", "history", "FILE of saturnmq collect or of the console (default history.db)", ours=True)
+SINCE: Final = Opt(
+    "", "since", "DURATION such as 2h: also how lag and consumption changed since then", is_extension=True
+)
+HISTORY: Final = Opt(
+    "", "history", "FILE of saturnmq collect or of the console (default history.db)", is_extension=True
+)
 DEFAULTS: Final = (Path("history.db"), Path("console") / "history.db")
 LAYOUT: Final = "  %-19s  %-10s  %-10s  %-10s  %s"
 COLUMNS: Final = (
@@ -46,12 +50,12 @@ def baseline_of(call: Call) -> Baseline | None:
     path = _file(call.options.text(HISTORY.key))
     since = int(time.time() - seconds)
     with History(path) as history:
-        found = Baseline.read(history, max(since, 0))
-    if not found:
+        baseline = Baseline.read(history, max(since, 0))
+    if not baseline:
         raise SaturnError(
             f"{path} has no sample of a group in the last {text}; does its collector run?", hint=_start(path)
         )
-    return found
+    return baseline
 
 
 def _file(named: str) -> Path:
@@ -76,10 +80,10 @@ def change_of(baseline: Baseline, group: str, progress: ConsumeStats | None) -> 
     if progress is None:
         return None
     now: dict[str, Now] = {}
-    for queue, one in progress.offset_table.items():
+    for queue, offsets in progress.offset_table.items():
         before = now.get(queue.topic, Now(0, 0))
-        behind = max(one.broker_offset - one.consumer_offset, 0)  # as the collector counts it
-        now[queue.topic] = Now(before.consumed + one.consumer_offset, before.lag + behind)
+        behind = max(offsets.broker_offset - offsets.consumer_offset, 0)  # as the collector counts it
+        now[queue.topic] = Now(before.consumed + offsets.consumer_offset, before.lag + behind)
     return baseline.change(group, now, time.time())
 
 
@@ -97,9 +101,9 @@ def catch_up(change: GroupChange) -> Shown:
     seconds = change.catch_up_seconds
     if seconds is None:
         return Shown("never at these rates", None)
-    rest, words = round(seconds), []
+    remaining_seconds, parts = round(seconds), []
     for unit, size in _UNITS:
-        if rest >= size:
-            words.append(f"{rest // size}{unit}")
-            rest %= size
-    return Shown(" ".join(words[:2]) or "0s", round(seconds, 1))
+        if remaining_seconds >= size:
+            parts.append(f"{remaining_seconds // size}{unit}")
+            remaining_seconds %= size
+    return Shown(" ".join(parts[:2]) or "0s", round(seconds, 1))

@@ -36,17 +36,17 @@ _TROUBLES: Final = {
 async def consumer_status(call: Call) -> None:
     """Ask the clients of a group for their state; write it to files, and print whether the group is healthy."""
     if call.options.text("i"):
-        await _one(call, call.options.text("i"))
+        await _print_client(call, call.options.text("i"))
     else:
-        await _all(call, head=_CLIENTS % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
+        await _print_clients(call, head=_CLIENTS % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
 
 
 async def consumer(call: Call) -> None:
     """The same, without a heading, as the command that Apache keeps and does not list."""
-    await _all(call, head="")
+    await _print_clients(call, head="")
 
 
-async def _one(call: Call, client_id: str) -> None:
+async def _print_client(call: Call, client_id: str) -> None:
     group, broker = call.options.text("g"), call.options.text("b") or None
     await call.admin.clients.consumers(group, broker)
     info = await call.admin.clients.running_info(group, client_id, jstack="s" in call.options)
@@ -57,7 +57,7 @@ async def _one(call: Call, client_id: str) -> None:
         call.out.line(line)
 
 
-async def _all(call: Call, *, head: str) -> None:
+async def _print_clients(call: Call, *, head: str) -> None:
     group, broker = call.options.text("g"), call.options.text("b") or None
     jstack = "s" in call.options
     clients = (await call.admin.clients.consumers(group, broker)).connection_set
@@ -69,9 +69,9 @@ async def _all(call: Call, *, head: str) -> None:
         return await call.admin.clients.running_info(group, client_id, jstack=jstack)
 
     infos: dict[str, ConsumerRunningInfo] = {}
-    found = await ask_each([client.client_id for client in clients], ask, seconds=_SECONDS)
+    responses = await ask_each([client.client_id for client in clients], ask, seconds=_SECONDS)
     for client in clients:
-        info = found[client.client_id]
+        info = responses[client.client_id]
         if isinstance(info, SaturnError):
             call.out.problem(f"{client.client_id}: {info.message}")
             continue
@@ -106,22 +106,25 @@ def _health(call: Call, infos: Mapping[str, ConsumerRunningInfo]) -> None:
     call.out.summary("Same subscription in the same group of consumer", same_subscription=True)
     call.out.line()
     call.out.summary("Rebalance OK", rebalance="OK")
-    troubles = [one for client in sorted(infos) for one in queue_troubles(client, infos[client], now_ms)]
-    for one in troubles:
-        call.out.line(trouble_text(one))
-    call.out.summary("", end="", problems=[trouble_text(one) for one in troubles])
+    troubles = [trouble for client in sorted(infos) for trouble in queue_troubles(client, infos[client], now_ms)]
+    for trouble in troubles:
+        call.out.line(trouble_text(trouble))
+    call.out.summary("", end="", problems=[trouble_text(trouble) for trouble in troubles])
 
 
-def trouble_text(one: QueueTrouble) -> str:
+def trouble_text(trouble: QueueTrouble) -> str:
     """The sentence of Apache's tools about a queue."""
-    return f"{one.client_id} {queue_text(one.queue)} {_TROUBLES[one.trouble].format(one.number)}"
+    return f"{trouble.client_id} {queue_text(trouble.queue)} {_TROUBLES[trouble.trouble].format(trouble.number)}"
 
 
 def _fields(client_id: str, info: ConsumerRunningInfo) -> dict[str, Any]:
     return {
         "client_id": client_id,
         "properties": info.properties,
-        "subscriptions": [{"topic": one.topic, "sub_expression": one.sub_string} for one in _subscriptions(info)],
+        "subscriptions": [
+            {"topic": subscription.topic, "sub_expression": subscription.sub_string}
+            for subscription in _subscriptions(info)
+        ],
         "queues": [
             {"topic": q.topic, "broker_name": q.broker_name, "queue_id": q.queue_id, **dataclasses.asdict(state)}
             for q, state in _queues(info)
@@ -132,7 +135,7 @@ def _fields(client_id: str, info: ConsumerRunningInfo) -> dict[str, Any]:
 
 
 def _subscriptions(info: ConsumerRunningInfo) -> list[Any]:
-    return sorted(info.subscription_set, key=lambda one: f"{one.topic}@{one.sub_string}")
+    return sorted(info.subscription_set, key=lambda subscription: f"{subscription.topic}@{subscription.sub_string}")
 
 
 def _queues(info: ConsumerRunningInfo) -> list[tuple[MessageQueue, ProcessQueueInfo]]:
@@ -144,9 +147,11 @@ def info_text(info: ConsumerRunningInfo) -> str:
     lines = ["#Consumer Properties#"]
     lines += [f"{name:<40}: {info.properties[name]}" for name in text_order(info.properties)]
     lines += ["", "", "#Consumer Subscription#"]
-    for number, one in enumerate(_subscriptions(info), 1):
-        mode = boolean(one.class_filter_mode)
-        lines.append(f"{number:03d} Topic: {one.topic:<40} ClassFilter: {mode:<8} SubExpression: {one.sub_string}")
+    for number, subscription in enumerate(_subscriptions(info), 1):
+        mode = boolean(subscription.class_filter_mode)
+        lines.append(
+            f"{number:03d} Topic: {subscription.topic:<40} ClassFilter: {mode:<8} SubExpression: {subscription.sub_string}"
+        )
     lines += ["", "", "#Consumer Offset#", _row(64, "#Topic", "#Broker Name", "#QID", f"{'#Consumer Offset':<20}")]
     for queue, state in _queues(info):
         lines.append(_row(32, queue.topic, queue.broker_name, queue.queue_id, f"{state.commit_offset:<20}"))
@@ -159,10 +164,12 @@ def info_text(info: ConsumerRunningInfo) -> str:
         f"{'#Topic':<64}  {names[0]:>14} {names[1]:>14} {names[2]:>14} {names[3]:>14} {names[4]:>18} {names[5]:>25}"
     )
     for topic in sorted(info.status_table):
-        one = info.status_table[topic]
-        rates = [fixed(value, 2) for value in (one.pull_rt, one.pull_tps, one.consume_rt, one.consume_ok_tps)]
+        status = info.status_table[topic]
+        rates = [
+            fixed(value, 2) for value in (status.pull_rt, status.pull_tps, status.consume_rt, status.consume_ok_tps)
+        ]
         cells = " ".join(f"{rate:>14}" for rate in rates)
-        lines.append(f"{topic:<32}  {cells} {fixed(one.consume_failed_tps, 2):>18} {one.consume_failed_msgs:>25}")
+        lines.append(f"{topic:<32}  {cells} {fixed(status.consume_failed_tps, 2):>18} {status.consume_failed_msgs:>25}")
     text = "\n".join(lines) + "\n"
     if info.jstack is not None:
         text += "\n\n#Consumer jstack#\n" + info.jstack

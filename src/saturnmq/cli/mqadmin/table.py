@@ -43,12 +43,12 @@ _ROWS: Final = (
 )
 
 
-def _place(command: AdminCommand) -> tuple[int, str]:
+def _apache_order(command: AdminCommand) -> tuple[int, str]:
     """Sorts commands as Apache lists them; those that it does not list come last, by name."""
     return (_ORDER.index(command.name) if command.name in _ORDER else len(_ORDER)), command.name
 
 
-COMMANDS: Final[tuple[AdminCommand, ...]] = tuple(sorted(_ROWS, key=_place))
+COMMANDS: Final[tuple[AdminCommand, ...]] = tuple(sorted(_ROWS, key=_apache_order))
 BY_NAME: Final = {name.lower(): command for command in COMMANDS for name in (command.name, *command.aliases)}
 
 

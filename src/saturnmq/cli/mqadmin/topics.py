@@ -59,9 +59,9 @@ async def update_topic(call: Call) -> None:
             name = await call.admin.brokers.name_of(address)
             await topics.merge_order(config.topic_name, name, config.write_queue_nums)
             text = f"set broker orderConf. isOrder=true, orderConf=[{name}:{config.write_queue_nums}]"
-            call.out.done(text, end="")
-        call.out.done(f"create topic to {address} success.", broker=address, **asdict(config))
-        call.out.done(config.describe(), end="")
+            call.out.change_line(text, end="")
+        call.out.change_line(f"create topic to {address} success.", broker=address, **asdict(config))
+        call.out.change_line(config.describe(), end="")
         return
     await _update_in_cluster(call, options.text("c"), config)
 
@@ -71,28 +71,28 @@ async def _update_in_cluster(call: Call, cluster: str, config: TopicConfig) -> N
     masters = await call.admin.connection.masters(cluster)
     for address in address_order({name: [address] for name, address in masters.items()}):
         try:
-            done = await _with_kept(call, address, config)
-            await topics.update(address, done)
+            updated = await _with_kept(call, address, config)
+            await topics.update(address, updated)
         except SaturnError as error:
             call.out.problem(f"{address}: {error.message}")
         else:
-            call.out.done(f"create topic to {address} success.", broker=address, **asdict(done))
-            config = done if len(masters) == 1 else config
+            call.out.change_line(f"create topic to {address} success.", broker=address, **asdict(updated))
+            config = updated if len(masters) == 1 else config
     if call.out.problems:
         return
     if config.order and "o" in call.options:
         order = ";".join(f"{name}:{config.write_queue_nums}" for name in text_order(masters))
         await topics.set_order(config.topic_name, order)
-        call.out.done(f"set cluster orderConf. isOrder=true, orderConf=[{order}]", end="")
-    call.out.done(config.describe(), end="")
+        call.out.change_line(f"set cluster orderConf. isOrder=true, orderConf=[{order}]", end="")
+    call.out.change_line(config.describe(), end="")
 
 
 async def _with_kept(call: Call, address: str, config: TopicConfig) -> TopicConfig:
     """With --keep, what is not given is that of the topic that exists."""
     if "keep" not in call.options:
         return config
-    given = {_FIELDS[letter] for letter in _FIELDS if letter in call.options}
-    return kept(await call.admin.topics.configuration(address, config.topic_name), config, given)
+    given_fields = {_FIELDS[letter] for letter in _FIELDS if letter in call.options}
+    return kept(await call.admin.topics.configuration(address, config.topic_name), config, given_fields)
 
 
 async def delete_topic(call: Call) -> None:
@@ -100,12 +100,12 @@ async def delete_topic(call: Call) -> None:
     topic, cluster, only = (call.options.text(key) for key in ("t", "c", "broker"))
     if only:
         await call.admin.topics.delete_from_brokers(topic, cluster, only)
-        call.out.done(f"delete topic [{topic}] from broker [{only}] success.", topic=topic, broker=only)
+        call.out.change_line(f"delete topic [{topic}] from broker [{only}] success.", topic=topic, broker=only)
         return
     await call.admin.topics.delete_from_brokers(topic, cluster)
-    call.out.done(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
+    call.out.change_line(f"delete topic [{topic}] from cluster [{cluster}] success.", topic=topic, cluster=cluster)
     await call.admin.topics.delete_from_name_servers(topic, cluster)
-    call.out.done(f"delete topic [{topic}] from NameServer success.")
+    call.out.change_line(f"delete topic [{topic}] from NameServer success.")
 
 
 async def update_topic_perm(call: Call) -> int | None:
@@ -146,13 +146,13 @@ async def _perm_on_broker(call: Call, route: TopicRouteData, topic: str, perm: i
         return None
     config = await call.admin.topics.set_permission(address, old, topic, perm)
     _changed_perm(call, address, old.perm, perm)
-    call.out.done(f"{config.describe()}.")
+    call.out.change_line(f"{config.describe()}.")
     return None
 
 
 def _changed_perm(call: Call, address: str, old: int, perm: int) -> None:
     text = f"update topic perm from {old} to {perm} in {address} success."
-    call.out.done(text, broker=address, old_perm=old, perm=perm)
+    call.out.change_line(text, broker=address, old_perm=old, perm=perm)
 
 
 async def update_order_conf(call: Call) -> None:
@@ -168,10 +168,10 @@ async def update_order_conf(call: Call) -> None:
             raise ConfigError("please set orderConf with option -v.")
         await topics.set_order(topic, order)
         text = f"update orderConf success. topic=[{topic}], orderConf=[{order}]"
-        call.out.done(text, end="", topic=topic, order_conf=order)
+        call.out.change_line(text, end="", topic=topic, order_conf=order)
     elif method == "delete":
         await topics.delete_order(topic)
-        call.out.done(f"delete orderConf success. topic=[{topic}]", end="", topic=topic)
+        call.out.change_line(f"delete orderConf success. topic=[{topic}]", end="", topic=topic)
     else:
         raise WrongOptions(f"-m {method!r:.80} must be put, get or delete")
 
@@ -194,7 +194,7 @@ async def topic_route(call: Call) -> None:
 def _route_list(call: Call, route: TopicRouteData) -> None:
     entries = entries_by_broker(route)
     rows = []
-    for broker in sorted(route.broker_datas, key=lambda one: one.broker_name):
+    for broker in sorted(route.broker_datas, key=lambda data: data.broker_name):
         entry = entries.get(broker.broker_name)
         if entry is None:
             continue
@@ -203,7 +203,7 @@ def _route_list(call: Call, route: TopicRouteData) -> None:
             (
                 broker.cluster,
                 broker.broker_name,
-                Shown(f"{{{addresses}}}", {str(number): one for number, one in broker.broker_addrs.items()}),
+                Shown(f"{{{addresses}}}", {str(number): address for number, address in broker.broker_addrs.items()}),
                 entry.read_queue_nums,
                 entry.write_queue_nums,
                 entry.perm,
@@ -227,12 +227,12 @@ def _route_list(call: Call, route: TopicRouteData) -> None:
 async def topic_status(call: Call) -> int | None:
     """Print the offsets of the queues of a topic."""
     topic = call.options.text("t")
-    found = await call.admin.topics.statistics(topic)
-    for address, error in found.failures.items():
+    statistics = await call.admin.topics.statistics(topic)
+    for address, error in statistics.failures.items():
         call.out.problem(f"{address}: {error.message}")
-    if not found.offsets and found.failures:
+    if not statistics.offsets and statistics.failures:
         return EXIT_FAILED
-    if not found.offsets:
+    if not statistics.offsets:
         error = ConfigError(f"Not found the topic stats info: no broker knows a queue of topic {topic}")
         error.hint = f"See which brokers should: saturnmq admin topicRoute -t {topic} -l"
         raise error
@@ -247,11 +247,11 @@ async def topic_status(call: Call) -> int | None:
         (
             Shown(queue.broker_name[:32], queue.broker_name),
             queue.queue_id,
-            one.min_offset,
-            one.max_offset,
-            Time(one.last_update_timestamp),
+            offsets.min_offset,
+            offsets.max_offset,
+            Time(offsets.last_update_timestamp),
         )
-        for queue, one in found.offsets.items()
+        for queue, offsets in statistics.offsets.items()
     )
     call.out.table("%-32s  %-4s  %-20s  %-20s    %s", columns, rows)
     return None
@@ -271,7 +271,7 @@ async def topic_list(call: Call) -> None:
             call.out.line(name, topic=name)
         return
     columns = (("#Cluster Name", "cluster"), ("#Topic", "topic"), ("#Consumer Group", "group"))
-    uses = {one.topic: one for one in await call.admin.topics.uses()}
+    uses = {use.topic: use for use in await call.admin.topics.uses()}
     rows = (
         (
             Shown("null" if use.cluster is None else use.cluster[:20], use.cluster),
@@ -292,13 +292,13 @@ async def allocate_mq(call: Call) -> None:
     queues = await call.admin.topics.readable_queues(call.options.text("t"))
     if not queues:
         raise ConfigError(f"topic {call.options.text('t')} has no queue that can be read")
-    given = [one for one in call.options.text("i").split(",") if one]
-    members = list(dict.fromkeys(given))
+    addresses = [address for address in call.options.text("i").split(",") if address]
+    members = list(dict.fromkeys(addresses))
     strategy = call.options.text("strategy")
     if strategy:
         shares = _shares_of_clients(strategy, queues, members)
     else:
-        shares = {member: _average(queue_order(queues), given, member) for member in text_order(members)}
+        shares = {member: _average(queue_order(queues), addresses, member) for member in text_order(members)}
     for member, share in shares.items() if call.out.as_json else ():
         call.out.line(member=member, queues=[asdict(queue) for queue in share])
     parts = (
@@ -319,6 +319,6 @@ def _shares_of_clients(strategy: str, queues: list[MessageQueue], members: list[
 
 def _average(queues: list[MessageQueue], members: list[str], me: str) -> list[MessageQueue]:
     """A contiguous block of the queues, which are not sorted again, nor are the members."""
-    at, (size, rest) = members.index(me), divmod(len(queues), len(members))
-    start = at * size + min(at, rest)
-    return queues[start : start + size + (1 if at < rest else 0)]
+    at, (size, remainder) = members.index(me), divmod(len(queues), len(members))
+    start = at * size + min(at, remainder)
+    return queues[start : start + size + (1 if at < remainder else 0)]

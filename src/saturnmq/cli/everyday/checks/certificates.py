@@ -26,8 +26,8 @@ def not_after(der: bytes) -> datetime:
     """When the certificate ends. Raises ValueError for bytes that are none."""
     _, certificate, _ = _element(der)
     _, fields, _ = _element(certificate)
-    tag, _, rest = _element(fields)
-    fields = rest if tag == VERSION else fields
+    tag, _, following = _element(fields)
+    fields = following if tag == VERSION else fields
     for _ in range(_BEFORE_VALIDITY):
         _, _, fields = _element(fields)
     _, validity, _ = _element(fields)

@@ -52,12 +52,12 @@ async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Find
         answer = await connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
         return ClusterInfo.decode(answer.body)
 
-    found = await ask_each(connection.name_servers, listing, seconds=seconds)
-    findings = list(name_servers(found))
-    places = routed(found)
-    findings += await authentication(admin, found, places, seconds=seconds)
-    if not places:
-        if any(isinstance(one, ClusterInfo) for one in found.values()):
+    responses = await ask_each(connection.name_servers, listing, seconds=seconds)
+    findings = list(name_servers(responses))
+    brokers = routed(responses)
+    findings += await authentication(admin, responses, brokers, seconds=seconds)
+    if not brokers:
+        if any(isinstance(response, ClusterInfo) for response in responses.values()):
             advice = "start one: saturnmq broker -n NAMESERVER, and look into its log for `registered`"
             findings.append(problem("brokers", "routes", "no broker is registered", advice))
         return findings
@@ -66,27 +66,27 @@ async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Find
         asked_ms = _now_ms()
         return Runtime(await admin.brokers.runtime(address), asked_ms, _now_ms())
 
-    states = await ask_each(places, runtime, seconds=seconds)
-    ports = await asyncio.gather(*(_fast_port(address, seconds) for address in places))
+    states = await ask_each(brokers, runtime, seconds=seconds)
+    ports = await asyncio.gather(*(_fast_port(address, seconds) for address in brokers))
     local = all(_is_loopback(address) for address in connection.name_servers)
-    for (address, name), fast in zip(places.items(), ports, strict=True):
+    for (address, name), fast in zip(brokers.items(), ports, strict=True):
         findings += broker_findings(f"{name} at {address}", address, states[address], local=local)
         findings += fast_port(f"{name} at {address}", open_=fast, reached=isinstance(states[address], Runtime))
-    findings += equal_versions({address: one for address, one in states.items() if isinstance(one, Runtime)})
+    findings += equal_versions({address: state for address, state in states.items() if isinstance(state, Runtime)})
     if tls:
-        findings += await asyncio.gather(*(_served_certificate(address, seconds) for address in found | states))
+        findings += await asyncio.gather(*(_served_certificate(address, seconds) for address in responses | states))
     return findings
 
 
-def name_servers(found: dict[str, ClusterInfo | SaturnError]) -> Iterator[Finding]:
+def name_servers(responses: dict[str, ClusterInfo | SaturnError]) -> Iterator[Finding]:
     """Whether each NameServer answers, and whether all list the same brokers."""
     listings = {}
-    for address, one in found.items():
-        if isinstance(one, SaturnError):
+    for address, response in responses.items():
+        if isinstance(response, SaturnError):
             advice = "start it: saturnmq namesrv, or take it from the list of -n, SATURNMQ_URL or NAMESRV_ADDR"
-            yield problem("NameServer", address, one.message, advice)
+            yield problem("NameServer", address, response.message, advice)
         else:
-            listings[address] = _places(one)
+            listings[address] = _registered_brokers(response)
             yield ok("NameServer", address, f"answers, {len(listings[address])} brokers registered")
     if len({frozenset(each.items()) for each in listings.values()}) > 1:
         counts = ", ".join(f"{address}: {len(each)}" for address, each in listings.items())
@@ -105,23 +105,32 @@ async def authentication(
         return parse_properties((answer.body or b"").decode(errors="replace"))
 
     servers = {
-        address: f"NameServer {address}" for address, one in name_servers.items() if isinstance(one, ClusterInfo)
+        address: f"NameServer {address}"
+        for address, response in name_servers.items()
+        if isinstance(response, ClusterInfo)
     }
     servers |= {address: f"{name} at {address}" for address, name in brokers.items()}
     findings: list[Finding] = []
-    for address, one in (await ask_each(servers, configuration, seconds=seconds)).items():
-        if not isinstance(one, SaturnError):
+    for address, settings in (await ask_each(servers, configuration, seconds=seconds)).items():
+        if not isinstance(settings, SaturnError):
             name_server = address not in brokers
-            findings += open_ports.running_findings(servers[address], host_of(address), one, name_server=name_server)
+            findings += open_ports.running_findings(
+                servers[address], host_of(address), settings, name_server=name_server
+            )
     return findings
 
 
-def routed(found: dict[str, ClusterInfo | SaturnError]) -> dict[str, str]:
+def routed(responses: dict[str, ClusterInfo | SaturnError]) -> dict[str, str]:
     """Name of each routed broker, by address."""
-    return {a: name for one in found.values() if isinstance(one, ClusterInfo) for a, name in _places(one).items()}
+    return {
+        a: name
+        for response in responses.values()
+        if isinstance(response, ClusterInfo)
+        for a, name in _registered_brokers(response).items()
+    }
 
 
-def _places(info: ClusterInfo) -> dict[str, str]:
+def _registered_brokers(info: ClusterInfo) -> dict[str, str]:
     return {
         address: f"{data.broker_name}/{number}"
         for data in info.broker_addr_table.values()
@@ -210,10 +219,10 @@ async def _fast_port(address: str, seconds: float) -> bool:
 
 def equal_versions(states: dict[str, Runtime]) -> Iterator[Finding]:
     """The versions of all brokers."""
-    found = {address: one.values.get("brokerVersionDesc", "unknown") for address, one in states.items()}
-    names = sorted(set(found.values()))
+    versions = {address: runtime.values.get("brokerVersionDesc", "unknown") for address, runtime in states.items()}
+    names = sorted(set(versions.values()))
     if len(names) > 1:
-        text = ", ".join(f"{address}: {version}" for address, version in found.items())
+        text = ", ".join(f"{address}: {version}" for address, version in versions.items())
         yield note("version", "brokers", f"differ ({text})", "finish the upgrade: slaves first, then masters")
     elif names:
         yield ok("version", "brokers", f"all {names[0]}")

@@ -49,17 +49,17 @@ class NodeFile:
 
     def findings(self, now: datetime) -> Iterator[Finding]:
         """All checks."""
-        known = {name for cls in broker_classes().values() for name in keys_of(cls)}
-        unknown = {name: text for name, text in self._pairs.items() if name not in known}
+        key_names = {name for cls in broker_classes().values() for name in keys_of(cls)}
+        unknown_keys = {name: text for name, text in self._pairs.items() if name not in key_names}
         subject = str(self._path)
-        for hint in Loaded(None, {}, unknown).unknown_hints(known):
+        for hint in Loaded(None, {}, unknown_keys).unknown_hints(key_names):
             yield problem("configuration", subject, hint, "correct or remove it: it is ignored")
         for text in self._problems:
             yield problem("configuration", subject, text, "correct it: the broker does not start")
         for settings in self._parts.values():
             for text in without_effect(settings):
                 yield note("configuration", subject, text, "remove it")
-        if not unknown and not self._problems:
+        if not unknown_keys and not self._problems:
             yield ok("configuration", subject, f"{len(self._pairs)} keys, all known and valid")
         yield from self._port()
         yield from open_ports.findings(self._parts)

@@ -93,8 +93,8 @@ def kernel(proc: Path = Path("/proc")) -> Iterator[Finding]:
         except (OSError, ValueError):
             yield note("kernel", name, "cannot be read", "look at it as root: sysctl " + name)
             continue
-        good = value == setting.value or (setting.at_least and value > setting.value)
-        if good or (setting.at_most and value < setting.value):
+        suffices = value == setting.value or (setting.at_least and value > setting.value)
+        if suffices or (setting.at_most and value < setting.value):
             yield ok("kernel", name, str(value))
         elif setting.large_memory and memory_kb < LARGE_MEMORY_KB:
             yield ok("kernel", name, f"{value}; {setting.value} is for machines with 48 GB and more")
@@ -113,8 +113,11 @@ def _memory_kb(proc: Path) -> int:
 def scheduler(folder: Path, sys_block: Path = Path("/sys/dev/block")) -> Iterator[Finding]:
     """The I/O scheduler of the disk that holds a folder."""
     device = _existing(folder).stat().st_dev
-    found = sys_block / f"{os.major(device)}:{os.minor(device)}"
-    for queue in (found / "queue", found.resolve().parent / "queue"):  # of the disk, or of the disk of a partition
+    device_path = sys_block / f"{os.major(device)}:{os.minor(device)}"
+    for queue in (
+        device_path / "queue",
+        device_path.resolve().parent / "queue",
+    ):  # of the disk, or of the disk of a partition
         try:
             text = (queue / "scheduler").read_text(encoding="ascii").strip()
         except OSError:

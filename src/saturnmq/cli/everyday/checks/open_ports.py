@@ -53,8 +53,8 @@ def open_ports(parts: Mapping[str, Any]) -> Iterator[OpenPort]:
 
 def findings(parts: Mapping[str, Any]) -> Iterator[Finding]:
     """A finding for each open port."""
-    for one in open_ports(parts):
-        yield finding(f"{one.name} port {one.host}:{one.port}", one.host, one.advice)
+    for port in open_ports(parts):
+        yield finding(f"{port.name} port {port.host}:{port.port}", port.host, port.advice)
 
 
 def finding(subject: str, host: str, advice: str) -> Finding:
