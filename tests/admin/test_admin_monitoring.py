@@ -42,11 +42,11 @@ class Recorder(MonitorListener):
     async def begin_round(self) -> None:
         self.found.append(("begin", None))
 
-    async def undone(self, found: UndoneMessages) -> None:
-        self.found.append(("undone", found))
+    async def undone(self, report: UndoneMessages) -> None:
+        self.found.append(("undone", report))
 
-    async def deleted(self, found: DeletedMessages) -> None:
-        self.found.append(("deleted", found))
+    async def deleted(self, report: DeletedMessages) -> None:
+        self.found.append(("deleted", report))
         self.moved.set()
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:

@@ -7,7 +7,7 @@ from admincluster import DEAD, admin_cluster, run, silent_server
 
 from saturnmq.admin import Admin
 from saturnmq.admin.connection import UnknownCluster
-from saturnmq.admin.topics import entries_by_broker, kept
+from saturnmq.admin.topics import entries_by_broker, merged_config
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ResponseError, SaturnError
 
@@ -136,5 +136,5 @@ def test_order_configuration_of_one_broker_leaves_the_others() -> None:
 
 def test_kept_replaces_only_what_is_given() -> None:
     old, new = TopicConfig("t", 4, 5, perm=4, topic_sys_flag=3), TopicConfig("t", 8, 8)
-    assert kept(old, new, {"write_queue_nums"}) == TopicConfig("t", 4, 8, perm=4, topic_sys_flag=3)
-    assert kept(None, new, set()) is new
+    assert merged_config(old, new, {"write_queue_nums"}) == TopicConfig("t", 4, 8, perm=4, topic_sys_flag=3)
+    assert merged_config(None, new, set()) is new

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from saturnmq.admin.brokers import BrokerState
-from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
+from saturnmq.admin.survey import GroupState, Survey, TopicProgress, TopicState
 from saturnmq.cli.everyday.top import _cell, view_of
 from saturnmq.cli.output import show_rows
 
@@ -27,7 +27,9 @@ def survey(topics: dict[str, int], groups: dict[str, tuple[int, int]], problem: 
         brokers,
         {("c", name): TopicState("c", name, total, total) for name, total in topics.items()},
         {
-            ("c", name): GroupState("c", name, {"t": Progress(total, lag - 1), "%RETRY%" + name: Progress(0, 1)})
+            ("c", name): GroupState(
+                "c", name, {"t": TopicProgress(total, lag - 1), "%RETRY%" + name: TopicProgress(0, 1)}
+            )
             for name, (total, lag) in groups.items()
         },
         {"h:1": problem} if problem else {},

@@ -18,7 +18,7 @@ from certificates import write_certificate
 from mailserver import mail_server
 from saturnmq.admin import Admin
 from saturnmq.admin.mail import PASSWORD_VARIABLE, Mailer
-from saturnmq.admin.survey import BrokerState, GroupState, Progress, Survey, TopicState
+from saturnmq.admin.survey import BrokerState, GroupState, Survey, TopicProgress, TopicState
 from saturnmq.cli.commands import build_parser
 from saturnmq.cli.console import mailer_of
 from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
@@ -51,7 +51,7 @@ def survey(
     master = BrokerState("C", "b", 0, "h:1", runtime, problem)
     follower = BrokerState("C", "b", 1, "h:2", {"commitLogMaxOffset": str(slave)})
     topics = {("C", "%DLQ%g"): TopicState("C", "%DLQ%g", dead, 0, {"b": TopicConfig("t")}, {"b": dead})}
-    return Survey([master, follower], topics, {("C", "g"): GroupState("C", "g", {"t": Progress(0, lag)})}, {})
+    return Survey([master, follower], topics, {("C", "g"): GroupState("C", "g", {"t": TopicProgress(0, lag)})}, {})
 
 
 def rules() -> Rules:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from browsing import name_server, run
 
-from saturnmq.admin.survey import GroupState, Progress, Survey
+from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
 from saturnmq.console.graph import EDGES_MAX, draw, edges_of
 from saturnmq.console.state import View
@@ -25,9 +25,9 @@ def large() -> Survey:
     for number in range(2500):
         name = f"group-{number}" if number else HOSTILE
         topics = {
-            f"topic-{number % 1000}": Progress(1, 9 if number == 0 else 0),
-            f"%RETRY%{name}": Progress(),
-            HALF: Progress(1, 5),
+            f"topic-{number % 1000}": TopicProgress(1, 9 if number == 0 else 0),
+            f"%RETRY%{name}": TopicProgress(),
+            HALF: TopicProgress(1, 5),
         }
         groups["C", name] = GroupState("C", name, topics)
     return Survey([], {}, groups, {})

@@ -14,7 +14,7 @@ from browsing import Times, name_server, run
 
 from saturnmq import Client
 from saturnmq.admin.brokers import BrokerState
-from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
+from saturnmq.admin.survey import GroupState, Survey, TopicProgress, TopicState
 from saturnmq.console import texts
 from saturnmq.console.state import View, with_rates
 from saturnmq.history import Sample, Series
@@ -104,7 +104,7 @@ def large(topics: int, groups: int) -> Survey:
     config = {"b": TopicConfig("t")}
     names = [f"topic-{number:05}" for number in range(topics - 1)] + [HOSTILE]
     found = {("C", name): TopicState("C", name, 5, 5, config) for name in names}
-    progress = {HOSTILE: Progress(1, 7)}
+    progress = {HOSTILE: TopicProgress(1, 7)}
     many = {("C", f"group-{number:05}"): GroupState("C", f"group-{number:05}", progress) for number in range(groups)}
     return Survey([one, dead], found, many, {"127.0.0.1:10912": "cannot connect"})
 

@@ -10,7 +10,7 @@ import pytest
 
 from saturnmq.admin import Admin
 from saturnmq.admin.brokers import BrokerState
-from saturnmq.admin.survey import GroupState, Progress, Survey, TopicState
+from saturnmq.admin.survey import GroupState, Survey, TopicProgress, TopicState
 from saturnmq.cli.console import count_alarms
 from saturnmq.console.alarms import Alarms
 from saturnmq.history import History, Sample, Series
@@ -59,10 +59,10 @@ def test_replica_has_no_sample_if_it_or_its_master_does_not_answer() -> None:
 @pytest.mark.spec("EXP-05")
 def test_cluster_has_the_consumed_messages_and_the_lag_of_its_groups() -> None:
     groups = (
-        GroupState("C", "g", {"orders": Progress(10, 3), "%RETRY%g": Progress(2, 1)}),
-        GroupState("C", "h", {"orders": Progress(5, 8)}),
-        GroupState("D", "g", {"orders": Progress(100, 0)}),
-        GroupState("C", "TOOLS_CONSUMER", {"orders": Progress(1000, 1000)}),  # of the brokers: not counted
+        GroupState("C", "g", {"orders": TopicProgress(10, 3), "%RETRY%g": TopicProgress(2, 1)}),
+        GroupState("C", "h", {"orders": TopicProgress(5, 8)}),
+        GroupState("D", "g", {"orders": TopicProgress(100, 0)}),
+        GroupState("C", "TOOLS_CONSUMER", {"orders": TopicProgress(1000, 1000)}),  # of the brokers: not counted
     )
     found = survey(broker("a", 0, "1"), broker("b", 0, "1"), broker("a", 0, "1", cluster="D"), groups=groups)
     assert series_of(found, "cluster") == {("C", ""): (17, 12), ("D", ""): (100, 0)}

@@ -66,13 +66,16 @@ class Accounts:
     async def versions(self, address: str) -> AccountVersions:
         """Versions of the account files of a broker (52)."""
         answer = await self._connection.read(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
-        found = h.GetBrokerClusterAclInfoResponse.decode(answer.ext)
+        response = h.GetBrokerClusterAclInfoResponse.decode(answer.ext)
         try:
-            table = json.loads(found.all_acl_file_version or "{}")
-            files = {str(path): DataVersion(int(one["timestamp"]), int(one["counter"])) for path, one in table.items()}
+            table = json.loads(response.all_acl_file_version or "{}")
+            files = {
+                str(path): DataVersion(int(version["timestamp"]), int(version["counter"]))
+                for path, version in table.items()
+            }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RemoteProtocolError(f"{address} sent versions of account files that are none: {error}") from error
-        return AccountVersions(found.cluster_name, found.broker_name, found.broker_addr, files)
+        return AccountVersions(response.cluster_name, response.broker_name, response.broker_addr, files)
 
     async def listing(self, address: str) -> AclConfig:
         """All accounts of a broker and its global white list (54)."""

@@ -23,7 +23,7 @@ from saturnmq.admin.offsets import Offsets
 from saturnmq.admin.statistics import Statistics
 from saturnmq.admin.topics import Topics
 from saturnmq.admin.traces import Traces
-from saturnmq.admin.waiting import Waiting
+from saturnmq.admin.waiting import WaitingMessages
 
 
 class Admin:
@@ -58,7 +58,7 @@ class Admin:
         self.messages = Messages(self.connection)
         self.dead_letters = DeadLetters(self.connection)
         self.traces = Traces(self.connection)
-        self.waiting = Waiting(self.connection)
+        self.waiting = WaitingMessages(self.connection)
         self.offsets = Offsets(self.connection)
         self.clients = Clients(self.connection)
         self.statistics = Statistics(self.connection)

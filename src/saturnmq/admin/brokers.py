@@ -37,18 +37,18 @@ class BrokerState:
     def first_number(self, key: str) -> float | None:
         """The first word of a value as a number: the rate of the last 10 s, a ratio. None without one that 64 bits can hold."""
         try:
-            found = float(self.runtime.get(key, "").split()[0])
+            number = float(self.runtime.get(key, "").split()[0])
         except (ValueError, IndexError):
             return None
-        return found if is_statistic(abs(found)) else None  # a ratio of -1: not known
+        return number if is_statistic(abs(number)) else None  # a ratio of -1: not known
 
     def integer(self, key: str) -> int:
         """A value as a whole number of 64 bits; 0 if there is none."""
         try:
-            found = int(self.runtime.get(key, ""))
+            number = int(self.runtime.get(key, ""))
         except ValueError:
             return 0
-        return found if abs(found) < 2**63 else 0
+        return number if abs(number) < 2**63 else 0
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Brokers:
 
     async def groups(self, cluster: str) -> dict[str, dict[int, str]]:
         """The brokers of a cluster by name: addresses by id, 0 is the master. Raises UnknownCluster."""
-        found = await self._connection.brokers(cluster)
-        return {one.broker_name: dict(sorted(one.broker_addrs.items())) for one in found}
+        brokers = await self._connection.brokers(cluster)
+        return {broker.broker_name: dict(sorted(broker.broker_addrs.items())) for broker in brokers}
 
     async def name_of(self, address: str) -> str:
         """Name of the broker with this address. Raises ConfigError if the NameServer knows none."""
@@ -115,8 +115,8 @@ class Brokers:
 
     async def dead(self) -> dict[str, SaturnError]:
         """The brokers, one per broker name, that do not answer within 2 s, by address, with the error."""
-        known = (await self._connection.cluster()).broker_addr_table
-        masters = [address for one in known.values() if (address := read_address(one)) is not None]
+        brokers_by_name = (await self._connection.cluster()).broker_addr_table
+        masters = [address for broker in brokers_by_name.values() if (address := read_address(broker)) is not None]
         return await dead_brokers(self._connection, masters)
 
     async def consume_statistics(
@@ -148,8 +148,8 @@ class Brokers:
         """Addresses of the masters and slaves of a cluster, or of all. Raises UnknownCluster."""
         if cluster:
             return await self._connection.masters_and_slaves(cluster)
-        known = await self._connection.cluster()
-        return [address for name in sorted(known.cluster_addr_table) for address in await self.addresses(name)]
+        cluster_info = await self._connection.cluster()
+        return [address for name in sorted(cluster_info.cluster_addr_table) for address in await self.addresses(name)]
 
     async def clean_queues(self, addresses: Iterable[str]) -> dict[str, SaturnError]:
         """Drop consume queues whose messages have all expired (306); the errors by address."""
@@ -174,26 +174,26 @@ class Brokers:
         return failed(await ask_each(addresses, clean, seconds=self._connection.timeout_ms / 1000))
 
 
-def places(known: ClusterInfo) -> list[tuple[str, str, int, str]]:
+def broker_rows(cluster_info: ClusterInfo) -> list[tuple[str, str, int, str]]:
     """Cluster, name, id and address of every broker, in this order."""
     return [
         (cluster, name, number, address)
-        for cluster, names in sorted(known.cluster_addr_table.items())
+        for cluster, names in sorted(cluster_info.cluster_addr_table.items())
         for name in sorted(names)
-        if name in known.broker_addr_table
-        for number, address in sorted(known.broker_addr_table[name].broker_addrs.items())
+        if name in cluster_info.broker_addr_table
+        for number, address in sorted(cluster_info.broker_addr_table[name].broker_addrs.items())
     ]
 
 
 async def broker_states(
-    connection: AdminConnection, known: ClusterInfo, *, seconds: float = LISTING_SECONDS
+    connection: AdminConnection, cluster_info: ClusterInfo, *, seconds: float = LISTING_SECONDS
 ) -> list[BrokerState]:
     """The state of every broker; of one that does not answer within `seconds`, the problem."""
-    where = places(known)
-    found = await ask_each((address for *_, address in where), partial(runtime_values, connection), seconds=seconds)
+    rows = broker_rows(cluster_info)
+    runtimes = await ask_each((address for *_, address in rows), partial(runtime_values, connection), seconds=seconds)
     return [
-        BrokerState(*place, {}, one.message or type(one).__name__)
-        if isinstance(one := found[place[-1]], SaturnError)
-        else BrokerState(*place, one)
-        for place in where
+        BrokerState(*row, {}, runtime.message or type(runtime).__name__)
+        if isinstance(runtime := runtimes[row[-1]], SaturnError)
+        else BrokerState(*row, runtime)
+        for row in rows
     ]

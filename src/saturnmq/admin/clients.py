@@ -46,13 +46,15 @@ class Clients:
             return ProducerConnection.decode(answer.body).connection_set
 
         outcomes = await ask_each(await topic_brokers(self._connection, topic), ask)
-        found = {c.client_id: c for one in outcomes.values() if not isinstance(one, SaturnError) for c in one}
-        if not found:
-            for one in outcomes.values():
-                if isinstance(one, SaturnError):
-                    raise one
+        connections = {
+            c.client_id: c for outcome in outcomes.values() if not isinstance(outcome, SaturnError) for c in outcome
+        }
+        if not connections:
+            for outcome in outcomes.values():
+                if isinstance(outcome, SaturnError):
+                    raise outcome
             raise response_error(ResponseCode.SYSTEM_ERROR, "Not found the producer group connection")
-        return [found[name] for name in sorted(found)]
+        return [connections[name] for name in sorted(connections)]
 
     async def all_producers(self, broker: str) -> dict[str, list[ProducerInfo]]:
         """All producers of a broker by group (328)."""

@@ -54,8 +54,8 @@ UNKNOWN_CLUSTER: Final = (
 class UnknownCluster(ConfigError):
     """A cluster that the NameServer does not know. The error names those that it knows."""
 
-    def __init__(self, cluster: str, known: Iterable[str]) -> None:
-        names = ", ".join(sorted(known)) or "none"
+    def __init__(self, cluster: str, cluster_names: Iterable[str]) -> None:
+        names = ", ".join(sorted(cluster_names)) or "none"
         super().__init__(f"no cluster {cluster!r:.200} at the NameServer; it knows: {names:.1000}")
         self.hint = "List all brokers: saturnmq admin clusterList"
 
@@ -285,20 +285,22 @@ class AdminConnection:
 
     async def masters(self, cluster: str) -> dict[str, str]:
         """Addresses of the masters of a cluster by broker name. Raises UnknownCluster (ADM-07)."""
-        found = await self.brokers(cluster)
-        return {one.broker_name: one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs}
+        brokers = await self.brokers(cluster)
+        return {
+            broker.broker_name: broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs
+        }
 
     async def masters_and_slaves(self, cluster: str) -> list[str]:
         """Addresses of all brokers of a cluster. Raises UnknownCluster (ADM-07)."""
-        return [address for one in await self.brokers(cluster) for _, address in sorted(one.broker_addrs.items())]
+        return [address for broker in await self.brokers(cluster) for _, address in sorted(broker.broker_addrs.items())]
 
     async def brokers(self, cluster: str) -> list[BrokerData]:
         """The brokers of a cluster by name. Raises UnknownCluster (ADM-07)."""
-        known = await self.cluster()
-        if cluster not in known.cluster_addr_table:
-            raise UnknownCluster(cluster, known.cluster_addr_table)
-        table = known.broker_addr_table
-        return [table[name] for name in sorted(known.cluster_addr_table[cluster]) if name in table]
+        cluster_info = await self.cluster()
+        if cluster not in cluster_info.cluster_addr_table:
+            raise UnknownCluster(cluster, cluster_info.cluster_addr_table)
+        table = cluster_info.broker_addr_table
+        return [table[name] for name in sorted(cluster_info.cluster_addr_table[cluster]) if name in table]
 
 
 def read_address(broker: BrokerData) -> str | None:
@@ -317,14 +319,14 @@ def _ext(header: Header | Mapping[str, str] | None) -> dict[str, str]:
     return header.to_ext() if isinstance(header, Header) else dict(header)
 
 
-def answered(found: Mapping[str, R | SaturnError]) -> dict[str, R]:
+def answered(outcomes: Mapping[str, R | SaturnError]) -> dict[str, R]:
     """What `ask_each` found, without the errors."""
-    return {name: one for name, one in found.items() if not isinstance(one, SaturnError)}
+    return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SaturnError)}
 
 
-def failed(found: Mapping[str, R | SaturnError]) -> dict[str, SaturnError]:
+def failed(outcomes: Mapping[str, R | SaturnError]) -> dict[str, SaturnError]:
     """The errors of `ask_each`, by name."""
-    return {name: one for name, one in found.items() if isinstance(one, SaturnError)}
+    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SaturnError)}
 
 
 async def ask_each(
@@ -336,7 +338,7 @@ async def ask_each(
     """
     permits = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def one(name: str) -> R | SaturnError:
+    async def ask_one(name: str) -> R | SaturnError:
         try:
             async with permits, asyncio.timeout(seconds):
                 return await ask(name)
@@ -345,5 +347,5 @@ async def ask_each(
         except TimeoutError:
             return CallTimeout(f"no response from {name} within {seconds:g} s", broker=name)
 
-    wanted = list(dict.fromkeys(names))
-    return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+    unique_names = list(dict.fromkeys(names))
+    return dict(zip(unique_names, await asyncio.gather(*map(ask_one, unique_names)), strict=True))

@@ -51,9 +51,9 @@ async def consume_stats(
     for address in await group_brokers(connection, group):
         if address in without:
             continue
-        found = await group_offsets(connection, address, group, topic)
-        merged.offset_table.update(found.offset_table)
-        merged.consume_tps += found.consume_tps
+        stats = await group_offsets(connection, address, group, topic)
+        merged.offset_table.update(stats.offset_table)
+        merged.consume_tps += stats.consume_tps
     if not merged.offset_table:
         text = (
             "Not found the consumer group consume stats, because return offset table is empty, maybe the consumer not "
@@ -65,7 +65,7 @@ async def consume_stats(
 
 def lag(progress: ConsumeStats) -> int:
     """Messages that the group has not consumed, over all queues."""
-    return sum(one.broker_offset - one.consumer_offset for one in progress.offset_table.values())
+    return sum(offsets.broker_offset - offsets.consumer_offset for offsets in progress.offset_table.values())
 
 
 def by_queue(progress: ConsumeStats) -> list[tuple[MessageQueue, OffsetWrapper]]:
@@ -92,48 +92,49 @@ async def consumer_connection(
         answer = await connection.read(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         return ConsumerConnection.decode(answer.body)
 
-    wanted = [one for one in addresses or await group_brokers(connection, group) if one not in without]
-    outcomes = await ask_each(wanted, ask)
-    found = [one for one in outcomes.values() if not isinstance(one, SaturnError)]
-    if not found and outcomes:
-        raise next(one for one in outcomes.values() if isinstance(one, SaturnError))
-    merged = merged_clients(found)
+    targets = [address for address in addresses or await group_brokers(connection, group) if address not in without]
+    outcomes = await ask_each(targets, ask)
+    connections = [outcome for outcome in outcomes.values() if not isinstance(outcome, SaturnError)]
+    if not connections and outcomes:
+        raise next(outcome for outcome in outcomes.values() if isinstance(outcome, SaturnError))
+    merged = merged_clients(connections)
     if not merged.connection_set:
         raise response_error(ResponseCode.CONSUMER_NOT_ONLINE, "Not found the consumer group connection")
     return merged
 
 
-def merged_clients(found: Sequence[ConsumerConnection]) -> ConsumerConnection:
+def merged_clients(connections: Sequence[ConsumerConnection]) -> ConsumerConnection:
     """What several brokers answered about one group, as one answer."""
     clients: dict[tuple[str, int], Connection] = {}  # two of one broker may have the same id
-    for one in found:
-        seen: Counter[str] = Counter()
-        for client in one.connection_set:
-            clients[client.client_id, seen[client.client_id]] = client
-            seen[client.client_id] += 1
-    subscriptions = {topic: data for one in found for topic, data in one.subscription_table.items()}
-    first = found[0] if found else ConsumerConnection()
+    for connection in connections:
+        counts: Counter[str] = Counter()
+        for client in connection.connection_set:
+            clients[client.client_id, counts[client.client_id]] = client
+            counts[client.client_id] += 1
+    subscriptions = {topic: data for connection in connections for topic, data in connection.subscription_table.items()}
+    first = connections[0] if connections else ConsumerConnection()
     return ConsumerConnection(
         connection_set=[clients[name] for name in sorted(clients)],
         subscription_table=subscriptions,
         consume_type=first.consume_type,
         message_model=first.message_model,
         consume_from_where=first.consume_from_where,
-        conflicts=list({_pair(pair): pair for one in found for pair in _conflicts(one)}.values()) or None,
+        conflicts=list({_pair(pair): pair for connection in connections for pair in _conflicts(connection)}.values())
+        or None,
     )
 
 
-def _conflicts(found: ConsumerConnection) -> list[ClientConflict]:
+def _conflicts(connection: ConsumerConnection) -> list[ClientConflict]:
     """The conflicts that a broker answered; from Apache's, clients with the same id."""
-    if found.conflicts is not None:
-        return [one for one in found.conflicts[:_CONFLICTS_MAX] if one.kind in _CONFLICTS]
+    if connection.conflicts is not None:
+        return [conflict for conflict in connection.conflicts[:_CONFLICTS_MAX] if conflict.kind in _CONFLICTS]
     first: dict[str, Connection] = {}
     pairs = []
-    for one in found.connection_set:
-        other = first.setdefault(one.client_id, one)
-        if other is not one:
-            addresses = (other.client_addr, one.client_addr)
-            pairs.append(ClientConflict("client_id", one.client_id, addresses[0], one.client_id, addresses[1]))
+    for client in connection.connection_set:
+        first_client = first.setdefault(client.client_id, client)
+        if first_client is not client:
+            addresses = (first_client.client_addr, client.client_addr)
+            pairs.append(ClientConflict("client_id", client.client_id, addresses[0], client.client_id, addresses[1]))
     return pairs
 
 
@@ -151,9 +152,9 @@ async def groups_of(connection: AdminConnection, topic: str, *, without: Collect
     async def ask(address: str) -> list[str]:
         return await topic_groups(connection, address, topic)
 
-    wanted = [one for one in await topic_brokers(connection, topic) if one not in without]
-    outcomes = await ask_each(wanted, ask)
-    found = answered(outcomes)
-    if not found and outcomes:
+    targets = [address for address in await topic_brokers(connection, topic) if address not in without]
+    outcomes = await ask_each(targets, ask)
+    groups_by_address = answered(outcomes)
+    if not groups_by_address and outcomes:
         raise next(iter(failed(outcomes).values()))
-    return list(dict.fromkeys(group for groups in found.values() for group in groups))
+    return list(dict.fromkeys(group for groups in groups_by_address.values() for group in groups))

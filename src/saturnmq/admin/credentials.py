@@ -47,15 +47,15 @@ class AdminAccess:
 
     def client_settings(self) -> dict[str, Any]:
         """The same access as keywords of `saturnmq.Client`."""
-        found: dict[str, Any] = {} if self.signer is None else dict(self.signer.settings)
+        settings: dict[str, Any] = {} if self.signer is None else dict(self.signer.settings)
         if self.tls is not None and self.tls.enable:
-            found |= {
+            settings |= {
                 "tls": True,
                 "tls_verify": self.tls.client_auth_server,
                 "tls_ca": self.tls.client_trust_path or None,
             }
-            found |= {"tls_cert": self.tls.client_cert_path or None, "tls_key": self.tls.client_key_path or None}
-        return found
+            settings |= {"tls_cert": self.tls.client_cert_path or None, "tls_key": self.tls.client_key_path or None}
+        return settings
 
     def client(self) -> RemotingClient:
         """A client whose requests are signed if there are credentials."""

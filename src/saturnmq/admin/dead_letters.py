@@ -88,25 +88,25 @@ class DeadLetters:
 
     async def listing(self, group: str, *, skipped: int = 0, count: int = 50) -> DeadLetterPage:
         """A page of the dead letters of a group; an empty one if the group has none. skipped: those of the pages before."""
-        found = await self._statistics(group)
-        if found is None:
+        statistics = await self._statistics(group)
+        if statistics is None:
             return DeadLetterPage([], 0, {})
         puller = await self._messages.puller()
         messages: list[Message[bytes]] = []
-        for queue, begin, end in newest(found.offsets, skipped, count):
+        for queue, begin, end in newest(statistics.offsets, skipped, count):
             messages += reversed(await read_range(puller, queue, begin, end))
-        total = sum(max(one.max_offset - one.min_offset, 0) for one in found.offsets.values())
-        return DeadLetterPage(messages, total, found.failures)
+        total = sum(max(bounds.max_offset - bounds.min_offset, 0) for bounds in statistics.offsets.values())
+        return DeadLetterPage(messages, total, statistics.failures)
 
     async def all_of(self, group: str) -> AsyncIterator[Message[bytes]]:
         """All dead letters of a group, oldest first in each queue; nothing if the group has none."""
-        found = await self._statistics(group)
-        if found is None:
+        statistics = await self._statistics(group)
+        if statistics is None:
             return
         puller = await self._messages.puller()
-        for queue, one in found.offsets.items():
-            for begin in range(one.min_offset, one.max_offset, PULL_COUNT):
-                for message in await read_range(puller, queue, begin, min(begin + PULL_COUNT, one.max_offset)):
+        for queue, bounds in statistics.offsets.items():
+            for begin in range(bounds.min_offset, bounds.max_offset, PULL_COUNT):
+                for message in await read_range(puller, queue, begin, min(begin + PULL_COUNT, bounds.max_offset)):
                     yield message
 
     async def _statistics(self, group: str) -> TopicStatistics | None:
@@ -121,10 +121,10 @@ class DeadLetters:
     async def at(self, group: str, broker_name: str, queue_id: int, offset: int) -> Message[bytes]:
         """The dead letter at an offset. Raises NoMessage (208)."""
         queue = MessageQueue(DLQ_PREFIX + group, broker_name, queue_id)
-        found = await self._messages.by_queue_offset(queue, offset)
-        if found is None:
+        message = await self._messages.by_queue_offset(queue, offset)
+        if message is None:
             raise response_error(ResponseCode.NO_MESSAGE, f"{queue.topic} has no message at {queue_id}/{offset}")
-        return found
+        return message
 
     async def resend(self, group: str, message: Message[bytes]) -> Resent | None:
         """Let a client of the group consume the source message, or else send a copy to the retry topic. None in a dry run."""
@@ -132,11 +132,11 @@ class DeadLetters:
         original = await self._original(message) if client_id else None
         if original is None:
             return await self._send_copy(group, message)
-        found = await self._messages.consume_directly(group, client_id, original)
-        if found is None:
+        consumption = await self._messages.consume_directly(group, client_id, original)
+        if consumption is None:
             return None
-        result = found.consume_result or "no result"
-        return Resent(client_id, result if result == CONSUMED else f"{result} {found.remark or ''}".rstrip())
+        result = consumption.consume_result or "no result"
+        return Resent(client_id, result if result == CONSUMED else f"{result} {consumption.remark or ''}".rstrip())
 
     async def _push_client(self, group: str) -> str:
         try:
@@ -154,18 +154,18 @@ class DeadLetters:
         if not topic or not message_id:
             return None
         try:
-            found = await self._messages.view(topic, message_id)
+            original = await self._messages.view(topic, message_id)
         except SaturnError:
             return None
-        same = found.record.topic == topic and found.record.body == message.record.body
-        return found if same else None
+        same = original.record.topic == topic and original.record.body == message.record.body
+        return original if same else None
 
     async def _send_copy(self, group: str, message: Message[bytes]) -> Resent | None:
         record, topic = message.record, RETRY_PREFIX + group
         route = await self._connection.route(topic)
-        own = message.queue.broker_name
-        brokers = sorted(route.broker_datas, key=lambda one: one.broker_name != own)
-        address = next((one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs), None)
+        broker_name = message.queue.broker_name
+        brokers = sorted(route.broker_datas, key=lambda broker: broker.broker_name != broker_name)
+        address = next((broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs), None)
         if address is None:
             raise response_error(ResponseCode.SYSTEM_ERROR, f"no master serves {topic}")
         properties = {name: value for name, value in record.properties.items() if name not in _NOT_COPIED}

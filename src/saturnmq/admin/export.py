@@ -61,8 +61,8 @@ class Export:
 
     async def topics(self, address: str, *, special: bool = False) -> Document:
         """Topics of users on a broker, by name, with the version of the table (21, 305). special: also retry and dead letters."""
-        found = await topic_table(self._connection, address, timeout_ms=TIMEOUT_MS)
-        document: Document = json.loads(found.encode())
+        topic_configs = await topic_table(self._connection, address, timeout_ms=TIMEOUT_MS)
+        document: Document = json.loads(topic_configs.encode())
         answer = await self._connection.read(
             address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, timeout_ms=TIMEOUT_MS
         )
@@ -77,8 +77,8 @@ class Export:
 
     async def groups(self, address: str) -> Document:
         """Groups of users on a broker, by name, with the version of the table (201)."""
-        found = await group_table(self._connection, address, timeout_ms=TIMEOUT_MS)
-        document: Document = json.loads(found.encode())
+        group_configs = await group_table(self._connection, address, timeout_ms=TIMEOUT_MS)
+        document: Document = json.loads(group_configs.encode())
         table = document["subscriptionGroupTable"]
         document["subscriptionGroupTable"] = {
             name: config
@@ -95,11 +95,11 @@ class Export:
         group_table: Document = {}
         for address in (await self._connection.masters(cluster)).values():
             if topics:
-                found = await self.topics(address, special=special)
-                _add(topic_table, found["topicConfigTable"], ("writeQueueNums", "readQueueNums"))
+                exported = await self.topics(address, special=special)
+                _add(topic_table, exported["topicConfigTable"], ("writeQueueNums", "readQueueNums"))
             if groups:
-                found = await self.groups(address)
-                _add(group_table, found["subscriptionGroupTable"], ("retryQueueNums",))
+                exported = await self.groups(address)
+                _add(group_table, exported["subscriptionGroupTable"], ("retryQueueNums",))
         document: Document = {"exportTime": int(time.time() * 1000)}
         if topics:
             document["topicConfigTable"] = topic_table
@@ -117,9 +117,9 @@ class Export:
             if MASTER_ID not in broker.broker_addrs:
                 continue
             slaves += len(broker.broker_addrs) - 1
-            found = await self._brokers.configuration(broker.broker_addrs[MASTER_ID])
-            configs[found.get("brokerName", broker.broker_name)] = {
-                name: found[name] for name in SETTINGS if name in found
+            configuration = await self._brokers.configuration(broker.broker_addrs[MASTER_ID])
+            configs[configuration.get("brokerName", broker.broker_name)] = {
+                name: configuration[name] for name in SETTINGS if name in configuration
             }
         scale = {
             "namesrvSize": len(self._connection.name_servers),
@@ -180,20 +180,22 @@ class Export:
     async def _item(self, address: str, topic: str) -> tuple[float, int]:
         """Messages per second and of the day that were put to a topic; zeros for one without statistics."""
         try:
-            found: BrokerStatsData = await self._statistics.broker(address, _TOPIC_PUT, topic)
+            stats: BrokerStatsData = await self._statistics.broker(address, _TOPIC_PUT, topic)
         except SaturnError:
             return 0.0, 0
-        return found.stats_minute.tps, day_sum(found)
+        return stats.stats_minute.tps, day_sum(stats)
 
     async def _client_info(self, groups: list[str], version_name: Callable[[int], str]) -> list[str]:
-        found: set[str] = set()
+        versions: set[str] = set()
         for group in groups:
             try:
                 clients = await consumer_connection(self._connection, group, [])
             except SaturnError:
                 continue  # no client is connected
-            found |= {f"{one.language}%{version_name(one.version)}" for one in clients.connection_set}
-        return sorted(found)
+            versions |= {
+                f"{connection.language}%{version_name(connection.version)}" for connection in clients.connection_set
+            }
+        return sorted(versions)
 
 
 def _add(table: Document, more: Document, sums: tuple[str, ...]) -> None:

@@ -44,7 +44,7 @@ class GroupSummary:
 
 
 @dataclass(frozen=True)
-class GroupList:
+class GroupSummaries:
     """All groups. unreachable: brokers that did not answer, by address; their queues and clients are missing."""
 
     groups: list[GroupSummary]
@@ -86,17 +86,21 @@ class Groups:
         Brokers that do not answer within 2 s are left out, and `AdminConnection.unanswered` names them. Raises the first error if
         no broker answers, and a refusal.
         """
-        known = await self._connection.cluster()
-        cluster_of = {name: cluster for cluster, names in known.cluster_addr_table.items() for name in names}
-        places = {name: at for name, one in known.broker_addr_table.items() if (at := read_address(one)) is not None}
-        outcomes = await ask_live(self._connection, places.values(), self.all_on)
+        cluster_info = await self._connection.cluster()
+        cluster_of = {name: cluster for cluster, names in cluster_info.cluster_addr_table.items() for name in names}
+        masters = {
+            name: at
+            for name, broker in cluster_info.broker_addr_table.items()
+            if (at := read_address(broker)) is not None
+        }
+        outcomes = await ask_live(self._connection, masters.values(), self.all_on)
         for error in failed(outcomes).values():
             if isinstance(error, ResponseError) or not answered(outcomes):
                 raise error
         tables = answered(outcomes)
         return [
             GroupConfigured(cluster_of.get(name, ""), name, config)
-            for name, address in places.items()
+            for name, address in masters.items()
             if (config := tables.get(address, {}).get(group)) is not None
         ]
 
@@ -117,10 +121,10 @@ class Groups:
         topics = await topic_names(self._connection)
         return [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
 
-    async def summaries(self) -> GroupList:
+    async def summaries(self) -> GroupSummaries:
         """Progress and clients of every group. Brokers that do not answer within 2 s are left out, and named in the result."""
-        known = (await self._connection.cluster()).broker_addr_table
-        masters = [address for one in known.values() if (address := read_address(one)) is not None]
+        brokers_by_name = (await self._connection.cluster()).broker_addr_table
+        masters = [address for broker in brokers_by_name.values() if (address := read_address(broker)) is not None]
         dead = await dead_brokers(self._connection, masters)
 
         async def summary(group: str) -> GroupSummary:
@@ -135,5 +139,7 @@ class Groups:
             return GroupSummary(group, progress, clients)
 
         outcomes = await ask_each(await self.names(), summary, seconds=SLOW * self._connection.timeout_ms / 1000)
-        rows = [GroupSummary(name) if isinstance(one, SaturnError) else one for name, one in outcomes.items()]
-        return GroupList(rows, dead)
+        rows = [
+            GroupSummary(name) if isinstance(outcome, SaturnError) else outcome for name, outcome in outcomes.items()
+        ]
+        return GroupSummaries(rows, dead)

@@ -43,8 +43,10 @@ def same_subscriptions(infos: Mapping[str, ConsumerRunningInfo], now_ms: int) ->
     first = ordered[0].properties
     if not _pushes(ordered[0]) or now_ms - _number(first.get("PROP_CONSUMER_START_TIMESTAMP")) <= SETTLED_MS:
         return True
-    wanted = [{(one.topic, one.sub_string) for one in info.subscription_set} for info in ordered]
-    return bool(wanted[0]) and all(one == wanted[0] for one in wanted)
+    subscriptions = [
+        {(subscription.topic, subscription.sub_string) for subscription in info.subscription_set} for info in ordered
+    ]
+    return bool(subscriptions[0]) and all(subscribed == subscriptions[0] for subscribed in subscriptions)
 
 
 def queue_troubles(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> list[QueueTrouble]:
@@ -52,16 +54,16 @@ def queue_troubles(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> li
     if not _pushes(info):
         return []
     is_ordered = info.properties.get("PROP_CONSUMEORDERLY", "").lower() == "true"
-    found = []
+    troubles = []
     for queue, state in sorted(info.mq_table.items(), key=lambda i: (i[0].topic, i[0].broker_name, i[0].queue_id)):
         idle_ms = now_ms - state.last_consume_timestamp
         if is_ordered and not state.locked:
-            found.append(QueueTrouble(client_id, queue, Trouble.NOT_LOCKED, now_ms - state.last_lock_timestamp))
+            troubles.append(QueueTrouble(client_id, queue, Trouble.NOT_LOCKED, now_ms - state.last_lock_timestamp))
         elif is_ordered and state.droped and state.try_unlock_times > 0:
-            found.append(QueueTrouble(client_id, queue, Trouble.NOT_UNLOCKED, state.try_unlock_times))
+            troubles.append(QueueTrouble(client_id, queue, Trouble.NOT_UNLOCKED, state.try_unlock_times))
         elif not is_ordered and idle_ms > BLOCKED_MS and state.cached_msg_count > 0:
-            found.append(QueueTrouble(client_id, queue, Trouble.BLOCKED, idle_ms))
-    return found
+            troubles.append(QueueTrouble(client_id, queue, Trouble.BLOCKED, idle_ms))
+    return troubles
 
 
 def _pushes(info: ConsumerRunningInfo) -> bool:

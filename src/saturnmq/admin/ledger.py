@@ -56,32 +56,32 @@ async def group_status(name_servers: str, group: str, access: AdminAccess | None
     """Request the runtime information (code 28) of each broker of a group. Raises ConfigError, NoNameServer."""
     connection = AdminConnection(name_servers, access=access, timeout_ms=REQUEST_TIMEOUT_MS)
     try:
-        known = (await connection.cluster()).broker_addr_table
-        if group not in known:
-            names = ", ".join(sorted(known)) or "none"
+        brokers_by_name = (await connection.cluster()).broker_addr_table
+        if group not in brokers_by_name:
+            names = ", ".join(sorted(brokers_by_name)) or "none"
             raise ConfigError(
                 f"-g {group}: no broker of that name at NameServer {name_servers}; registered are: {names}"
             )
-        if not known[group].broker_addrs:
+        if not brokers_by_name[group].broker_addrs:
             raise ConfigError(f"-g {group}: NameServer {name_servers} has no address of a member")
-        addresses = [broker for _, broker in sorted(known[group].broker_addrs.items())]
-        found = await ask_each(addresses, partial(runtime_values, connection), seconds=REQUEST_TIMEOUT_MS / 1000)
-        return GroupStatus([_row(address, one) for address, one in found.items()])
+        addresses = [broker for _, broker in sorted(brokers_by_name[group].broker_addrs.items())]
+        runtimes = await ask_each(addresses, partial(runtime_values, connection), seconds=REQUEST_TIMEOUT_MS / 1000)
+        return GroupStatus([_row(address, runtime) for address, runtime in runtimes.items()])
     finally:
         await connection.close()
 
 
-def _row(address: str, found: Mapping[str, str] | SaturnError) -> dict[str, Any]:
+def _row(address: str, runtime: Mapping[str, str] | SaturnError) -> dict[str, Any]:
     row: dict[str, Any] = {"broker": address, **dict.fromkeys(_FIELDS), "watermarks": ""}
-    if isinstance(found, ResponseError):
-        return row | {"failed": f"refused: {found.message or found.code}"}
-    if isinstance(found, SaturnError):
-        return row | {"failed": f"no response: {found.message}"}
-    if _FIELDS["role"] not in found:
+    if isinstance(runtime, ResponseError):
+        return row | {"failed": f"refused: {runtime.message or runtime.code}"}
+    if isinstance(runtime, SaturnError):
+        return row | {"failed": f"no response: {runtime.message}"}
+    if _FIELDS["role"] not in runtime:
         return row | {"failed": "reports no group: not a member of one, or an Apache broker"}
-    marks = {name.removeprefix(_WATERMARK): mark for name, mark in found.items() if name.startswith(_WATERMARK)}
+    marks = {name.removeprefix(_WATERMARK): mark for name, mark in runtime.items() if name.startswith(_WATERMARK)}
     watermarks = " ".join(f"{name}={mark}" for name, mark in sorted(marks.items()))
-    return row | {name: found.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
+    return row | {name: runtime.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
 
 
 async def transfer_leadership(group: str, peers: str, to: str, access: AdminAccess | None = None) -> Code:

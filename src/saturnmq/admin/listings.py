@@ -65,11 +65,11 @@ async def ask_live(
     connection: AdminConnection, addresses: Iterable[str], ask: Callable[[str], Awaitable[R]]
 ) -> dict[str, R | SaturnError]:
     """As `ask_each`, for large answers: a broker that hangs costs 2 s, one that is slow has the time of a slow request."""
-    wanted = list(dict.fromkeys(addresses))
-    dead = await dead_brokers(connection, wanted)
+    unique_addresses = list(dict.fromkeys(addresses))
+    dead = await dead_brokers(connection, unique_addresses)
     seconds = SLOW * connection.timeout_ms / 1000
-    found = await ask_each([one for one in wanted if one not in dead], ask, seconds=seconds)
-    return {one: dead[one] if one in dead else found[one] for one in wanted}
+    outcomes = await ask_each([address for address in unique_addresses if address not in dead], ask, seconds=seconds)
+    return {address: dead[address] if address in dead else outcomes[address] for address in unique_addresses}
 
 
 async def topic_table(connection: AdminConnection, address: str, *, timeout_ms: int | None = None) -> TopicConfigTable:

@@ -25,8 +25,8 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 MAIL_SECONDS: Final = 10.0
 STARTTLS: Final = "starttls"
 IMPLICIT: Final = "implicit"
-PLAIN: Final = "none"
-TLS_CHOICES: Final = (STARTTLS, IMPLICIT, PLAIN)
+NO_TLS: Final = "none"
+TLS_CHOICES: Final = (STARTTLS, IMPLICIT, NO_TLS)
 PASSWORD_VARIABLE: Final = "SATURNMQ_MAIL_PASSWORD"  # noqa: S105 - the name of a variable
 _IMPLICIT_PORT: Final = 465
 _SUBJECT_MAX: Final = 200
@@ -101,7 +101,7 @@ class Mailer:
     def _default_tls(self) -> str:
         if self._port == _IMPLICIT_PORT:
             return IMPLICIT
-        return PLAIN if self.local and not self._access.user else STARTTLS
+        return NO_TLS if self.local and not self._access.user else STARTTLS
 
     def _check_login(self) -> None:
         user, password, option = self._access.user, self._access.password, self._option
@@ -119,8 +119,8 @@ class Mailer:
         """The TLS context, None without TLS. Raises ConfigError."""
         access, option = self._access, self._option
         if self.tls not in TLS_CHOICES:
-            raise ConfigError(f"{option}-tls {self.tls!r:.100} must be {STARTTLS}, {IMPLICIT} or {PLAIN}")
-        if self.tls == PLAIN:
+            raise ConfigError(f"{option}-tls {self.tls!r:.100} must be {STARTTLS}, {IMPLICIT} or {NO_TLS}")
+        if self.tls == NO_TLS:
             if access.user and not self.local:
                 raise ConfigError(
                     f"{option}-tls none sends the password of {access.user!r:.100} in clear text to {self.server}; "

@@ -101,21 +101,21 @@ class Messages:
     ) -> list[Message[bytes]]:
         """Messages of a topic with this key, on all brokers (12), oldest first. Raises NoMessage (208) if there is none."""
         client = await self._connection.messaging()
-        found = await client.query_messages(topic, key, max_count=max_count, begin=begin_ms, end=end_ms)
-        return await self._any(topic, found)
+        messages = await client.query_messages(topic, key, max_count=max_count, begin=begin_ms, end=end_ms)
+        return await self._any(topic, messages)
 
     async def by_unique_id(self, topic: str, message_id: str, *, begin_ms: int = 0) -> list[Message[bytes]]:
         """All copies of the message with this unique id (12), oldest first. Raises NoMessage (208) if there is none."""
         client = await self._connection.messaging()
-        found = await client.query_messages(topic, message_id, max_count=UNIQUE_MAX, begin=begin_ms, unique=True)
-        return await self._any(topic, found)
+        messages = await client.query_messages(topic, message_id, max_count=UNIQUE_MAX, begin=begin_ms, unique=True)
+        return await self._any(topic, messages)
 
-    async def _any(self, topic: str, found: list[Message[bytes]]) -> list[Message[bytes]]:
+    async def _any(self, topic: str, messages: list[Message[bytes]]) -> list[Message[bytes]]:
         """Raise NoMessage if there is none; `AdminConnection.unanswered` then names brokers that may have it."""
-        if not found:
+        if not messages:
             await dead_brokers(self._connection, await topic_brokers(self._connection, topic))
             raise response_error(ResponseCode.NO_MESSAGE, _NO_MESSAGE)
-        return found
+        return messages
 
     async def view(self, topic: str, message_id: str) -> Message[bytes]:
         """The message with this offset id or unique id. Of a unique id that was sent more than once, the oldest copy.
@@ -137,32 +137,38 @@ class Messages:
 
     async def by_queue_offset(self, queue: MessageQueue, offset: int) -> Message[bytes] | None:
         """The message at an offset of a queue (11); None if the queue has none there."""
-        found = (await (await self.puller()).pull(queue, offset, max_count=1)).messages()
-        return found[0] if found else None
+        messages = (await (await self.puller()).pull(queue, offset, max_count=1)).messages()
+        return messages[0] if messages else None
 
     async def trace(self, message_id: str, topic: str) -> list[TraceView]:
         """Who sent a message and who consumed it, from the messages of a trace topic; those that cannot be parsed are left out.
 
         Raises NoMessage (208) without a trace.
         """
-        found: list[TraceView] = []
+        views: list[TraceView] = []
         for message in await self.by_key(topic, message_id):
             try:
                 records = list(decode_records(message.body.decode()))
             except (UnicodeDecodeError, SaturnError):
                 continue
             host = message.record.born_host.ip
-            for one in records:
-                if isinstance(one, Pub) and message_id in one.message_id.split(","):
-                    found.append(TraceView(True, one.group, host, one.timestamp_ms, one.cost_ms, one.success))
-                elif isinstance(one, SubAfter) and one.message_id == message_id:
-                    found.append(TraceView(False, one.group, host, one.timestamp_ms, one.cost_ms, one.success))
-        return found
+            for record in records:
+                if isinstance(record, Pub) and message_id in record.message_id.split(","):
+                    views.append(
+                        TraceView(True, record.group, host, record.timestamp_ms, record.cost_ms, record.success)
+                    )
+                elif isinstance(record, SubAfter) and record.message_id == message_id:
+                    views.append(
+                        TraceView(False, record.group, host, record.timestamp_ms, record.cost_ms, record.success)
+                    )
+        return views
 
     async def _hosts(self) -> set[Host]:
         """Addresses of the masters as they stand in messages."""
-        known = await self._connection.cluster()
-        addresses = [address for one in known.broker_addr_table.values() for address in one.broker_addrs.values()]
+        cluster_info = await self._connection.cluster()
+        addresses = [
+            address for broker in cluster_info.broker_addr_table.values() for address in broker.broker_addrs.values()
+        ]
         return {host for address in addresses if (host := await _host(address)) is not None}
 
     # ---- tracks
@@ -190,11 +196,11 @@ class Messages:
     async def _consumed(self, message: Message[Any], group: str) -> bool:
         """Whether the group's offset in the queue of the message, on the broker that stored it, is behind the message."""
         record = message.record
-        known = (await self._connection.cluster()).broker_addr_table
+        brokers = (await self._connection.cluster()).broker_addr_table
         for queue, offsets in (await consume_stats(self._connection, group)).offset_table.items():
-            if (queue.topic, queue.queue_id) != (record.topic, record.queue_id) or queue.broker_name not in known:
+            if (queue.topic, queue.queue_id) != (record.topic, record.queue_id) or queue.broker_name not in brokers:
                 continue
-            master = known[queue.broker_name].broker_addrs.get(MASTER_ID)
+            master = brokers[queue.broker_name].broker_addrs.get(MASTER_ID)
             if master is not None and await _host(master) == record.store_host:
                 return offsets.consumer_offset > record.queue_offset
         return False
@@ -235,13 +241,13 @@ class Messages:
             return None
         client = await self._connection.messaging()
         async with client.producer(_group(), trace=trace) as out:
-            given = properties or None
+            user_properties = properties or None
             return await out.send(
                 topic,
                 body,
                 tag=tag or None,
                 keys=keys.split(),
-                properties=given,
+                properties=user_properties,
                 queue=queue,
                 delay_level=delay_level,
                 deliver_at=deliver_at,
@@ -269,9 +275,11 @@ class Messages:
 
     async def send_again(self, message: Message[Any]) -> Receipt | None:
         """Send a copy of a message, under a new unique id, to the topic where it is stored. None in a dry run."""
-        own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
+        user_properties = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
         keys = " ".join(message.keys)
-        return await self.send(message.record.topic, message.body, tag=message.tag, keys=keys, properties=own)
+        return await self.send(
+            message.record.topic, message.body, tag=message.tag, keys=keys, properties=user_properties
+        )
 
 
 async def _timed(out: Producer[Any], topic: str, body: bytes, queue: MessageQueue | None = None) -> TimedSend:
@@ -302,10 +310,10 @@ async def _host(address: str) -> Host | None:
     except ValueError:
         pass
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
+        address_infos = await asyncio.get_running_loop().getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
     except (OSError, ValueError, UnicodeError):
         return None
-    return Host(str(found[0][4][0]), int(port))
+    return Host(str(address_infos[0][4][0]), int(port))
 
 
 def unique_id_time(message_id: str, now_ms: int) -> int:

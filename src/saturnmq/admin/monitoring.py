@@ -84,13 +84,13 @@ class MonitorListener:
     async def begin_round(self) -> None:
         """A round begins."""
 
-    async def undone(self, found: UndoneMessages) -> None:
+    async def undone(self, report: UndoneMessages) -> None:
         """The lag of a group in a topic; in every round, also without a lag."""
 
-    async def failed(self, found: FailedMessages) -> None:
+    async def failed(self, report: FailedMessages) -> None:
         """Failures of a group; Apache's service never reports any."""
 
-    async def deleted(self, found: DeletedMessages) -> None:
+    async def deleted(self, report: DeletedMessages) -> None:
         """Messages were deleted before a group had consumed them."""
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
@@ -106,17 +106,17 @@ class LogListener(MonitorListener):
     async def begin_round(self) -> None:
         log.info("[MONITOR] round began")
 
-    async def undone(self, found: UndoneMessages) -> None:
-        log.info("[MONITOR] undone messages group=%s topic=%s total=%d single_queue=%d delay_ms=%d", found.group,
-                 found.topic, found.total, found.single_queue, found.delay_ms)  # fmt: skip
+    async def undone(self, report: UndoneMessages) -> None:
+        log.info("[MONITOR] undone messages group=%s topic=%s total=%d single_queue=%d delay_ms=%d", report.group,
+                 report.topic, report.total, report.single_queue, report.delay_ms)  # fmt: skip
 
-    async def failed(self, found: FailedMessages) -> None:
-        log.info("[MONITOR] failed messages group=%s topic=%s total=%d", found.group, found.topic, found.total)
+    async def failed(self, report: FailedMessages) -> None:
+        log.info("[MONITOR] failed messages group=%s topic=%s total=%d", report.group, report.topic, report.total)
 
-    async def deleted(self, found: DeletedMessages) -> None:
+    async def deleted(self, report: DeletedMessages) -> None:
         log.info("[MONITOR] deleted messages group=%s topic=%s broker=%s queue=%d offset=%d new_offset=%d time_ms=%d",
-                 found.group, found.topic, found.broker_name, found.queue_id, found.offset_asked, found.offset_new,
-                 found.time_ms)  # fmt: skip
+                 report.group, report.topic, report.broker_name, report.queue_id, report.offset_asked, report.offset_new,
+                 report.time_ms)  # fmt: skip
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
         for problem in problems_of(group, infos, time.time_ns() // 1_000_000):
@@ -139,15 +139,15 @@ class WebhookListener(MonitorListener):
         self._url = url
         self._post = post or post_json
 
-    async def undone(self, found: UndoneMessages) -> None:
-        if found.total:
-            await self._send("undone", asdict(found))
+    async def undone(self, report: UndoneMessages) -> None:
+        if report.total:
+            await self._send("undone", asdict(report))
 
-    async def failed(self, found: FailedMessages) -> None:
-        await self._send("failed", asdict(found))
+    async def failed(self, report: FailedMessages) -> None:
+        await self._send("failed", asdict(report))
 
-    async def deleted(self, found: DeletedMessages) -> None:
-        await self._send("deleted", asdict(found))
+    async def deleted(self, report: DeletedMessages) -> None:
+        await self._send("deleted", asdict(report))
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
         problems = problems_of(group, infos, time.time_ns() // 1_000_000)
@@ -168,15 +168,15 @@ class MailListener(MonitorListener):
     def __init__(self, mailer: Mailer) -> None:
         self._mailer = mailer
 
-    async def undone(self, found: UndoneMessages) -> None:
-        if found.total:
-            await self._mailer.send(f"lag of {found.group} in {found.topic}: {found.total}", asdict(found))
+    async def undone(self, report: UndoneMessages) -> None:
+        if report.total:
+            await self._mailer.send(f"lag of {report.group} in {report.topic}: {report.total}", asdict(report))
 
-    async def failed(self, found: FailedMessages) -> None:
-        await self._mailer.send(f"failures of {found.group} in {found.topic}: {found.total}", asdict(found))
+    async def failed(self, report: FailedMessages) -> None:
+        await self._mailer.send(f"failures of {report.group} in {report.topic}: {report.total}", asdict(report))
 
-    async def deleted(self, found: DeletedMessages) -> None:
-        await self._mailer.send(f"messages deleted before {found.group} consumed them", asdict(found))
+    async def deleted(self, report: DeletedMessages) -> None:
+        await self._mailer.send(f"messages deleted before {report.group} consumed them", asdict(report))
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
         problems = problems_of(group, infos, time.time_ns() // 1_000_000)
@@ -208,14 +208,16 @@ async def post_json(url: str, document: bytes) -> None:
 
 def problems_of(group: str, infos: Mapping[str, ConsumerRunningInfo], now_ms: int) -> list[dict[str, Any]]:
     """Problems of a group's clients: different subscriptions, and queues that are not locked, not unlocked or blocked."""
-    found: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     if not same_subscriptions(infos, now_ms):
-        found.append({"client": "", "problem": "different subscriptions", "queue": "", "number": 0})
+        problems.append({"client": "", "problem": "different subscriptions", "queue": "", "number": 0})
     for client in sorted(infos):
-        for one in queue_troubles(client, infos[client], now_ms):
-            queue = f"{one.queue.topic}/{one.queue.broker_name}/{one.queue.queue_id}"
-            found.append({"client": client, "problem": one.trouble.value, "queue": queue, "number": one.number})
-    return found
+        for trouble in queue_troubles(client, infos[client], now_ms):
+            queue = f"{trouble.queue.topic}/{trouble.queue.broker_name}/{trouble.queue.queue_id}"
+            problems.append(
+                {"client": client, "problem": trouble.trouble.value, "queue": queue, "number": trouble.number}
+            )
+    return problems
 
 
 class Monitoring:
@@ -272,14 +274,14 @@ class Monitoring:
             return  # no offsets, or no clients
         by_topic: dict[str, ConsumeStats] = {}
         for queue in sorted(progress.offset_table, key=queue_order):
-            one = by_topic.setdefault(queue.topic, ConsumeStats())
-            one.offset_table[queue] = progress.offset_table[queue]
-        for topic, found in by_topic.items():
-            await self._tell("undone", await self._lag(group, topic, found))
+            stats = by_topic.setdefault(queue.topic, ConsumeStats())
+            stats.offset_table[queue] = progress.offset_table[queue]
+        for topic, stats in by_topic.items():
+            await self._tell("undone", await self._lag(group, topic, stats))
 
     async def _lag(self, group: str, topic: str, progress: ConsumeStats) -> UndoneMessages:
-        lags = [one.broker_offset - one.consumer_offset for one in progress.offset_table.values()]
-        delays = [await self._delay_ms(queue, one) for queue, one in progress.offset_table.items()]
+        lags = [offsets.broker_offset - offsets.consumer_offset for offsets in progress.offset_table.values()]
+        delays = [await self._delay_ms(queue, offsets) for queue, offsets in progress.offset_table.items()]
         return UndoneMessages(group, topic, sum(max(lag, 0) for lag in lags), max(0, *lags), max(0, *delays))
 
     async def _delay_ms(self, queue: MessageQueue, offsets: OffsetWrapper) -> int:

@@ -23,11 +23,11 @@ class NameServers:
 
     async def configuration(self) -> dict[str, dict[str, str]]:
         """Keys and values of each NameServer (319), by its address. Raises the first error."""
-        found = {}
+        configurations = {}
         for address in self._connection.name_servers:
             answer = await self._connection.read(address, RequestCode.GET_NAMESRV_CONFIG, main_port=True)
-            found[address] = parse_properties((answer.body or b"").decode(errors="replace"))
-        return found
+            configurations[address] = parse_properties((answer.body or b"").decode(errors="replace"))
+        return configurations
 
     async def update_configuration(self, key: str, value: str) -> None:
         """Set a key on every NameServer (318). Raises the first error."""
@@ -38,7 +38,7 @@ class NameServers:
     async def broker_count(self, address: str) -> int:
         """How many brokers one NameServer knows (106), masters and slaves."""
         answer = await self._connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
-        return sum(len(one.broker_addrs) for one in ClusterInfo.decode(answer.body).broker_addr_table.values())
+        return sum(len(broker.broker_addrs) for broker in ClusterInfo.decode(answer.body).broker_addr_table.values())
 
     # ---- keys and values
 

@@ -120,22 +120,22 @@ class Offsets:
 
     async def reset_offline(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> list[Rollback]:
         """Commit new offsets on the brokers (15). Only while no client of the group runs: a client would commit over them."""
-        found = []
+        rollbacks = []
         async for address, queues in self._by_broker(group, topic):
             for queue, offsets in queues:
-                found.append(await self._roll_back(address, group, queue, offsets, time_ms, force=force))
-        return found
+                rollbacks.append(await self._roll_back(address, group, queue, offsets, time_ms, force=force))
+        return rollbacks
 
     async def positions(self, group: str, topic: str) -> list[Position]:
         """Where a group is in each queue of a topic, in order. Raises TopicNotExist, and the first error of a broker."""
-        found = []
+        positions = []
         async for address, queues in self._by_broker(group, topic):
             bounds = (await topic_offsets(self._connection, address, topic)).offset_table
             for queue, offsets in queues:
                 if queue in bounds:
                     low, high = bounds[queue].min_offset, bounds[queue].max_offset
-                    found.append(Position(queue, low, high, offsets.consumer_offset))
-        return found
+                    positions.append(Position(queue, low, high, offsets.consumer_offset))
+        return positions
 
     async def set(self, group: str, topic: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit offsets by broker name and queue id (15). Raises ConfigError while a client of the group is connected.
@@ -153,7 +153,9 @@ class Offsets:
                 f"{len(clients)} clients of {group} are connected and would commit over the offsets; "
                 "stop them first, or reset to a time"
             )
-        brokers = {one.broker_name: read_address(one) for one in (await self._connection.route(topic)).broker_datas}
+        brokers = {
+            broker.broker_name: read_address(broker) for broker in (await self._connection.route(topic)).broker_datas
+        }
         for (name, number), offset in offsets.items():
             address = brokers.get(name)
             if address is None:
@@ -165,7 +167,7 @@ class Offsets:
     ) -> AsyncIterator[tuple[str, list[tuple[MessageQueue, OffsetWrapper]]]]:
         """The brokers of a topic by address, with the queues of each and where the group is in them."""
         route = await self._connection.route(topic)
-        widths = {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+        widths = {queue_data.broker_name: queue_data.read_queue_nums for queue_data in route.queue_datas}
         for broker in route.broker_datas:
             address, name = read_address(broker), broker.broker_name
             if address is not None:
@@ -176,15 +178,15 @@ class Offsets:
     ) -> list[tuple[MessageQueue, OffsetWrapper]]:
         """Queues of a topic on a broker with the group's offsets; of a queue without one, its bounds."""
         progress = await group_offsets(self._connection, address, group)
-        known = {queue: offsets for queue, offsets in by_queue(progress) if queue.topic == topic}
-        wanted = [MessageQueue(topic, broker_name, number) for number in range(width)]
-        if any(queue not in known for queue in wanted):
+        offsets_by_queue = {queue: offsets for queue, offsets in by_queue(progress) if queue.topic == topic}
+        queues = [MessageQueue(topic, broker_name, number) for number in range(width)]
+        if any(queue not in offsets_by_queue for queue in queues):
             bounds = (await topic_offsets(self._connection, address, topic)).offset_table
-            for queue in wanted:
-                if queue in bounds and queue not in known:
+            for queue in queues:
+                if queue in bounds and queue not in offsets_by_queue:
                     low, high = bounds[queue].min_offset, bounds[queue].max_offset
-                    known[queue] = OffsetWrapper(broker_offset=high, consumer_offset=low)
-        return sorted(known.items(), key=lambda item: queue_order(item[0]))
+                    offsets_by_queue[queue] = OffsetWrapper(broker_offset=high, consumer_offset=low)
+        return sorted(offsets_by_queue.items(), key=lambda item: queue_order(item[0]))
 
     async def _roll_back(
         self, address: str, group: str, queue: MessageQueue, offsets: OffsetWrapper, time_ms: int, *, force: bool
@@ -225,17 +227,17 @@ class Offsets:
         progress = await consume_stats(self._connection, source)
         route = await self._connection.route(topic)
         addresses = {broker.broker_name: read_address(broker) for broker in route.broker_datas}
-        wanted: list[tuple[str, MessageQueue, int]] = []
+        commits: list[tuple[str, MessageQueue, int]] = []
         for queue, offsets in by_queue(progress):
             address = addresses.get(queue.broker_name)
             if address is not None:
-                wanted.append((address, queue, offsets.consumer_offset))
+                commits.append((address, queue, offsets.consumer_offset))
             elif queue.topic == topic:
                 text = f"broker {queue.broker_name} has offsets of {topic}, and is not in its route; nothing was cloned"
                 raise response_error(ResponseCode.SYSTEM_ERROR, text)
-        for address, queue, offset in wanted:
+        for address, queue, offset in commits:
             await self._commit(address, destination, queue, offset)
-        return {queue: offset for _, queue, offset in wanted}
+        return {queue: offset for _, queue, offset in commits}
 
     async def clone_on_brokers(self, source: str, destination: str, topic: str, *, offline: bool = False) -> None:
         """Let every broker of the source's retry topic copy its offsets (314)."""
@@ -249,9 +251,9 @@ class Offsets:
     ) -> dict[str, dict[MessageQueue, QueueOffset]]:
         """Offsets that the clients of a group hold, by client id (223); client_id: of one client."""
         header = GetConsumerStatus(topic=topic, group=group, client_addr=client_id)
-        found: dict[str, dict[MessageQueue, QueueOffset]] = {}
+        offsets_by_client: dict[str, dict[MessageQueue, QueueOffset]] = {}
         for address in await topic_brokers(self._connection, topic):
             answer = await self._connection.read(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
             for client, offsets in GetConsumerStatusBody.decode(answer.body).consumer_table.items():
-                found.setdefault(client, {}).update(offsets)
-        return found
+                offsets_by_client.setdefault(client, {}).update(offsets)
+        return offsets_by_client

@@ -21,15 +21,15 @@ async def read_range(puller: Puller, queue: MessageQueue, begin: int, end: int) 
 
     A broker that moves no further ends the range.
     """
-    found: list[Message[bytes]] = []
+    messages: list[Message[bytes]] = []
     offset = begin
     while offset < end:
         result = await puller.pull(queue, QueueOffset(offset), max_count=min(end - offset, PULL_COUNT))
-        found += [one for one in result.messages() if begin <= one.offset < end]
+        messages += [message for message in result.messages() if begin <= message.offset < end]
         if result.status is PullStatus.NO_NEW_MESSAGE or result.next_offset <= offset:
             break
         offset = result.next_offset
-    return found
+    return messages
 
 
 def newest(bounds: Mapping[MessageQueue, TopicOffset], skipped: int, count: int) -> list[tuple[MessageQueue, int, int]]:
@@ -38,11 +38,11 @@ def newest(bounds: Mapping[MessageQueue, TopicOffset], skipped: int, count: int)
     skipped: messages of the pages before.
     """
     ranges = []
-    for queue, one in bounds.items():
-        size = max(one.max_offset - one.min_offset, 0)
+    for queue, offsets in bounds.items():
+        size = max(offsets.max_offset - offsets.min_offset, 0)
         if skipped < size and count > 0:
-            end = one.max_offset - skipped
-            begin = max(end - count, one.min_offset)
+            end = offsets.max_offset - skipped
+            begin = max(end - count, offsets.min_offset)
             ranges.append((queue, begin, end))
             count -= end - begin
         skipped = max(skipped - size, 0)

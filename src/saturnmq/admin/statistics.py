@@ -69,7 +69,7 @@ class Statistics:
         without: addresses of brokers that are not asked.
         """
         route = await self._connection.route(topic)
-        masters = [one.broker_addrs[MASTER_ID] for one in route.broker_datas if MASTER_ID in one.broker_addrs]
+        masters = [broker.broker_addrs[MASTER_ID] for broker in route.broker_datas if MASTER_ID in broker.broker_addrs]
         masters = [address for address in masters if address not in without]
         sent = await self._flow(masters, _PUT, topic)
         groups = []
@@ -85,10 +85,10 @@ class Statistics:
         async def ask(address: str) -> BrokerStatsData:
             return await self.broker(address, name, key)
 
-        found = answered(await ask_each(masters, ask)).values()
-        return Flow(sum(one.stats_minute.tps for one in found), sum(map(day_sum, found)))
+        stats_of_brokers = answered(await ask_each(masters, ask)).values()
+        return Flow(sum(stats.stats_minute.tps for stats in stats_of_brokers), sum(map(day_sum, stats_of_brokers)))
 
 
-def day_sum(found: BrokerStatsData) -> int:
+def day_sum(stats: BrokerStatsData) -> int:
     """Sum of the day; while that is 0, of the hour, else of the minute."""
-    return found.stats_day.sum or found.stats_hour.sum or found.stats_minute.sum
+    return stats.stats_day.sum or stats.stats_hour.sum or stats.stats_minute.sum

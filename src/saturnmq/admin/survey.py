@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from saturnmq.admin.brokers import BrokerState, broker_states, places
+from saturnmq.admin.brokers import BrokerState, broker_rows, broker_states
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
 from saturnmq.admin.listings import group_offsets, group_table, topic_offsets, topic_table
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
@@ -38,7 +38,7 @@ class TopicState:
 
 
 @dataclass(slots=True)
-class Progress:
+class TopicProgress:
     """A group in a topic, messages: consumed ever, and not consumed yet."""
 
     total: int = 0
@@ -51,14 +51,14 @@ class GroupState:
 
     cluster: str
     name: str
-    topics: dict[str, Progress] = field(default_factory=dict)
+    topics: dict[str, TopicProgress] = field(default_factory=dict)
     tps: float = 0.0
     configs: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
         """Messages not consumed yet, over all topics."""
-        return sum(one.lag for one in self.topics.values())
+        return sum(progress.lag for progress in self.topics.values())
 
 
 @dataclass(slots=True)
@@ -91,20 +91,20 @@ class Surveyor:
 
     async def survey(self) -> Survey:
         """Ask all brokers once. Raises SaturnError if no NameServer answers."""
-        known = await self._connection.cluster()
+        cluster_info = await self._connection.cluster()
         masters = {
             address: _Part(cluster, name)
-            for cluster, name, number, address in places(known)
+            for cluster, name, number, address in broker_rows(cluster_info)
             if number == MASTER_ID and encodable(cluster, name, address)
         }
         problems: dict[str, str] = {}
         states, _ = await asyncio.gather(
-            broker_states(self._connection, known, seconds=self._connection.timeout_ms / 1000),
+            broker_states(self._connection, cluster_info, seconds=self._connection.timeout_ms / 1000),
             asyncio.gather(*(self._master(address, part, problems) for address, part in masters.items())),
         )
         self._last = {address: part for address, part in self._last.items() if address in masters}
-        brokers = [one for one in states if encodable(one.cluster, one.name, one.address)]
-        problems |= {one.address: one.problem for one in brokers if one.problem}
+        brokers = [state for state in states if encodable(state.cluster, state.name, state.address)]
+        problems |= {state.address: state.problem for state in brokers if state.problem}
         return Survey(brokers, *_merged(self._last.values()), problems)
 
     async def _master(self, address: str, part: _Part, problems: dict[str, str]) -> None:
@@ -127,25 +127,25 @@ class Surveyor:
         connection = self._connection
         configs = (await topic_table(connection, address)).topic_config_table
         groups = (await group_table(connection, address)).subscription_group_table
-        configs = {name: one for name, one in configs.items() if encodable(name)}
-        groups = {name: one for name, one in groups.items() if encodable(name)}
+        configs = {name: config for name, config in configs.items() if encodable(name)}
+        groups = {name: config for name, config in groups.items() if encodable(name)}
 
         async def topic(name: str) -> None:
             state = part.topics[name] = TopicState(part.cluster, name, configs={part.broker: configs[name]})
             queues = (await topic_offsets(connection, address, name)).offset_table.values()
-            state.total = state.totals[part.broker] = sum(one.max_offset for one in queues)
-            state.kept = sum(one.max_offset - one.min_offset for one in queues)
+            state.total = state.totals[part.broker] = sum(bounds.max_offset for bounds in queues)
+            state.kept = sum(bounds.max_offset - bounds.min_offset for bounds in queues)
 
         async def group(name: str) -> None:
             state = part.groups[name] = GroupState(part.cluster, name, configs={part.broker: groups[name]})
             stats = await group_offsets(connection, address, name)
             state.tps = stats.consume_tps
-            for queue, one in stats.offset_table.items():
+            for queue, offsets in stats.offset_table.items():
                 if not encodable(queue.topic):
                     continue
-                progress = state.topics.setdefault(queue.topic, Progress())
-                progress.total += one.consumer_offset
-                progress.lag += max(one.broker_offset - one.consumer_offset, 0)
+                progress = state.topics.setdefault(queue.topic, TopicProgress())
+                progress.total += offsets.consumer_offset
+                progress.lag += max(offsets.broker_offset - offsets.consumer_offset, 0)
 
         permits = asyncio.Semaphore(CONCURRENT_MAX)
         await asyncio.gather(
@@ -181,17 +181,17 @@ def _merged(
     groups: dict[tuple[str, str], GroupState] = {}
     for part in parts:
         for topic in part.topics.values():
-            one = topics.setdefault((topic.cluster, topic.name), TopicState(topic.cluster, topic.name))
-            one.total += topic.total
-            one.kept += topic.kept
-            one.configs |= topic.configs
-            one.totals |= topic.totals
+            topic_sum = topics.setdefault((topic.cluster, topic.name), TopicState(topic.cluster, topic.name))
+            topic_sum.total += topic.total
+            topic_sum.kept += topic.kept
+            topic_sum.configs |= topic.configs
+            topic_sum.totals |= topic.totals
         for group in part.groups.values():
-            other = groups.setdefault((group.cluster, group.name), GroupState(group.cluster, group.name))
-            other.tps += group.tps
-            other.configs |= group.configs
+            group_sum = groups.setdefault((group.cluster, group.name), GroupState(group.cluster, group.name))
+            group_sum.tps += group.tps
+            group_sum.configs |= group.configs
             for name, progress in group.topics.items():
-                sum_of = other.topics.setdefault(name, Progress())
+                sum_of = group_sum.topics.setdefault(name, TopicProgress())
                 sum_of.total += progress.total
                 sum_of.lag += progress.lag
     return topics, groups

@@ -31,7 +31,7 @@ from saturnmq.admin.dead_letters import DeadLetterPage, Resent
 from saturnmq.admin.dead_letters import DeadLetters as AsyncDeadLetters
 from saturnmq.admin.export import Document
 from saturnmq.admin.export import Export as AsyncExport
-from saturnmq.admin.groups import GroupConfigured, GroupList
+from saturnmq.admin.groups import GroupConfigured, GroupSummaries
 from saturnmq.admin.groups import Groups as AsyncGroups
 from saturnmq.admin.messages import KEY_MAX, TraceView, Track
 from saturnmq.admin.messages import Messages as AsyncMessages
@@ -44,8 +44,8 @@ from saturnmq.admin.topics import TopicStatistics, TopicUse
 from saturnmq.admin.topics import Topics as AsyncTopics
 from saturnmq.admin.traces import MessageTrace
 from saturnmq.admin.traces import Traces as AsyncTraces
-from saturnmq.admin.waiting import DelayLevel, Timed, Undecided
-from saturnmq.admin.waiting import Waiting as AsyncWaiting
+from saturnmq.admin.waiting import DelayLevel, Timed, UndecidedTransactions
+from saturnmq.admin.waiting import WaitingMessages as AsyncWaitingMessages
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.sync.portal import portal as _portal
@@ -54,7 +54,7 @@ from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.offsets import QueueOffset
 
-__all__ = ["Accounts", "Admin", "Brokers", "Clients", "DeadLetters", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics", "Traces", "Waiting"]
+__all__ = ["Accounts", "Admin", "Brokers", "Clients", "DeadLetters", "Export", "Groups", "Messages", "NameServers", "Offsets", "Statistics", "Topics", "Traces", "WaitingMessages"]
 
 
 class Topics:
@@ -180,7 +180,7 @@ class Groups:
         """Names of all groups, which are those with a retry topic."""
         return _portal.run("Groups.names", self._inner.names)
 
-    def summaries(self) -> GroupList:
+    def summaries(self) -> GroupSummaries:
         """Progress and clients of every group. Brokers that do not answer within 2 s are left out, and named in the result."""
         return _portal.run("Groups.summaries", self._inner.summaries)
 
@@ -407,23 +407,23 @@ class Traces:
         return _portal.run("Traces.find", lambda: self._inner.find(text, topic))
 
 
-class Waiting:
-    """saturnmq.admin.waiting.Waiting without `await`."""
+class WaitingMessages:
+    """saturnmq.admin.waiting.WaitingMessages without `await`."""
 
-    def __init__(self, inner: AsyncWaiting) -> None:
+    def __init__(self, inner: AsyncWaitingMessages) -> None:
         self._inner = inner
 
-    def transactions(self, broker_name: str) -> Undecided:
+    def transactions(self, broker_name: str) -> UndecidedTransactions:
         """Half messages of a broker without a commit or rollback: at most HALVES_MAX are looked at."""
-        return _portal.run("Waiting.transactions", lambda: self._inner.transactions(broker_name))
+        return _portal.run("WaitingMessages.transactions", lambda: self._inner.transactions(broker_name))
 
     def delays(self, address: str, broker_name: str) -> list[DelayLevel]:
         """The levels of a broker that have waiting messages."""
-        return _portal.run("Waiting.delays", lambda: self._inner.delays(address, broker_name))
+        return _portal.run("WaitingMessages.delays", lambda: self._inner.delays(address, broker_name))
 
     def timed(self, address: str) -> Timed:
         """The timed messages of a broker that are due next: at most TIMED_MAX, of at most UNITS_MAX units that are looked at."""
-        return _portal.run("Waiting.timed", lambda: self._inner.timed(address))
+        return _portal.run("WaitingMessages.timed", lambda: self._inner.timed(address))
 
 
 class Offsets:
@@ -612,7 +612,7 @@ class Admin:
         self.messages = Messages(self._inner.messages)
         self.dead_letters = DeadLetters(self._inner.dead_letters)
         self.traces = Traces(self._inner.traces)
-        self.waiting = Waiting(self._inner.waiting)
+        self.waiting = WaitingMessages(self._inner.waiting)
         self.offsets = Offsets(self._inner.offsets)
         self.clients = Clients(self._inner.clients)
         self.statistics = Statistics(self._inner.statistics)

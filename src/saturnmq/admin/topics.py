@@ -77,35 +77,40 @@ class Topics:
 
     async def clusters(self, topic: str) -> list[str]:
         """Names of the clusters of the first broker of the route, sorted. Raises TopicNotExist."""
-        known = (await self._connection.cluster()).cluster_addr_table
+        names_by_cluster = (await self._connection.cluster()).cluster_addr_table
         route = await self.route(topic)
         name = route.broker_datas[0].broker_name if route.broker_datas else ""
-        return sorted(cluster for cluster, names in known.items() if name in names)
+        return sorted(cluster for cluster, names in names_by_cluster.items() if name in names)
 
     async def uses(self) -> list[TopicUse]:
         """Cluster and groups of every topic but retry topics and dead-letter queues, in the order of `names` (206, 105, 300).
 
         A topic whose broker does not answer within 2 s has no groups.
         """
-        known = (await self._connection.cluster()).cluster_addr_table
+        names_by_cluster = (await self._connection.cluster()).cluster_addr_table
         topics = [name for name in await self.names() if not name.startswith(GROUP_TOPIC_PREFIXES)]
 
         async def cluster_and_broker(topic: str) -> tuple[str | None, str | None]:
             brokers = (await self.route(topic)).broker_datas
             if not brokers:
                 return None, None
-            cluster = next((one for one, names in known.items() if brokers[0].broker_name in names), None)
+            cluster = next(
+                (cluster_name for cluster_name, names in names_by_cluster.items() if brokers[0].broker_name in names),
+                None,
+            )
             return cluster, read_address(brokers[0])
 
-        places = answered(await ask_each(topics, cluster_and_broker))
+        brokers_by_topic = answered(await ask_each(topics, cluster_and_broker))
 
         async def groups(topic: str) -> list[str]:
-            address = places[topic][1]
+            address = brokers_by_topic[topic][1]
             return [] if address is None else await self.groups(topic, address)
 
-        found = answered(await ask_each(places, groups))
+        groups_by_topic = answered(await ask_each(brokers_by_topic, groups))
         return [
-            TopicUse(topic, places[topic][0], tuple(found.get(topic, ()))) if topic in places else TopicUse(topic, "")
+            TopicUse(topic, brokers_by_topic[topic][0], tuple(groups_by_topic.get(topic, ())))
+            if topic in brokers_by_topic
+            else TopicUse(topic, "")
             for topic in topics
         ]
 
@@ -116,21 +121,23 @@ class Topics:
     async def statistics(self, topic: str) -> TopicStatistics:
         """Offsets of all queues of a topic (202). Raises TopicNotExist."""
         brokers = (await self.route(topic)).broker_datas
-        addresses = [address for one in brokers if (address := read_address(one)) is not None]
+        addresses = [address for broker in brokers if (address := read_address(broker)) is not None]
 
         async def ask(address: str) -> TopicStatsTable:
             return await topic_offsets(self._connection, address, topic)
 
-        found = await ask_live(self._connection, addresses, ask)
-        offsets = {queue: one for table in answered(found).values() for queue, one in table.offset_table.items()}
+        outcomes = await ask_live(self._connection, addresses, ask)
+        offsets = {
+            queue: bounds for table in answered(outcomes).values() for queue, bounds in table.offset_table.items()
+        }
         ordered = sorted(offsets, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
-        return TopicStatistics({queue: offsets[queue] for queue in ordered}, failed(found))
+        return TopicStatistics({queue: offsets[queue] for queue in ordered}, failed(outcomes))
 
     async def configuration(self, address: str, topic: str) -> TopicConfig | None:
         """The configuration of a topic on one broker (351, or 21 of all topics for Apache 4.9); None if it is not there."""
-        known = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         answer = await self._connection.read(
-            address, RequestCode.GET_TOPIC_CONFIG, h.GetTopicConfig(topic=topic), accept=known
+            address, RequestCode.GET_TOPIC_CONFIG, h.GetTopicConfig(topic=topic), accept=accepted
         )
         if answer.code == ResponseCode.SUCCESS:
             return TopicConfig.decode(answer.body)
@@ -178,8 +185,8 @@ class Topics:
         """
         masters = list((await self._connection.masters(cluster)).values())
         if only and only not in masters:
-            known = ", ".join(masters)
-            raise ConfigError(f"broker {only:.200} is no master of cluster {cluster}, must be one of: {known}")
+            addresses = ", ".join(masters)
+            raise ConfigError(f"broker {only:.200} is no master of cluster {cluster}, must be one of: {addresses}")
         for address in [only] if only else masters:
             await self._connection.change(
                 address, RequestCode.DELETE_TOPIC_IN_BROKER, h.DeleteTopicInBroker(topic=topic)
@@ -203,12 +210,12 @@ class Topics:
     async def merge_order(self, topic: str, broker_name: str, queues: int) -> None:
         """Set the queues of one broker in the order configuration of a topic; those of other brokers stay."""
         try:
-            known = await self.order(topic)
+            order = await self.order(topic)
         except SaturnError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
-            known = ""
-        parts = {one.partition(":")[0]: one for one in known.split(";") if one.strip()}
+            order = ""
+        parts = {part.partition(":")[0]: part for part in order.split(";") if part.strip()}
         parts[broker_name] = f"{broker_name}:{queues}"
         await self.set_order(topic, ";".join(parts.values()))
 
@@ -219,14 +226,16 @@ class Topics:
 
 def master_of(route: TopicRouteData, address: str) -> str | None:
     """Name of the broker whose master has this address; None if there is none in the route."""
-    return next((one.broker_name for one in route.broker_datas if one.broker_addrs.get(MASTER_ID) == address), None)
+    return next(
+        (broker.broker_name for broker in route.broker_datas if broker.broker_addrs.get(MASTER_ID) == address), None
+    )
 
 
 def entries_by_broker(route: TopicRouteData) -> Mapping[str, QueueData]:
     """Route entries by broker name."""
-    return {one.broker_name: one for one in route.queue_datas}
+    return {entry.broker_name: entry for entry in route.queue_datas}
 
 
-def kept(old: TopicConfig | None, new: TopicConfig, given: set[str]) -> TopicConfig:
+def merged_config(old: TopicConfig | None, new: TopicConfig, field_names: set[str]) -> TopicConfig:
     """The configuration that exists with only the given fields replaced; `new` if there is none."""
-    return new if old is None else replace(old, **{name: getattr(new, name) for name in given})
+    return new if old is None else replace(old, **{name: getattr(new, name) for name in field_names})

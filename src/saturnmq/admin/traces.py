@@ -44,7 +44,7 @@ class Gap(Enum):
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentRecord:
     """A send, or the end of a transaction. client_host: of the producer."""
 
     record: Pub | EndTransaction
@@ -70,8 +70,8 @@ class MessageTrace:
     """All that is known about one message. groups: deliveries by group, in the order of their records."""
 
     message_id: str
-    sends: list[Sent] = field(default_factory=list)
-    transactions: list[Sent] = field(default_factory=list)
+    sends: list[SentRecord] = field(default_factory=list)
+    transactions: list[SentRecord] = field(default_factory=list)
     groups: dict[str, list[Delivery]] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,7 @@ class MessageTrace:
             for trace in await admin.traces.find("order-1"):
                 print(trace.message_id, [gap.value for gap in trace.gaps])
         """
-        deliveries = [delivery for many in self.groups.values() for delivery in many]
+        deliveries = [delivery for group_deliveries in self.groups.values() for delivery in group_deliveries]
         half = any(isinstance(s.record, Pub) and s.record.message_type is MessageType.HALF for s in self.sends)
         missing = {
             Gap.SEND: not self.sends,
@@ -110,15 +110,15 @@ class Traces:
         topic: the trace topic. Messages that are no trace are skipped; of a key, at most MESSAGES_MAX messages are returned.
         """
         try:
-            found = await self._messages.by_key(topic, text)
+            messages = await self._messages.by_key(topic, text)
         except ResponseError as error:
             if error.code not in (ResponseCode.NO_MESSAGE, ResponseCode.QUERY_NOT_FOUND):
                 raise
             return []
         records: list[tuple[TraceRecord, str]] = []
-        for message in found:
+        for message in messages:
             try:
-                records += [(one, message.record.born_host.ip) for one in decode_records(message.body.decode())]
+                records += [(record, message.record.born_host.ip) for record in decode_records(message.body.decode())]
             except (UnicodeDecodeError, SaturnError):
                 continue
         return graphs(text, records[:RECORDS_MAX])
@@ -126,28 +126,28 @@ class Traces:
 
 def graphs(text: str, records: Iterable[tuple[TraceRecord, str]]) -> list[MessageTrace]:
     """The traces that a message id or a key selects from records and the addresses of their clients. Pure."""
-    found: dict[str, MessageTrace] = {}
+    traces: dict[str, MessageTrace] = {}
     deliveries: dict[tuple[str, str], Delivery] = {}
     for record, host in records:
         ids = record.message_id.split(",")
         if text not in ids and text not in (record.keys or "").split():
             continue
         name = text if text in ids else record.message_id
-        if name not in found and len(found) == MESSAGES_MAX:
+        if name not in traces and len(traces) == MESSAGES_MAX:
             continue
-        trace = found.setdefault(name, MessageTrace(name))
+        trace = traces.setdefault(name, MessageTrace(name))
         if isinstance(record, Pub):
-            trace.sends.append(Sent(record, host))
+            trace.sends.append(SentRecord(record, host))
         elif isinstance(record, EndTransaction):
-            trace.transactions.append(Sent(record, host))
+            trace.transactions.append(SentRecord(record, host))
         else:
             key = (name, record.request_id)
             if key not in deliveries:
                 deliveries[key] = Delivery("", record.request_id, host)
             _add(deliveries[key], record)
-    for (name, _), one in deliveries.items():
-        found[name].groups.setdefault(one.group, []).append(one)
-    return list(found.values())
+    for (name, _), delivery in deliveries.items():
+        traces[name].groups.setdefault(delivery.group, []).append(delivery)
+    return list(traces.values())
 
 
 def _add(delivery: Delivery, record: SubBefore | SubAfter) -> None:

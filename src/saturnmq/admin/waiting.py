@@ -75,7 +75,7 @@ class HalfMessage:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class UndecidedTransactions:
     """Half messages of a broker that are not decided, oldest first. cut: whether there may be more.
 
     exact: False if the broker does not let the decisions be read; then decided ones are among them, until the broker's next round
@@ -121,7 +121,7 @@ class Timed:
     cut: bool
 
 
-class Waiting:
+class WaitingMessages:
     """Messages that brokers hold back.
 
     Example:
@@ -133,17 +133,18 @@ class Waiting:
         self._connection = connection
         self._messages = Messages(connection)
 
-    async def transactions(self, broker_name: str) -> Undecided:
+    async def transactions(self, broker_name: str) -> UndecidedTransactions:
         """Half messages of a broker without a commit or rollback: at most HALVES_MAX are looked at."""
-        found = await self._unfinished(MessageQueue(HALF_TOPIC, broker_name, 0), HALVES_MAX)
-        if not found:
-            return Undecided([], cut=False, exact=True)
+        half_messages = await self._unfinished(MessageQueue(HALF_TOPIC, broker_name, 0), HALVES_MAX)
+        if not half_messages:
+            return UndecidedTransactions([], cut=False, exact=True)
         operations = await self._unfinished(MessageQueue(OP_HALF_TOPIC, broker_name, 0), OPERATIONS_MAX)
         exact, operations = operations is not None, operations or []
-        decided = {number for one in operations if one.tag == _DECIDED for number in _offsets(one)}
-        halves = {one.message_id: one for one in found if one.offset not in decided}  # the last copy of a checked one
-        cut = len(found) == HALVES_MAX or len(operations) == OPERATIONS_MAX
-        return Undecided([_half(one) for one in halves.values()], cut, exact)
+        decided = {number for operation in operations if operation.tag == _DECIDED for number in _offsets(operation)}
+        # The last copy of a checked one.
+        halves = {message.message_id: message for message in half_messages if message.offset not in decided}
+        cut = len(half_messages) == HALVES_MAX or len(operations) == OPERATIONS_MAX
+        return UndecidedTransactions([_half(message) for message in halves.values()], cut, exact)
 
     async def _unfinished(self, queue: MessageQueue, count_max: int) -> list[Message[bytes]] | None:
         """Messages of a system topic from the progress of the checks on; None if the broker does not serve the topic."""
@@ -161,14 +162,17 @@ class Waiting:
     async def delays(self, address: str, broker_name: str) -> list[DelayLevel]:
         """The levels of a broker that have waiting messages."""
         topic = GetTopicStatsInfo(topic=SCHEDULE_TOPIC)
-        known = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-        answer = await self._connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, topic, accept=known)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        answer = await self._connection.read(address, RequestCode.GET_TOPIC_STATS_INFO, topic, accept=accepted)
         bounds = TopicStatsTable.decode(answer.body).offset_table if answer.code == ResponseCode.SUCCESS else {}
         answer = await self._connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         progress = _progress(KVTable.decode(answer.body).table)
         waiting = {
-            queue.queue_id + 1: (max(progress.get(queue.queue_id + 1, 0), one.min_offset), one.max_offset)
-            for queue, one in bounds.items()
+            queue.queue_id + 1: (
+                max(progress.get(queue.queue_id + 1, 0), queue_bounds.min_offset),
+                queue_bounds.max_offset,
+            )
+            for queue, queue_bounds in bounds.items()
         }
         waiting = {level: (begin, end) for level, (begin, end) in waiting.items() if begin < end}
         if not waiting:
@@ -206,8 +210,10 @@ class Waiting:
                 break
             shown.append(unit)
         messages = await asyncio.gather(*(self._timed(address, unit.physic_offset) for unit in shown))
-        found = sorted((one for one in messages if one is not None), key=lambda one: one.due_ms)
-        return Timed(found, len(waiting), cut)
+        timed_messages = sorted(
+            (message for message in messages if message is not None), key=lambda message: message.due_ms
+        )
+        return Timed(timed_messages, len(waiting), cut)
 
     async def _units_range(self, address: str, queue: int, done_ms: int) -> tuple[int, int]:
         """Offsets of a queue of the timer topic among which the waiting units are."""
@@ -234,12 +240,12 @@ class Waiting:
             record = decode_record(answer.body or b"")
         except SaturnError:
             return None
-        properties, due = record.properties, record.properties.get(PropertyKey.TIMER_OUT_MS, "")
+        properties, due_text = record.properties, record.properties.get(PropertyKey.TIMER_OUT_MS, "")
         return TimedMessage(
             properties.get(PropertyKey.UNIQ_KEY, ""),
             properties.get(PropertyKey.REAL_TOPIC, ""),
             properties.get(PropertyKey.KEYS, ""),
-            int(due) if due.isdecimal() and len(due) <= 15 else 0,
+            int(due_text) if due_text.isdecimal() and len(due_text) <= 15 else 0,
             record.born_timestamp_ms,
         )
 
@@ -272,7 +278,7 @@ def _half(message: Message[bytes]) -> HalfMessage:
 
 def _offsets(operation: Message[bytes]) -> list[int]:
     """Queue offsets of the half messages that an operation decides; 5.x brokers write several into one."""
-    return [int(word) for word in operation.body.split(b",") if word.isdigit() and len(word) < 20]
+    return [int(part) for part in operation.body.split(b",") if part.isdigit() and len(part) < 20]
 
 
 def _offset_of(fields: Mapping[str, str]) -> int:
@@ -282,12 +288,12 @@ def _offset_of(fields: Mapping[str, str]) -> int:
 
 def _progress(table: dict[str, str]) -> dict[int, int]:
     """Next offset by level, of runtime information, which has the levels of which messages were delivered."""
-    found = {}
+    offsets = {}
     for key, value in table.items():
         level, offset = key.removeprefix(_OFFSETS), value.partition(",")[0]
-        if key.startswith(_OFFSETS) and all(one.isdecimal() and len(one) < 19 for one in (level, offset)):
-            found[int(level)] = int(offset)
-    return found
+        if key.startswith(_OFFSETS) and all(text.isdecimal() and len(text) < 19 for text in (level, offset)):
+            offsets[int(level)] = int(offset)
+    return offsets
 
 
 def _lengths(text: str) -> tuple[int, ...]:

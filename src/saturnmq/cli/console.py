@@ -143,7 +143,7 @@ def senders_of(args: argparse.Namespace) -> list[Send]:
 
 def mailer_of(args: argparse.Namespace) -> Mailer | None:
     """What mails alarms, by the `--mail` options; None without them. Raises ConfigError."""
-    from saturnmq.admin.mail import PLAIN, MailAccess, Mailer, read_password
+    from saturnmq.admin.mail import NO_TLS, MailAccess, Mailer, read_password
 
     if not (args.mail_server or args.mail_to):
         alone = [name for name in _MAIL_OPTIONS if getattr(args, name.removeprefix("--").replace("-", "_"))]
@@ -157,9 +157,9 @@ def mailer_of(args: argparse.Namespace) -> Mailer | None:
     password = read_password(args.mail_password_file) if args.mail_user else ""
     access = MailAccess(args.mail_tls, args.mail_ca, not args.mail_skip_verify, args.mail_user, password)
     mailer = Mailer(args.mail_server, args.mail_from, args.mail_to, access=access)
-    if mailer.tls == PLAIN and not mailer.local:
+    if mailer.tls == NO_TLS and not mailer.local:
         warn(f"warning: --mail-tls none: e-mails to {mailer.server} cross the network in clear text")
-    if mailer.tls != PLAIN and args.mail_skip_verify:
+    if mailer.tls != NO_TLS and args.mail_skip_verify:
         warn(f"warning: --mail-skip-verify: any server may pose as {mailer.server} and gets e-mails and password")
     return mailer
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from saturnmq.admin.connection import MASTER_ID, answered, failed
-from saturnmq.admin.waiting import TIMED_MAX, DelayLevel, Timed, Undecided
+from saturnmq.admin.waiting import TIMED_MAX, DelayLevel, Timed, UndecidedTransactions
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.state import View
@@ -24,7 +24,7 @@ async def show(request: Request, page: Page, view: View) -> Response:
     silent = {one.address: one.problem for one in view.survey.brokers if one.number == MASTER_ID and one.problem}
     asked = [address for address in names if address not in silent]
 
-    async def ask(address: str) -> tuple[Undecided, list[DelayLevel], Timed]:
+    async def ask(address: str) -> tuple[UndecidedTransactions, list[DelayLevel], Timed]:
         name = names[address]
         return await waiting.transactions(name), await waiting.delays(address, name), await waiting.timed(address)
 

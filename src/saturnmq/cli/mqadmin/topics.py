@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from saturnmq.admin.topics import entries_by_broker, kept, master_of
+from saturnmq.admin.topics import entries_by_broker, master_of, merged_config
 from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import address_order, compact, indented, queue_order, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
@@ -92,7 +92,7 @@ async def _with_kept(call: Call, address: str, config: TopicConfig) -> TopicConf
     if "keep" not in call.options:
         return config
     given_fields = {_FIELDS[letter] for letter in _FIELDS if letter in call.options}
-    return kept(await call.admin.topics.configuration(address, config.topic_name), config, given_fields)
+    return merged_config(await call.admin.topics.configuration(address, config.topic_name), config, given_fields)
 
 
 async def delete_topic(call: Call) -> None:
