@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq.acl.accounts import DENY, PUB, SUB, Account
 from saturnmq.acl.addresses import parse_list, parse_rule
-from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied, Decisions, RequiredRights, Rules
+from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied, AccessRules, Decisions, RequiredRights
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
@@ -35,7 +35,7 @@ class Broker:
             trace_bytes_per_second=trace,
             clock_ms=lambda: self.now_ms,
         )
-        self.decisions.rules = Rules({"worker1": Account("worker1", SECRET, **account)}, parse_list(white))
+        self.decisions.rules = AccessRules({"worker1": Account("worker1", SECRET, **account)}, parse_list(white))
         self._nonces = 0
 
     def request(
@@ -141,7 +141,7 @@ def test_global_white_list_lets_read_tables_only(code: int, host: str, version: 
 def test_address_list_of_an_account(white: str, host: str, secret: bytes, compat: bool, answer: str) -> None:
     broker = Broker(compat=compat)
     account = Account("worker1", SECRET, parse_rule(white))
-    broker.decisions.rules = Rules({"worker1": account})
+    broker.decisions.rules = AccessRules({"worker1": account})
     assert broker.decide(host=host, secret=secret) == answer
 
 

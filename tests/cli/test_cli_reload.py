@@ -18,7 +18,7 @@ from saturnmq.cli.reload import Reload
 from saturnmq.cli.settings import broker_classes, configure, print_config
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.server_admin import Configuration
+from saturnmq.server_admin import ServerConfiguration
 from waiting import until
 
 CLASSES = broker_classes()
@@ -72,12 +72,12 @@ def test_unknown_variables_and_bad_values_are_named(
         configure(CLASSES, arguments(file), {})
 
 
-def reload_of(file: Path) -> tuple[Reload, Configuration, BrokerSettings]:
+def reload_of(file: Path) -> tuple[Reload, ServerConfiguration, BrokerSettings]:
     args = arguments(file)
     configured = configure(CLASSES, args, {})
     live: BrokerSettings = configured.part("broker")
     live = BrokerSettings(broker_name=live.broker_name, cluster_name=live.cluster_name, listen_port=live.listen_port)
-    configuration = Configuration(RuntimeSettings(live), file, effects={}, shown=dict)
+    configuration = ServerConfiguration(RuntimeSettings(live), file, effects={}, shown=dict)
     return Reload(CLASSES, args, {}, configured), configuration, live
 
 

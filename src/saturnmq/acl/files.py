@@ -28,7 +28,7 @@ from saturnmq.acl.documents import (
     read_rules,
     write_document,
 )
-from saturnmq.acl.rules import Rules
+from saturnmq.acl.rules import AccessRules
 from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError
 
@@ -98,7 +98,7 @@ class AccountFiles:
 
     # ---- reading
 
-    def load(self) -> Rules:
+    def load(self) -> AccessRules:
         """Read all files; creates the default file, empty, if it is missing. Raises ConfigError with all problems."""
         problems: list[str] = []
         self._files = {}
@@ -115,7 +115,7 @@ class AccountFiles:
             raise ConfigError(problems)
         return self._composed()
 
-    def scan(self) -> Rules | None:
+    def scan(self) -> AccessRules | None:
         """Read what changed since the last call; None if nothing did. The old rules of a file that cannot be used stay."""
         try:
             paths = self._paths()
@@ -180,7 +180,7 @@ class AccountFiles:
             raise ConfigError(f"account file {path} cannot be read: {error.strerror}") from error
         return _Loaded((status.st_mtime_ns, status.st_size, status.st_ino), rules)
 
-    def _composed(self) -> Rules:
+    def _composed(self) -> AccessRules:
         accounts = {}
         for path, loaded in self._files.items():
             for key, account in loaded.rules.accounts.items():
@@ -188,7 +188,9 @@ class AccountFiles:
                     log.warning("access key in several account files, the first counts path=%s key=%r", path, key)
                 else:
                     accounts[key] = account
-        return Rules(accounts, AddressList(rule for loaded in self._files.values() for rule in loaded.rules.white))
+        return AccessRules(
+            accounts, AddressList(rule for loaded in self._files.values() for rule in loaded.rules.white)
+        )
 
     # ---- what was read
 
@@ -216,7 +218,7 @@ class AccountFiles:
             self.default.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.default, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
-    def save(self, path: Path, change: Callable[[Document], Document], now_ms: int) -> Rules:
+    def save(self, path: Path, change: Callable[[Document], Document], now_ms: int) -> AccessRules:
         """Replace a file's content by `change(content)` with the next dataVersion; returns all rules.
 
         Raises ConfigError; the old content then stays. So it does if the file was edited since it was read: to write over the edit

@@ -18,7 +18,7 @@ from saturnmq.acl.accounts import check_entries, check_keys, check_texts, text_o
 from saturnmq.acl.addresses import AddressList, parse_rule
 from saturnmq.acl.documents import WHITE_ADDRESSES, Document, entries_of, read_document, with_account, without_account
 from saturnmq.acl.files import DEFAULT_FILE, AccountFiles, resolve_secret
-from saturnmq.acl.rules import Access, Decisions, Rules
+from saturnmq.acl.rules import Access, AccessRules, Decisions
 from saturnmq.config.settings import MASK
 from saturnmq.protocol.bodies import AclConfig, DataVersion, PlainAccessConfig
 from saturnmq.protocol.errors import ConfigError
@@ -67,7 +67,7 @@ class PlainValidator:
         self.validate = self._decisions.decide
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> AccessRules:
         """The rules in use."""
         return self._decisions.rules
 

@@ -1,7 +1,7 @@
 """The decision about one request: the checks of 4.9.7 in their order, and the stricter ones of SaturnMQ. Pure.
 
-`Rules` is an immutable snapshot of all accounts; `Decisions` adds what lasts longer than a snapshot: the signatures of version 2
-that were seen, and the quota of the trace topic. Both are used on the event loop only.
+`AccessRules` is an immutable snapshot of all accounts; `Decisions` adds what lasts longer than a snapshot: the signatures of
+version 2 that were seen, and the quota of the trace topic. Both are used on the event loop only.
 
 With compat=False (the default of a broker), white lists grant nothing: an account's list restricts from where it may be used,
 and the global list lets its addresses read topics, groups and offsets (codes 21, 43, 45, 201) without a signature. An
@@ -264,7 +264,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessRules:
     """All accounts by access key, and the global white list."""
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class Decisions:
         trace_bytes_per_second: int,
         clock_ms: Callable[[], int],
     ) -> None:
-        self.rules = Rules()
+        self.rules = AccessRules()
         self.compat = compat
         self._plain_admin = plain_admin
         self._clock_ms = clock_ms

@@ -17,7 +17,7 @@ from saturnmq.config.settings import to_properties
 from saturnmq.filter.bloom import BloomFilter
 from saturnmq.net.tls import TlsSettings
 from saturnmq.replication.dledger.member import GroupMember
-from saturnmq.server_admin import Configuration, set_log_level
+from saturnmq.server_admin import ServerConfiguration, set_log_level
 from saturnmq.store import MessageStore, StoreSettings
 
 _NEVER: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome")
@@ -60,8 +60,8 @@ def runtime_configuration(
     *,
     file: Path | None,
     shown: Callable[[], Mapping[str, str]],
-) -> Configuration:
-    """The changes of one broker's settings and of its store's. file, shown: see `Configuration`."""
+) -> ServerConfiguration:
+    """The changes of one broker's settings and of its store's. file, shown: see `ServerConfiguration`."""
 
     def permission_changed() -> None:
         topics.next_version()
@@ -80,4 +80,4 @@ def runtime_configuration(
         effects |= dict.fromkeys(keys, group.retention_changed)
     fixed = in_group if group is not None else pooled if store.log.pooled else {}
     parts = RuntimeSettings(settings, store.settings, fixed=fixed, black_list=black_list(settings))
-    return Configuration(parts, file, effects=effects, shown=shown)
+    return ServerConfiguration(parts, file, effects=effects, shown=shown)

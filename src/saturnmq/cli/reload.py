@@ -17,7 +17,7 @@ from typing import Any
 from saturnmq.cli.settings import Configured, configure
 from saturnmq.config.settings import keys_of
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.server_admin import Configuration
+from saturnmq.server_admin import ServerConfiguration
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Reload:
         }
         self._running: asyncio.Task[None] | None = None
 
-    def on_signal(self, configuration: Configuration) -> None:
+    def on_signal(self, configuration: ServerConfiguration) -> None:
         """Reload at each SIGHUP from now on. Call it on the event loop, when the server serves.
 
         A server without a file has nothing to read: SIGHUP, as of a terminal that closes, ends it as before.
@@ -50,7 +50,7 @@ class Reload:
         configuration.overridden = self._overrides
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin, configuration)
 
-    def _begin(self, configuration: Configuration) -> None:
+    def _begin(self, configuration: ServerConfiguration) -> None:
         previous = self._running
 
         async def run() -> None:
@@ -63,7 +63,7 @@ class Reload:
 
         self._running = asyncio.create_task(run(), name="reload")
 
-    async def once(self, configuration: Configuration) -> None:
+    async def once(self, configuration: ServerConfiguration) -> None:
         """Reload now; the outcome is logged."""
         try:
             configured = configure(self._classes, self._args, self._preset)
@@ -77,7 +77,7 @@ class Reload:
         if restart_keys:
             log.warning("restart needed keys=%s", ",".join(restart_keys))
 
-    def _restart_needed(self, configured: Configured, configuration: Configuration) -> list[str]:
+    def _restart_needed(self, configured: Configured, configuration: ServerConfiguration) -> list[str]:
         """The keys whose value the server was not started with, and that it cannot take now."""
         names = set()
         for part, loaded in configured.parts.items():

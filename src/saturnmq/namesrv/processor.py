@@ -92,7 +92,7 @@ Answer = Command | Awaitable[Command]
 Handler = Callable[[Context, Peer, Command, Any], Answer]
 
 
-class Route(NamedTuple):
+class NameServerRoute(NamedTuple):
     """One request code.
 
     changes: whether a request may change routes, liveness, KV configuration or settings. administrative: served from
@@ -450,41 +450,49 @@ async def update_config(ctx: Context, connection: Peer, request: Command, header
 
 ROUTES: Final = (
     # brokers
-    Route(RequestCode.REGISTER_BROKER, h.RegisterBroker, register_broker, changes=True, of_brokers=True),
-    Route(RequestCode.UNREGISTER_BROKER, h.UnregisterBroker, unregister_broker, changes=True, of_brokers=True),
+    NameServerRoute(RequestCode.REGISTER_BROKER, h.RegisterBroker, register_broker, changes=True, of_brokers=True),
+    NameServerRoute(
+        RequestCode.UNREGISTER_BROKER, h.UnregisterBroker, unregister_broker, changes=True, of_brokers=True
+    ),
     # Renews the registration if the versions are equal.
-    Route(RequestCode.QUERY_DATA_VERSION, h.QueryDataVersion, query_data_version, changes=True, of_brokers=True),
-    Route(RequestCode.GET_BROKER_CLUSTER_INFO, h.NoFields, cluster_info, changes=False),
-    Route(
+    NameServerRoute(
+        RequestCode.QUERY_DATA_VERSION, h.QueryDataVersion, query_data_version, changes=True, of_brokers=True
+    ),
+    NameServerRoute(RequestCode.GET_BROKER_CLUSTER_INFO, h.NoFields, cluster_info, changes=False),
+    NameServerRoute(
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         h.BrokerNameOnly,
         wipe_write_permission,
         changes=True,
         administrative=True,
     ),
-    Route(
+    NameServerRoute(
         RequestCode.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameOnly, add_write_permission, changes=True, administrative=True
     ),
     # topics
-    Route(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.GetRouteInfo, get_route, changes=False),
-    Route(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields, all_topics, changes=False),
-    Route(RequestCode.GET_TOPICS_BY_CLUSTER, h.GetTopicsByCluster, topics_by_cluster, changes=False),
-    Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, system_topics, changes=False),
-    Route(RequestCode.GET_UNIT_TOPIC_LIST, h.NoFields, unit_topics, changes=False),
-    Route(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoFields, unit_sub_topics, changes=False),
-    Route(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoFields, unit_sub_not_unit_topics, changes=False),
-    Route(RequestCode.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, delete_topic, changes=True, administrative=True),
+    NameServerRoute(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.GetRouteInfo, get_route, changes=False),
+    NameServerRoute(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields, all_topics, changes=False),
+    NameServerRoute(RequestCode.GET_TOPICS_BY_CLUSTER, h.GetTopicsByCluster, topics_by_cluster, changes=False),
+    NameServerRoute(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, system_topics, changes=False),
+    NameServerRoute(RequestCode.GET_UNIT_TOPIC_LIST, h.NoFields, unit_topics, changes=False),
+    NameServerRoute(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoFields, unit_sub_topics, changes=False),
+    NameServerRoute(
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoFields, unit_sub_not_unit_topics, changes=False
+    ),
+    NameServerRoute(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, delete_topic, changes=True, administrative=True
+    ),
     # KV configuration and settings
-    Route(RequestCode.PUT_KV_CONFIG, h.PutKVConfig, put_kv, changes=True, administrative=True),
-    Route(RequestCode.GET_KV_CONFIG, h.GetKVConfig, get_kv, changes=False),
-    Route(RequestCode.DELETE_KV_CONFIG, h.GetKVConfig, delete_kv, changes=True, administrative=True),
-    Route(RequestCode.GET_KVLIST_BY_NAMESPACE, h.GetKVListByNamespace, list_kv, changes=False),
-    Route(RequestCode.UPDATE_NAMESRV_CONFIG, h.NoFields, update_config, changes=True, administrative=True),
-    Route(RequestCode.GET_NAMESRV_CONFIG, h.NoFields, get_config, changes=False),
+    NameServerRoute(RequestCode.PUT_KV_CONFIG, h.PutKVConfig, put_kv, changes=True, administrative=True),
+    NameServerRoute(RequestCode.GET_KV_CONFIG, h.GetKVConfig, get_kv, changes=False),
+    NameServerRoute(RequestCode.DELETE_KV_CONFIG, h.GetKVConfig, delete_kv, changes=True, administrative=True),
+    NameServerRoute(RequestCode.GET_KVLIST_BY_NAMESPACE, h.GetKVListByNamespace, list_kv, changes=False),
+    NameServerRoute(RequestCode.UPDATE_NAMESRV_CONFIG, h.NoFields, update_config, changes=True, administrative=True),
+    NameServerRoute(RequestCode.GET_NAMESRV_CONFIG, h.NoFields, get_config, changes=False),
 )
 # Codes that a NameServer of 4.9.7 serves and this one does not, with the reason.
 NOT_SERVED: Final[dict[RequestCode, str]] = {}
-TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
+TABLE: Final[dict[int, NameServerRoute]] = {int(route.code): route for route in ROUTES}
 
 
 def process(ctx: Context, connection: Peer, request: Command) -> Answer:
@@ -510,5 +518,5 @@ def _authenticated(ctx: Context, accounts: NameServerAccounts, connection: Peer,
         raise
 
 
-def _decoded(ctx: Context, route: Route, connection: Peer, request: Command) -> Answer:
+def _decoded(ctx: Context, route: NameServerRoute, connection: Peer, request: Command) -> Answer:
     return route.handler(ctx, connection, request, decode_header(route.header, request.ext))

@@ -34,7 +34,7 @@ from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
-from saturnmq.server_admin import Administration, Configuration, parse_pairs, set_log_level
+from saturnmq.server_admin import Administration, ServerConfiguration, parse_pairs, set_log_level
 from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class NameServer:
         self.kv = KVConfig(Path(settings.kv_config_path))
         self._unknown_keys = {name: masked(name, text) for name, text in (unknown_keys or {}).items()}
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
-        self.configuration = Configuration(
+        self.configuration = ServerConfiguration(
             RuntimeSettings(settings),
             Path(settings.config_store_path),
             effects={
@@ -238,7 +238,7 @@ class NameServer:
         self.routes.changes += 1
 
     async def update_config(self, body: bytes, peer: str) -> None:
-        """Change settings and write them to configStorePath (NS-29). Raises as `Configuration.update`; code 16 for a path."""
+        """Change settings and write them to configStorePath (NS-29). Raises as `ServerConfiguration.update`; code 16 for a path."""
         if any(name in parse_pairs(body) for name in _PATH_KEYS):
             raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
         await self.configuration.update(body, peer)

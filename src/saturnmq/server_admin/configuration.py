@@ -27,7 +27,7 @@ BLACK_LISTED: Final = "Can not update config in black list."  # as Apache Rocket
 FIXED: Final = "Can not update config."
 
 
-class Configuration:
+class ServerConfiguration:
     """Changes of one server's settings. file: rewritten with each change; None: changes last until the server stops.
 
     effects: what to do once the key has its new value, for keys that are not read at each use. shown: the values of keys that an

@@ -29,7 +29,7 @@ from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
-from saturnmq.server_admin import Configuration
+from saturnmq.server_admin import ServerConfiguration
 from saturnmq.slices import Background, Slices
 from saturnmq.store import MessageStore
 
@@ -155,7 +155,7 @@ class RuntimeContext:
     rejections: Rejections
     master: MasterServices
     config_text: Callable[[], str]
-    configuration: Callable[[], Configuration]
+    configuration: Callable[[], ServerConfiguration]
     watermark: Watermark
 
 
