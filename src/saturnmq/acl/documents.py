@@ -54,7 +54,7 @@ _Dumper.add_representer(PlainText, _Dumper.represent_plain)
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
-    """What one account file holds. data: its bytes, for changes. Accounts in their order, the first of a key.
+    """The content of one account file. data: its bytes, for changes. Accounts in their order, the first of a key.
 
     A document of a large file has hundreds of thousands of lists and maps, each of which would slow down every garbage collection.
     """

@@ -74,7 +74,7 @@ class AccessDenied(ResponseError):
 
 
 class RequiredRights(NamedTuple):
-    """What a request needs: the flag admin, and (resource, PUB or SUB) pairs in the order of the checks.
+    """The rights that a request needs: the flag admin, and (resource, PUB or SUB) pairs in the order of the checks.
 
     changes: whether it changes state of the server.
     """

@@ -62,7 +62,7 @@ class Clients:
         return ProducerTableInfo.decode(answer.body).data
 
     async def running_info(self, group: str, client_id: str, *, jstack: bool = False) -> ConsumerRunningInfo:
-        """What a consumer client reports of itself (307). jstack: with the stacks of its threads.
+        """Running information of a consumer client (307). jstack: with the stacks of its threads.
 
         Apache's tools ask the first broker; here the next one is asked if a broker does not know the client.
         """

@@ -320,7 +320,7 @@ def _ext(header: Header | Mapping[str, str] | None) -> dict[str, str]:
 
 
 def answered(outcomes: Mapping[str, R | SaturnError]) -> dict[str, R]:
-    """What `ask_each` found, without the errors."""
+    """The answers of `ask_each`, without the errors."""
     return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SaturnError)}
 
 

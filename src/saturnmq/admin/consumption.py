@@ -1,4 +1,4 @@
-"""How far a group has consumed, and its connected clients, merged over all brokers that serve its retry topic.
+"""The progress of a group, and its connected clients, merged over all brokers that serve its retry topic.
 
 Apache's tools ask one random broker for the clients of a group; here every broker is asked.
 
@@ -104,7 +104,7 @@ async def consumer_connection(
 
 
 def merged_clients(connections: Sequence[ConsumerConnection]) -> ConsumerConnection:
-    """What several brokers answered about one group, as one answer."""
+    """The answers of several brokers about one group, as one answer."""
     clients: dict[tuple[str, int], Connection] = {}  # two of one broker may have the same id
     for connection in connections:
         counts: Counter[str] = Counter()

@@ -39,7 +39,7 @@ class _Signing:
 
 @dataclass(frozen=True)
 class AdminAccess:
-    """How administrative calls connect and sign; by default plain and unsigned. cluster_secret: for DLedger ports."""
+    """TLS and signature of administrative calls; by default plain and unsigned. cluster_secret: for DLedger ports."""
 
     tls: TlsSettings | None = None
     signer: Signer | None = None

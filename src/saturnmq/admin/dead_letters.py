@@ -57,7 +57,7 @@ class DeadLetterPage:
 
 @dataclass(frozen=True)
 class Resent:
-    """What became of a dead letter that was resent.
+    """The outcome of resending a dead letter.
 
     client_id: the client that consumed it, with its result in `result`; "" if it went to the retry topic.
     """

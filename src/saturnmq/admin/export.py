@@ -1,4 +1,4 @@
-"""What a cluster consists of, as documents: topics and groups, settings of brokers, load of brokers.
+"""The parts of a cluster, as documents: topics and groups, settings of brokers, load of brokers.
 
 The documents have the names and values of those that Apache's tools export.
 
@@ -44,7 +44,7 @@ _DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 
 class Export:
-    """What a cluster consists of, as documents.
+    """The parts of a cluster, as documents.
 
     Example:
         document = await admin.export.metadata("DefaultCluster")

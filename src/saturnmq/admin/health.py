@@ -1,4 +1,4 @@
-"""What the running information of a group's clients says about its health (spec 05 section 2.2). Pure.
+"""Health of a group, from the running information of its clients (spec 05 section 2.2). Pure.
 
 Requirements: RT-14, C-38.
 """
@@ -17,7 +17,7 @@ BLOCKED_MS: Final = 60_000
 
 
 class Trouble(Enum):
-    """What is wrong with a queue of a client."""
+    """The fault of a queue of a client."""
 
     NOT_LOCKED = "not locked"  # of an ordered consumer; milliseconds since the last lock
     NOT_UNLOCKED = "not unlocked"  # dropped, but still locked; attempts

@@ -1,4 +1,4 @@
-"""What one server lists: runtime values, topics, groups, offsets; one function per request that several families need.
+"""Listings of one server: runtime values, topics, groups, offsets; one function per request that several families need.
 
 Each returns the decoded body and raises the errors of `AdminConnection.read`. timeout_ms: None for that of the connection.
 

@@ -39,7 +39,7 @@ class MailError(SaturnError):
 
 @dataclass(frozen=True)
 class MailAccess:
-    """How an SMTP server is reached.
+    """TLS and login of an SMTP server.
 
     tls: `starttls` (required, no fallback), `implicit` (from the first byte) or `none`; empty: implicit on port 465, none on
     loopback without a login, otherwise starttls. ca: PEM file of trusted certificates instead of the system's. verify: whether

@@ -40,7 +40,7 @@ _OFFSET_ID_BYTES: Final = (16, 28)
 
 
 class TrackType(Enum):
-    """What became of a message in a group."""
+    """The state of a message in a group."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -52,7 +52,7 @@ class TrackType(Enum):
 
 @dataclass(frozen=True)
 class Track:
-    """What became of a message in one group. description: the error, if the group could not be asked."""
+    """The state of a message in one group. description: the error, if the group could not be asked."""
 
     group: str
     track_type: TrackType
@@ -174,7 +174,7 @@ class Messages:
     # ---- tracks
 
     async def tracks(self, message: Message[Any]) -> list[Track]:
-        """What became of a message in every group that consumes its topic."""
+        """The state of a message in every group that consumes its topic."""
         groups = await groups_of(self._connection, message.record.topic)
         return list(await asyncio.gather(*(self._track(message, group) for group in groups)))
 

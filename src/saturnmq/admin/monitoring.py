@@ -72,7 +72,7 @@ class DeletedMessages:
 
 
 class MonitorListener:
-    """What the monitoring service reports; the methods do nothing here, so override those of interest.
+    """Receiver of the reports of the monitoring service; the methods do nothing here, so override those of interest.
 
     Example:
         class Pager(MonitorListener):
@@ -94,7 +94,7 @@ class MonitorListener:
         """Messages were deleted before a group had consumed them."""
 
     async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
-        """What the clients of a group report of themselves, by client id; at least one."""
+        """Running information of the clients of a group, by client id; at least one."""
 
     async def end_round(self) -> None:
         """A round is over."""

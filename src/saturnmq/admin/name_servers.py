@@ -36,7 +36,7 @@ class NameServers:
         )
 
     async def broker_count(self, address: str) -> int:
-        """How many brokers one NameServer knows (106), masters and slaves."""
+        """Number of brokers that are registered at one NameServer (106), masters and slaves."""
         answer = await self._connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
         return sum(len(broker.broker_addrs) for broker in ClusterInfo.decode(answer.body).broker_addr_table.values())
 

@@ -30,7 +30,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class GroupFlow:
-    """What a group consumes of a topic. lag: messages not consumed, at least 0."""
+    """The consumption of a topic by a group. lag: messages not consumed, at least 0."""
 
     group: str
     flow: Flow
@@ -39,7 +39,7 @@ class GroupFlow:
 
 @dataclass(frozen=True)
 class TopicFlow:
-    """What is sent to a topic, and what its groups consume."""
+    """The rates of sends to a topic, and of its consumption by groups."""
 
     topic: str
     flow: Flow

@@ -63,7 +63,7 @@ class GroupState:
 
 @dataclass(slots=True)
 class _Part:
-    """What one master knows; problems by name of a topic or group."""
+    """The topics and groups of one master; problems by name of a topic or group."""
 
     cluster: str
     broker: str

@@ -275,7 +275,7 @@ class NameServers:
         _portal.run("NameServers.update_configuration", lambda: self._inner.update_configuration(key, value))
 
     def broker_count(self, address: str) -> int:
-        """How many brokers one NameServer knows (106), masters and slaves."""
+        """Number of brokers that are registered at one NameServer (106), masters and slaves."""
         return _portal.run("NameServers.broker_count", lambda: self._inner.broker_count(address))
 
     def value(self, namespace: str, key: str) -> str:
@@ -346,7 +346,7 @@ class Messages:
         return _portal.run("Messages.trace", lambda: self._inner.trace(message_id, topic))
 
     def tracks(self, message: AsyncMessage[Any]) -> list[Track]:
-        """What became of a message in every group that consumes its topic."""
+        """The state of a message in every group that consumes its topic."""
         return _portal.run("Messages.tracks", lambda: self._inner.tracks(message))
 
     def consume_directly(
@@ -505,7 +505,7 @@ class Clients:
         return _portal.run("Clients.all_producers", lambda: self._inner.all_producers(broker))
 
     def running_info(self, group: str, client_id: str, *, jstack: bool = False) -> ConsumerRunningInfo:
-        """What a consumer client reports of itself (307). jstack: with the stacks of its threads.
+        """Running information of a consumer client (307). jstack: with the stacks of its threads.
 
         Apache's tools ask the first broker; here the next one is asked if a broker does not know the client.
         """

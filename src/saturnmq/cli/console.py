@@ -36,7 +36,7 @@ _MAIL_OPTIONS: Final = ("--mail-tls", "--mail-ca", "--mail-skip-verify", "--mail
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """How a console is served. hosts: names under which browsers ask for it, beside those of loopback."""
+    """Options under which a console is served. hosts: names under which browsers ask for it, beside those of loopback."""
 
     name_servers: str
     folder: Path
@@ -131,7 +131,7 @@ def run_console(args: argparse.Namespace) -> int:
 
 
 def senders_of(args: argparse.Namespace) -> list[Send]:
-    """How alarms are sent, by the options. Raises ConfigError."""
+    """The senders of alarms, by the options. Raises ConfigError."""
     from saturnmq.console.notices import mail, webhook
 
     senders = [webhook(args.webhook)] if args.webhook else []
@@ -142,7 +142,7 @@ def senders_of(args: argparse.Namespace) -> list[Send]:
 
 
 def mailer_of(args: argparse.Namespace) -> Mailer | None:
-    """What mails alarms, by the `--mail` options; None without them. Raises ConfigError."""
+    """The mailer of alarms, by the `--mail` options; None without them. Raises ConfigError."""
     from saturnmq.admin.mail import NO_TLS, MailAccess, Mailer, read_password
 
     if not (args.mail_server or args.mail_to):

@@ -33,7 +33,7 @@ _BY_CODE: Final = {
 
 
 def next_step(error: Exception, command: str = "") -> str:
-    """What to do about an error: its own hint, else one for its kind. command: the name of the one that failed."""
+    """The next step after an error: its own hint, else one for its kind. command: the name of the one that failed."""
     if isinstance(error, ConfigError):
         keys = (
             " `saturnmq broker --print-config` lists every key with its value."

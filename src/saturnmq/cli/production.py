@@ -90,7 +90,7 @@ def _missing(configured: Configured, config_file: Path | None) -> Iterator[tuple
 
 
 def _replication(configured: Configured) -> Iterator[tuple[str, str]]:
-    """What a slave, or a master that is set up for slaves, misses. A member of a group is neither."""
+    """The missing settings of a slave, or of a master that is set up for slaves. A member of a group is neither."""
     broker, ha = configured.part("broker"), configured.part("ha")
     if configured.part("raft").enabled:
         return

@@ -1,4 +1,4 @@
-"""What this process runs on: implementation of the hot path, event loop, commit.
+"""The platform of this process: implementation of the hot path, event loop, commit.
 
 Requirements: CLI-11, PKG-02.
 """
@@ -60,7 +60,7 @@ def commit() -> str:
 
 
 def version_facts() -> dict[str, str]:
-    """What --version prints after the version (CLI-11)."""
+    """The text that --version prints after the version (CLI-11)."""
     return {
         "commit": commit(),
         "python": ".".join(str(part) for part in sys.version_info[:3]),

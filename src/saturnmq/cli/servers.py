@@ -113,7 +113,7 @@ def listed(ports: Mapping[str, str]) -> str:
 
 
 def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
-    """What the ready line says about a broker."""
+    """The text of the ready line about a broker."""
     return {
         "broker": broker.address,
         "advertised": broker.advertised_address,

@@ -161,7 +161,7 @@ class RuntimeSettings:
 
 
 def _problems(part: Any, changes: Iterable[SettingChange]) -> list[str]:
-    """What `validate` reports about a settings object with the changes."""
+    """The problems that `validate` reports about a settings object with the changes."""
     values = {change.attribute: change.value for change in changes if change.owner is part}
     validate = getattr(part, "validate", None)
     return list(dataclasses.replace(part, **values).validate()) if values and validate is not None else []

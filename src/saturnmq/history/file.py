@@ -52,7 +52,7 @@ CREATE TABLE thinned (level INTEGER PRIMARY KEY, until INTEGER NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is measured. A topic has cluster and topic, a group cluster, topic and group, a broker cluster and its name with id.
+    """The subject of samples. A topic has cluster and topic, a group both and its name, a broker cluster and its name with id.
 
     A cluster has the consumed messages and the lag of the groups of users; incoming, the messages ever sent to their topics and
     those kept; a replica, named as a broker, the bytes it is behind its master; alarms how many hold in the console.

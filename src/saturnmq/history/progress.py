@@ -1,4 +1,4 @@
-"""How lag and consumption of groups changed since a time: the history of the groups against their offsets now.
+"""Changes of lag and consumption of groups since a time: the history of the groups against their offsets now.
 
 Requirements: EXP-05, C-37.
 """
@@ -21,7 +21,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """How a group changed since `at`, Unix seconds, the time of its earliest sample that is used.
+    """The change of a group since `at`, Unix seconds, the time of its earliest sample that is used.
 
     lag_before and lag: messages not consumed, then and now. consumed is negative if offsets were set back further than was
     consumed since. produced: messages sent to the topics of the group. seconds: length of the period.

@@ -82,7 +82,7 @@ class BrokerPlaces:
             senior.seen_ms = now_ms
 
     def __len__(self) -> int:
-        """How many places have a senior."""
+        """Number of places that have a senior."""
         return len(self._seniors)
 
     def note_unregistered(self, address: str, host: str | None) -> None:

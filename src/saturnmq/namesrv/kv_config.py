@@ -78,7 +78,7 @@ class KVConfig:
         return self._encoded.get(namespace)
 
     def size_with(self, namespace: str, key: str, value: str) -> tuple[int, int]:
-        """How many entries there would be with this one, and their bytes; changes that wait to be written are included."""
+        """Number of entries with this one added, and their bytes; changes that wait to be written are included."""
         old = self._latest(namespace, key)
         if old is None:
             return self._entries + 1, self._bytes + _bytes(namespace, key, value)
@@ -174,5 +174,5 @@ def _is_retained(namespace: str, entries: object) -> bool:
 
 
 def _bytes(namespace: str, key: str, value: str | None) -> int:
-    """What an entry takes in the file; 0 for none."""
+    """Bytes of an entry in the file; 0 for none."""
     return 0 if value is None else len(dumps([namespace, key, value]))

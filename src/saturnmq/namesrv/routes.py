@@ -244,7 +244,7 @@ class RouteTable:
         return name in self.clusters.get(cluster, ())
 
     def clusters_of(self, name: str) -> int:
-        """How many clusters a broker name is in."""
+        """Number of clusters that have a broker name."""
         return len(self._clusters_of.get(name, ()))
 
     def _join_cluster(self, cluster: str, name: str, host: str) -> None:

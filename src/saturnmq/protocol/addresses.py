@@ -27,7 +27,7 @@ def port_of(address: str) -> int:
 
 @lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
-    """What one peer can have any address of: an IPv4 address or the /64 network of an IPv6 address; other text as it is."""
+    """The addresses that one peer can have: an IPv4 address or the /64 network of an IPv6 address; other text as it is."""
     address = parse_address(host.partition("%")[0])
     if not isinstance(address, IPv6Address) or address.is_loopback:
         return host if address is None else str(address)

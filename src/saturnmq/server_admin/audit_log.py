@@ -81,7 +81,7 @@ class AuditLog:
 
 
 def target_of(request: Command) -> str:
-    """What an administrative request is about: its fields and the beginning of its body, without credentials and secrets.
+    """The subject of an administrative request: its fields and the beginning of its body, without credentials and secrets.
 
     Of a configuration, only the keys.
     """

@@ -58,7 +58,7 @@ class BenchPlan:
         self._issued -= count
 
     def take(self, requested: int = 1) -> int:
-        """How many of the wanted messages are still to be sent; 0 at the end of the run."""
+        """Number of the requested messages that are still to be sent; 0 at the end of the run."""
         if time.monotonic() >= self._until:
             return 0
         if self.count is not None:

@@ -105,7 +105,7 @@ def candidates(
     common: Sequence[Option],
     names: Callable[[str, str | None], list[str]],
 ) -> list[str]:
-    """What the last word may become. names: those of the cluster, by kind `topics` or `groups` and the value of -n, if given."""
+    """Completions of the last word. names: those of the cluster, by kind `topics` or `groups` and the value of -n, if given."""
     *before, last = tokens or [""]
     command, positions, waiting, servers = _parsed(before, commands, common)
     options = [*(command.options if command else ()), *common]

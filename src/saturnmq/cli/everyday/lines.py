@@ -17,7 +17,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 async def chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """What is read from a file descriptor until its end, at most 256 KiB at a time."""
+    """The bytes of a file descriptor until its end, at most 256 KiB at a time."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:

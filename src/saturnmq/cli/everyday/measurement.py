@@ -45,7 +45,7 @@ class LatencyHistogram:
 
 
 class Measurement:
-    """What one run has measured. Times are seconds of one clock, given by the caller."""
+    """The measurements of one run. Times are seconds of one clock, given by the caller."""
 
     def __init__(self) -> None:
         self.latency = LatencyHistogram()

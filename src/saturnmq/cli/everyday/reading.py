@@ -67,7 +67,7 @@ class TopicReader:
         self._pull_bytes = PULL_BYTES_MIN
 
     async def backlog(self) -> AsyncGenerator[list[Message[bytes]], None]:
-        """What is stored from the start on, in order of store time, until the ends that the queues had at first."""
+        """The stored messages from the start on, in order of store time, until the ends that the queues had at first."""
         limit = asyncio.Semaphore(CALLS_MAX)
 
         async def opened(queue: MessageQueue) -> _Queue:

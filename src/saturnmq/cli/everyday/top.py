@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class TopView:
-    """What is shown: rows of brokers, topics by rate, groups by lag, and problems. A rate is None before the second survey."""
+    """The content of `top`: brokers, topics by rate, groups by lag, and problems. A rate is None before the second survey."""
 
     brokers: list[Row]
     topics: list[Row]

@@ -312,7 +312,7 @@ async def cluster_list(call: Call) -> None:
 
 
 def _rounds(call: Call, default: int) -> int:
-    """How often to repeat; 0 without end."""
+    """Number of repetitions; 0 without end."""
     if (rounds := call.options.integer("rounds", default)) < 0:
         raise WrongOptions(f"--rounds {rounds} must be 1 or more, or 0 for no end")
     return rounds

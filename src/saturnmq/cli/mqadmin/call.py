@@ -1,4 +1,4 @@
-"""What the function of an admin command is given, and the row that names it.
+"""The arguments of an admin command's function, and the row that names it.
 
 Requirements: ADM-04, CLI-01.
 """

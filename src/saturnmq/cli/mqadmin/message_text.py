@@ -41,7 +41,7 @@ def lines_of(message: Message[Any], body_path: str, *, with_offset_id: bool, bou
 
 
 def track_text(track: Track) -> str:
-    """What became of a message in a group."""
+    """The state of a message in a group."""
     return (
         f"MessageTrack [consumerGroup={track.group}, trackType={track.track_type.value}, "
         f"exceptionDesc={absent(track.description)}]"

@@ -89,7 +89,7 @@ class _Held(StringIO):
 
 
 class AdminOutput:
-    """What one command prints. as_json: rows are collected and printed as one document by `finish`.
+    """The output of one command. as_json: rows are collected and printed as one document by `finish`.
 
     dry_run: nothing is changed, so `change_line` is silent. problems: how many were reported.
     """

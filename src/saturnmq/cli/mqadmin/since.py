@@ -34,7 +34,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def baseline_of(call: Call) -> Baseline | None:
-    """What --since compares with, None without the option. Raises WrongOptions, SaturnError if there is no history."""
+    """The baseline that --since compares with, None without the option. Raises WrongOptions, SaturnError if there is no history."""
     text = call.options.text(SINCE.key)
     if not text:
         if HISTORY.key in call.options:

@@ -18,7 +18,7 @@ class Result(Enum):
 
 
 class Finding(NamedTuple):
-    """What a check found about a subject, and what to do; advice is empty when there is nothing to do."""
+    """The result of a check of a subject, and what to do; advice is empty when there is nothing to do."""
 
     check: str
     subject: str

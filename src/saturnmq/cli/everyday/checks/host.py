@@ -53,7 +53,7 @@ KERNEL: Final = (
 
 
 def versions() -> Iterator[Finding]:
-    """What runs here."""
+    """Version of SaturnMQ, and of what it runs on."""
     facts = version_facts()
     text = ", ".join(f"{name} {facts[name]}" for name in ("python", "loop", "protocol", "commit"))
     yield ok("version", "saturnmq", f"{saturnmq.__version__}, {text}")
@@ -154,7 +154,7 @@ def disk_finding(subject: str, percent: int, text: str) -> Finding:
 
 
 def flush_time(folder: Path, rounds: int) -> Iterator[Finding]:
-    """How long an fdatasync of 4 KiB takes in a folder, in a file that has no name and leaves nothing behind."""
+    """The duration of an fdatasync of 4 KiB in a folder, in a file that has no name and leaves nothing behind."""
     if not folder.is_dir():
         yield note("fdatasync", str(folder), "there is no such folder yet", "name the folder of the store: --data DIR")
         return
