@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from saturnmq.client.trace.records import TraceRecord as TraceRecord
     from saturnmq.client.tracing import TraceStats as TraceStats
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
+    from saturnmq.protocol.codes import Confirmation as Confirmation
     from saturnmq.protocol.errors import ConfigError as ConfigError
     from saturnmq.protocol.errors import ResponseError as ResponseError
     from saturnmq.protocol.errors import SaturnError as SaturnError
@@ -139,6 +140,7 @@ _HOME: Final = {
     ),
     "saturnmq.client.producer.transactions": ("Transaction",),
     "saturnmq.protocol.bodies": ("MessageQueue",),
+    "saturnmq.protocol.codes": ("Confirmation",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
 }
 _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}

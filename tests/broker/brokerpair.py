@@ -108,10 +108,10 @@ class Pair:
         command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic})
         return await self._client.invoke(self._address, command, 3000)
 
-    async def send(self, broker: Broker, body: bytes = b"x", wait: str = "true") -> Command:
+    async def send(self, broker: Broker, body: bytes = b"x", wait: str = "true", **more: object) -> Command:
         return await self.call(
             broker, RequestCode.SEND_MESSAGE_V2, body, a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1234, h=0,
-            i=f"WAIT\x01{wait}", j=0, k="false", m="false",
+            i=f"WAIT\x01{wait}", j=0, k="false", m="false", **more,
         )  # fmt: skip
 
     async def pull(self, broker: Broker, offset: int = 0, **more: object) -> Command:

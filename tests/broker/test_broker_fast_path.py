@@ -43,7 +43,7 @@ def request_frame(
 ) -> bytes:
     ext = {name: value for name, value in (FIELDS | more).items() if value != "absent"}
     if code == V1:
-        ext = {SEND_V1_BY_V2[name]: value for name, value in ext.items()}
+        ext = {SEND_V1_BY_V2.get(name, name): value for name, value in ext.items()}
     return encode_frame(
         Command(code, ext=ext, body=body, opaque=opaque, flag=flag, serialization=serialization, language=0)
     )
@@ -145,6 +145,7 @@ ODD: dict[str, list[str]] = {
     "k": ["false", "true", "absent"],
     "l": ["16", "3", "absent"],
     "m": ["false", "false", "true", "absent"],
+    "confirmation": ["ask", "ask", ""],
 }
 changes = st.lists(
     st.sampled_from(sorted(ODD)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(ODD[name]))), max_size=2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.state.identity import Identity
-from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.codes import CommandFlag, Confirmation
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.ids import offset_message_id
@@ -45,6 +45,8 @@ def test_send_answers_equal_encoded_fields(
         assert frame == encode_frame(wanted)
         assert FrameDecoder().feed(frame) == [wanted]
         assert answers.batch(serialization, opaque, queue_id, queue_offset, (physical_offset,)) == frame
+        stated = answers.stating(Confirmation.FSYNC).one(serialization, opaque, queue_id, queue_offset, physical_offset)
+        assert {c.opaque: c.ext for c in FrameDecoder().feed(stated)} == {opaque: ext | {"confirmation": "fsync"}}
 
 
 @pytest.mark.spec("BAT-05", "SND-13")

@@ -108,11 +108,26 @@ def test_send_request_has_the_fields_of_the_java_client(run: Run, cluster: Any, 
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.send("T", b"x" * 5000)
             (command,) = c.broker.of(310)
-            assert set(command.ext) == set(java["extFields"])
+            assert set(command.ext) == set(java["extFields"]) | {"confirmation"}, (
+                "an extension, which Apache's brokers ignore"
+            )
             assert command.ext["f"] == java["extFields"]["f"] == "769"
             for name in "cdhjkm":
                 assert command.ext[name] == java["extFields"][name]
             assert set(decode_properties(command.ext["i"])) == set(decode_properties(java["extFields"]["i"]))
+
+    run(work)
+
+
+@pytest.mark.spec("API-10")
+def test_only_sends_with_a_receipt_ask_for_the_confirmation(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.send_oneway("T", b"x")
+            await out.send_prepared(Prepared("T", b"x", ("U",), "UNIQ_KEY\x01U"))
+            assert not any("confirmation" in command.ext for command in await c.broker.wait_for(310, 2))
+            await out.send_many("T", [b"x"])
+            assert "confirmation" in c.broker.of(320)[0].ext
 
     run(work)
 

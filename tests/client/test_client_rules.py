@@ -38,7 +38,7 @@ from saturnmq.client.receipt import SendStatus
 from saturnmq.client.selection import FaultTable, RoundRobin, avoid_ms, key_hash, shard
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
-from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
+from saturnmq.protocol.codes import RESERVED_PROPERTIES, Confirmation, RequestCode
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX, BatchItem, decode_batch, decode_properties
@@ -287,9 +287,32 @@ def test_receipt_has_every_field_of_the_answer() -> None:
     (receipt,) = receipts(Prepared("T", b"", ("UID",), ""), A[1], Command(0, ext=ext))
     assert (receipt.status, receipt.message_id, receipt.offset_message_id) == (SendStatus.SEND_OK, "UID", "OID")
     assert (receipt.queue, receipt.offset, receipt.region, receipt.trace_on) == (A[1], 42, "eu", False)
-    assert receipt.transaction_id == "TX" and receipt.durable is None
+    assert receipt.transaction_id == "TX" and receipt.durable is None and receipt.confirmation is None
     (plain,) = receipts(Prepared("T", b"", ("UID",), ""), A[1], Command(0, ext={"queueOffset": "0"}))
     assert plain.region == "DefaultRegion" and plain.trace_on is True
+
+
+@pytest.mark.spec("API-10")
+@pytest.mark.parametrize(
+    ("code", "stated", "durable", "confirmation"),
+    [
+        (0, "memory", False, Confirmation.MEMORY),
+        (0, "page_cache", False, Confirmation.PAGE_CACHE),
+        (0, "fsync", True, Confirmation.FSYNC),
+        (0, "slave", True, Confirmation.SLAVE),
+        (0, "fsync_and_slave", True, Confirmation.FSYNC_AND_SLAVE),
+        (0, "majority", True, Confirmation.MAJORITY),
+        (0, "fsync_majority", True, Confirmation.FSYNC_MAJORITY),
+        (0, "by a later version", None, None),
+        (10, "fsync", False, None),
+    ],
+)
+def test_receipt_states_how_the_message_was_confirmed(
+    code: int, stated: str, durable: bool | None, confirmation: Confirmation | None
+) -> None:
+    answer = Command(code, ext={"queueOffset": "7", "confirmation": stated})
+    prepared = Prepared("T", b"", ("U1", "U2"), "", batch=True)
+    assert [(r.durable, r.confirmation) for r in receipts(prepared, A[0], answer)] == [(durable, confirmation)] * 2
 
 
 @pytest.mark.spec("PR-29", "PRC-01")

@@ -151,7 +151,7 @@ def test_send_trace_equals_that_of_the_java_client(run: Run, cluster: Any, vecto
             (command,) = traces(c)
             (ours,) = traced(c)
             assert isinstance(ours, Pub)
-            assert set(command.ext) == set(fields)
+            assert set(command.ext) == set(fields) | {"confirmation"}
             for name in "bcdfhjkm":
                 assert command.ext[name] == fields[name], name
             name = r"_INNER_TRACE_PRODUCER-%s-PRODUCE-\d+"

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import ResponseCode, SysFlag
+from saturnmq.protocol.codes import Confirmation, ResponseCode, SysFlag
 from saturnmq.protocol.offsets import QueueOffset
 
 
@@ -40,13 +40,16 @@ class Receipt(NamedTuple):
     """The broker's answer for one stored message.
 
     message_id: the unique id that the client assigned. offset_message_id: the id that encodes the broker's address and the
-    commit log offset. queue, offset: the queue and the position in it. durable: False if the broker reports that flush or
-    replication is not confirmed, None if it does not state its flush and replication modes. region, trace_on: the broker's
-    region id and whether it allows message traces. transaction_id: set in the answer to the half message of a transaction.
+    commit log offset. queue, offset: the queue and the position in it. durable: True if the message was on a disk or a second
+    machine when the broker answered, False if it was only in the memory of one machine or its flush or replication was not
+    confirmed in time, None if the broker does not say, as Apache's. confirmation: how, None if the broker does not say or status
+    is not SEND_OK. region, trace_on: the broker's region id and whether it allows message traces. transaction_id: set in the
+    answer to the half message of a transaction.
 
     Example:
         receipt = await out.send("orders", b"hello")
         print(receipt.message_id, receipt.queue.broker_name, receipt.queue.queue_id, receipt.offset)
+        print(receipt.durable, receipt.confirmation)
     """
 
     status: SendStatus
@@ -58,6 +61,7 @@ class Receipt(NamedTuple):
     region: str = "DefaultRegion"
     trace_on: bool = True
     transaction_id: str | None = None
+    confirmation: Confirmation | None = None
 
 
 class TransactionState(Enum):

@@ -5,7 +5,7 @@ See docs/spec/00 sections 3.4, 4.4, 4.5, 5 and 6.
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
 VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
@@ -256,6 +256,37 @@ class TopicSysFlag(IntFlag):
     UNIT = 1
     UNIT_SUB = 2
 
+
+class Confirmation(Enum):
+    """What had confirmed a message when its broker answered SEND_OK.
+
+    MEMORY: a buffer of the broker's process (`transientStorePoolEnable`). PAGE_CACHE: the kernel's cache of one machine. FSYNC:
+    synced to the broker's disk. SLAVE: in the broker's page cache, acknowledged by a slave. FSYNC_AND_SLAVE: synced to the
+    broker's disk, acknowledged by a slave. MAJORITY: in the page caches of a majority of a DLedger group. FSYNC_MAJORITY: synced
+    by a majority of a DLedger group.
+
+    Example:
+        receipt = await out.send("orders", b"hello")
+        if receipt.confirmation is Confirmation.PAGE_CACHE:
+            print("lost if the broker's machine fails now")
+    """
+
+    MEMORY = "memory"
+    PAGE_CACHE = "page_cache"
+    FSYNC = "fsync"
+    SLAVE = "slave"
+    FSYNC_AND_SLAVE = "fsync_and_slave"
+    MAJORITY = "majority"
+    FSYNC_MAJORITY = "fsync_majority"
+
+    @property
+    def durable(self) -> bool:
+        """Whether the message was on a disk or a second machine, and so survives the failure of the broker's machine."""
+        return self not in (Confirmation.MEMORY, Confirmation.PAGE_CACHE)
+
+
+# SaturnMQ extension in sends, with any value: the sender asks how its message is confirmed. In the answer: a Confirmation.
+CONFIRMATION_FIELD: Final = "confirmation"
 
 # Reserved topics, groups and prefixes.
 RETRY_PREFIX: Final = "%RETRY%"

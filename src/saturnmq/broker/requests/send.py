@@ -3,7 +3,7 @@
 Works on extFields directly and creates few objects. `send_fast` answers most single messages and must leave the same bytes in
 the store and on the wire.
 
-Requirements: SND-01..SND-16, BAT-04..BAT-06.
+Requirements: SND-01..SND-16, BAT-04..BAT-06, API-10.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from time import perf_counter_ns
 from typing import Any, Final
 
+from saturnmq.broker.requests.confirmation import confirmation_of
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import deliver_ms_of
@@ -20,6 +21,7 @@ from saturnmq.broker.services.transactions import as_half
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import (
+    CONFIRMATION_FIELD,
     DLQ_PREFIX,
     FORBIDDEN_SEND_TOPICS,
     GROUP_LENGTH_MAX,
@@ -28,6 +30,7 @@ from saturnmq.protocol.codes import (
     SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     VERSION_MAX_RECONSUME,
+    Confirmation,
     Perm,
     PropertyKey,
     RequestCode,
@@ -87,16 +90,17 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
     except REFUSALS as error:
         return refusal(request, error, base)
     store = ctx.store
+    confirmation = confirmation_of(store, waits=wait) if CONFIRMATION_FIELD in request.ext else None
     at_once = store.acknowledges_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
     topic = config.topic_name
     if at_once and ctx.topics.durable(topic):
-        return answer(ctx, request, result, result.status, queue_id)
+        return answer(ctx, request, result, result.status, queue_id, confirmation)
     later = Later()
     ctx.in_flight.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
         result.reason = result.reason or reason
-        reply = answer(ctx, request, result, status, queue_id)
+        reply = answer(ctx, request, result, status, queue_id, confirmation)
         complete(ctx, later, reply if ctx.topics.durable(topic) else _after_topic(ctx, reply, request, topic))
 
     if at_once:
@@ -418,12 +422,24 @@ def born_host(connection: Connection) -> Host:
     return host  # type: ignore[return-value]
 
 
-def answer(ctx: SendContext, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
-    """Response by put status (spec 01 section 4.1); for a stored message it has queue and offsets (SND-13)."""
+def answer(
+    ctx: SendContext,
+    request: Command,
+    result: PutResult,
+    status: PutStatus,
+    queue_id: int,
+    confirmation: Confirmation | None = None,
+) -> Command:
+    """Response by put status (spec 01 section 4.1); for a stored message it has queue and offsets (SND-13).
+
+    confirmation: stated if the put is confirmed; None for senders that do not ask.
+    """
     code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
     if result.physical_offset >= 0 and code in (0, 10, 11, 12):
         offsets = result.physical_offsets or (result.physical_offset,)
-        return request.reply(code, None, ctx.answers.fields(queue_id, result.queue_offset, offsets))
+        stated = confirmation if code is ResponseCode.SUCCESS else None
+        answers = ctx.answers if stated is None else ctx.answers.stating(stated)
+        return request.reply(code, None, answers.fields(queue_id, result.queue_offset, offsets))
     ctx.stats.put_failed += 1
     return request.reply(code, _remark(ctx, status, result.reason), ctx.answers.base())
 

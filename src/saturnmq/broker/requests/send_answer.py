@@ -2,17 +2,18 @@
 
 Responses of one broker differ only in opaque, queue id, queue offset and physical offset, so the rest is formatted once.
 
-Requirements: SND-13, BAT-05.
+Requirements: SND-13, BAT-05, API-10.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from copy import copy
 from typing import Final
 
 from saturnmq.broker.state.identity import Identity
-from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.codes import CONFIRMATION_FIELD, CommandFlag, Confirmation
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
@@ -28,7 +29,7 @@ _PLACE: Final = 8 + 5  # position of the opaque in a frame with a binary header
 class SendAnswers:
     """Response encoder of one broker: region, trace flag and, once it listens, message id prefix are fixed."""
 
-    __slots__ = ("_base", "_binary", "_identity", "_ids", "_json")
+    __slots__ = ("_base", "_binary", "_identity", "_ids", "_json", "_stating")
 
     def __init__(self, region_id: str, trace_on: bool, identity: Identity) -> None:
         self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
@@ -36,6 +37,16 @@ class SendAnswers:
         self._ids = (0, "")  # number of ids in the last response, and their format
         self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> (lowest queue offset, end, pattern)
         self._json: dict[int, bytes] = {}
+        self._stating: dict[Confirmation, SendAnswers] = {}
+
+    def stating(self, confirmation: Confirmation) -> SendAnswers:
+        """The encoder of responses that state a confirmation, for senders that ask."""
+        answers = self._stating.get(confirmation)
+        if answers is None:
+            answers = self._stating[confirmation] = copy(self)
+            answers._base = self._base | {CONFIRMATION_FIELD: confirmation.value}
+            answers._binary, answers._json = {}, {}
+        return answers
 
     def base(self) -> dict[str, str]:
         """extFields of every response, including errors."""

@@ -6,7 +6,7 @@ more than a record (a new topic, a delay, a transaction, a retry, a busy store) 
 implementation. For any request both leave the same bytes in the store and on the wire. A new rule for sends belongs there;
 if it concerns a property or a field, exclude it here.
 
-Requirements: SND-01..SND-15.
+Requirements: SND-01..SND-15, API-10.
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ from time import perf_counter_ns
 from typing import Final
 
 from saturnmq.broker.requests import send as reference
+from saturnmq.broker.requests.confirmation import confirmation_of
 from saturnmq.broker.requests.context import SendContext
+from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.net import Connection, Later
-from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSACTION_MASK, CommandFlag, RequestCode
+from saturnmq.protocol.codes import (
+    CONFIRMATION_FIELD,
+    FORBIDDEN_SEND_TOPICS,
+    RETRY_PREFIX,
+    TRANSACTION_MASK,
+    CommandFlag,
+    RequestCode,
+)
 from saturnmq.protocol.errors import HeaderError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCommand
@@ -36,12 +45,15 @@ _BORN_DIGITS_MAX: Final = 18  # 19 digits may exceed 64 bits
 
 
 class ParsedTemplate:
-    """Fields that all requests of a header template share. queue and born are indexes into `TemplateCommand.values`."""
+    """Fields that all requests of a header template share. queue and born are indexes into `TemplateCommand.values`.
 
-    __slots__ = ("born", "born_ms", "born_text", "flag", "queue", "reconsume", "sys_flag", "topic")
+    asks: whether the sender asks how its message is confirmed.
+    """
 
-    def __init__(self, ext: dict[str, str], queue: int, born: int) -> None:
-        self.queue, self.born = queue, born
+    __slots__ = ("asks", "born", "born_ms", "born_text", "flag", "queue", "reconsume", "sys_flag", "topic")
+
+    def __init__(self, ext: dict[str, str], queue: int, born: int, *, asks: bool) -> None:
+        self.queue, self.born, self.asks = queue, born, asks
         self.topic = ext["b"]
         self.sys_flag = int32(ext, "f") & reference.NOT_HOSTS
         self.flag = int32(ext, "h")
@@ -53,13 +65,14 @@ class ParsedTemplate:
 def parse(template: HeaderTemplate) -> ParsedTemplate | None:
     """Parse the shared fields of a template; None if the fast path does not support it."""
     shared, names = template.shared, template.names
+    asks = CONFIRMATION_FIELD in shared
     if template.code == _V1:
         shared = {short: shared[name] for short, name in SEND_V1_BY_V2.items() if name in shared}
         names = tuple(SEND_V2_BY_V1.get(name, name) for name in names)
     if template.code == _BATCH or shared.get("m") == "true":
         return None
     try:
-        parsed = ParsedTemplate(shared, names.index("e"), names.index("g"))
+        parsed = ParsedTemplate(shared, names.index("e"), names.index("g"), asks=asks)
     except (KeyError, ValueError, HeaderError):
         return None
     topic = parsed.topic
@@ -138,21 +151,24 @@ def _send(
         ctx.identity.store_host,
         parsed.reconsume,
     )
+    answers = ctx.answers
+    if parsed.asks:  # no message comes here that does not wait
+        answers = answers.stating(confirmation_of(store, waits=True))
     if store.quorum:
-        return _put_soon(ctx, request, message)
+        return _put_soon(ctx, request, message, answers)
     began_ns = perf_counter_ns()
     result = store.put(message)
     if result.status is not _PUT_OK:
         return reference.answer(ctx, request, result, result.status, queue_id)
     ctx.stats.put(config.topic_name, 1, result.size, perf_counter_ns() - began_ns)
     if not store.acknowledges_at_once:
-        return _answer_later(ctx, request, result, queue_id)
+        return _answer_later(ctx, request, result, queue_id, answers)
     if request.flag & _ONEWAY:
         return b""
-    return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
+    return answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
 
 
-def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> Later:
+def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message, answers: SendAnswers) -> Later:
     """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
     later, queue_id, began_ns = Later(), message.queue_id, perf_counter_ns()
     ctx.in_flight.sends += 1
@@ -162,7 +178,7 @@ def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> L
             ctx.stats.put(message.topic, 1, message.store_bytes, perf_counter_ns() - began_ns)
         made: Command | bytes
         if status is _PUT_OK:
-            made = ctx.answers.one(
+            made = answers.one(
                 request.serialization, request.opaque, queue_id, message.queue_offset, message.physical_offset
             )
         else:
@@ -173,14 +189,16 @@ def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message) -> L
     return later
 
 
-def _answer_later(ctx: SendContext, request: TemplateCommand, result: PutResult, queue_id: int) -> Later:
+def _answer_later(
+    ctx: SendContext, request: TemplateCommand, result: PutResult, queue_id: int, answers: SendAnswers
+) -> Later:
     """Answer when the store confirms the message."""
     later = Later()
     ctx.in_flight.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
         if status is _PUT_OK:
-            made: Command | bytes = ctx.answers.one(
+            made: Command | bytes = answers.one(
                 request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
             )
         else:

@@ -505,6 +505,7 @@ class Producer(Attempts, Generic[T]):
 
     async def _send(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
         """Send a message or batch within the in-flight limit. Raises SendFailed, and what the route lookup raises."""
+        prepared.asks_confirmation = True
         size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)

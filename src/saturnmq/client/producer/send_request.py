@@ -1,6 +1,6 @@
 """Send requests (codes 10, 310, 320, 324, 325), their responses, and the division of messages into batches. Pure.
 
-Requirements: PR-23..PR-29, BAT-01..BAT-03, BAT-05.
+Requirements: PR-23..PR-29, BAT-01..BAT-03, BAT-05, API-10.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
 from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import RETRY_PREFIX, PropertyKey, RequestCode, SysFlag
+from saturnmq.protocol.codes import CONFIRMATION_FIELD, RETRY_PREFIX, Confirmation, PropertyKey, RequestCode, SysFlag
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int32_or, int64_or
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
@@ -22,6 +22,7 @@ from saturnmq.protocol.offsets import QueueOffset
 
 _TRUE: Final = "true"
 _NAME, _PAIR = "\x01", "\x02"
+_CONFIRMATIONS: Final[dict[str | None, Confirmation]] = {item.value: item for item in Confirmation}
 _REPLY_MARK: Final = f"{PropertyKey.MSG_TYPE}{_NAME}reply"
 
 
@@ -30,7 +31,8 @@ class Prepared:
     """A message or batch ready to be sent: everything that is the same for all attempts. topic is the name on the wire.
 
     ids: unique ids, one per message of a batch. properties: the encoded property string as text.
-    timer: a delay that only some brokers support, None for a delay level or no delay.
+    timer: a delay that only some brokers support, None for a delay level or no delay. asks_confirmation: SaturnMQ's brokers state
+    in the answer how the message is confirmed; Apache's ignore the field.
     """
 
     topic: str
@@ -43,6 +45,7 @@ class Prepared:
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     timer: Delay | None = None
+    asks_confirmation: bool = False
 
 
 def encode_property_text(
@@ -109,6 +112,8 @@ def send_command(
     code = request_code(prepared, smart=smart)
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         ext = {SEND_V1_BY_V2[name]: value for name, value in ext.items()}
+    if prepared.asks_confirmation:
+        ext[CONFIRMATION_FIELD] = "ask"
     return Command(code, ext=ext, body=prepared.body)
 
 
@@ -138,7 +143,11 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
     """The receipts of a success response, one per message, in order (PR-29, BAT-05)."""
     ext = answer.ext
     status = STATUS_BY_CODE[answer.code]
-    durable = None if status is SendStatus.SEND_OK else False
+    confirmation: Confirmation | None = None
+    durable: bool | None = False
+    if status is SendStatus.SEND_OK:
+        confirmation = _CONFIRMATIONS.get(ext.get(CONFIRMATION_FIELD))
+        durable = None if confirmation is None else confirmation.durable
     first = int64_or(ext, "queueOffset", 0)
     queue_id = int32_or(ext, "queueId", queue.queue_id)
     if queue_id != queue.queue_id:  # the broker chose, as for a queue id below 0
@@ -151,7 +160,16 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
         offset_ids += [""] * (len(prepared.ids) - len(offset_ids))
     return [
         Receipt(
-            status, unique_id, offset_ids[n], queue, QueueOffset(first + n), durable, region, trace_on, transaction_id
+            status,
+            unique_id,
+            offset_ids[n],
+            queue,
+            QueueOffset(first + n),
+            durable,
+            region,
+            trace_on,
+            transaction_id,
+            confirmation,
         )
         for n, unique_id in enumerate(prepared.ids)
     ]
