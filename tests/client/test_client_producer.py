@@ -41,6 +41,7 @@ from saturnmq import (
     json_codec,
     str_codec,
 )
+from saturnmq.client.compression import compressor
 from saturnmq.client.connection import core as core_module
 from saturnmq.client.connection import deadline as deadline_module
 from saturnmq.client.connection.core import vip_address
@@ -143,6 +144,30 @@ def test_body_from_4096_bytes_is_compressed_on_a_copy(run: Run, cluster: Any) ->
             assert plain.ext["f"] == "0" and plain.body == small
             assert packed.ext["f"] == "769" and packed.body == zlib.compress(large, 5)
             assert bytes(large) == b"y" * 4096
+
+    run(work)
+
+
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize(("kind", "flags"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+def test_bodies_are_compressed_with_the_chosen_type_but_not_in_batches(
+    run: Run, cluster: Any, kind: str, flags: int
+) -> None:
+    body = b"much the same again and again. " * 5000
+
+    async def work() -> None:
+        async with cluster() as c, Client.from_url(f"rmq://{c.name_servers}?compress_type={kind}") as client:
+            async with client.producer("g") as out:
+                await out.send("T", body[:4095], shard_by=1)
+                await out.send("T", body[:4096], shard_by=1)
+                await out.send("T", body, shard_by=1)
+                assert [int(command.ext["f"]) for command in c.broker.of(310)] == [0, flags, flags]
+                packed = c.broker.of(310)[2].body
+                assert packed == compressor(kind, 5)(body) and len(packed) < 10_000
+                (receipt,) = await out.send_many("T", [body], shard_by=1)
+                assert c.broker.of(320)[0].ext["f"] == "0"
+            result = await client.puller().pull(receipt.queue, 0)
+            assert [message.body for message in result.messages()] == [body[:4095], body[:4096], body, body]
 
     run(work)
 

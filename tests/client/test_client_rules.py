@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import random
+import sys
 import zlib
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
-from saturnmq.client.compression import ZLIB_FLAGS, compress, decompress
+from saturnmq.client.compression import COMPRESSION_FLAGS, ZLIB_FLAGS, compressor, decompress
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.routes import build_route, substitute_route
 from saturnmq.client.consumer.process_queue import ProcessQueue
@@ -39,7 +40,7 @@ from saturnmq.client.selection import FaultTable, RoundRobin, avoid_ms, key_hash
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, Confirmation, RequestCode
-from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError
+from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX, BatchItem, decode_batch, decode_properties
 
@@ -501,14 +502,14 @@ def test_namespace_is_added_and_stripped(name: str, wire: str) -> None:
 @pytest.mark.spec("PR-24")
 @pytest.mark.parametrize("flags", [ZLIB_FLAGS, 0x001])
 def test_zlib_compression_round_trips(flags: int) -> None:
-    packed = compress(b"x" * 5000, 5)
+    packed = compressor("zlib", 5)(b"x" * 5000)
     assert ZLIB_FLAGS == 0x301 and zlib.decompress(packed) == b"x" * 5000
     assert decompress(packed, flags) == b"x" * 5000
     assert decompress(b"plain", 0) == b"plain"
 
 
 @pytest.mark.spec("PR-24")
-@pytest.mark.parametrize("body", [b"", b"junk", compress(b"x" * 5000, 5)[:-3]])
+@pytest.mark.parametrize("body", [b"", b"junk", compressor("zlib", 5)(b"x" * 5000)[:-3]])
 def test_damaged_compressed_body_is_a_message_error(body: bytes) -> None:
     with pytest.raises(MessageError):
         decompress(body, ZLIB_FLAGS)
@@ -516,12 +517,46 @@ def test_damaged_compressed_body_is_a_message_error(body: bytes) -> None:
 
 @pytest.mark.spec("PR-24")
 def test_decompression_is_bounded() -> None:
-    body = compress(b"x" * 1000, 5)
+    body = compressor("zlib", 5)(b"x" * 1000)
     assert decompress(body, ZLIB_FLAGS, bytes_max=1000) == b"x" * 1000
     with pytest.raises(MessageError, match="decompresses to more than 999 bytes"):
         decompress(body, ZLIB_FLAGS, bytes_max=999)
     with pytest.raises(MessageError, match="is cut: it ends after"):
         decompress(body[:-3], ZLIB_FLAGS, bytes_max=1000)
+
+
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize(("kind", "flags"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+@pytest.mark.parametrize("size", [1, 4096, 200_000])
+def test_each_compression_type_round_trips_with_its_flags(kind: str, flags: int, size: int) -> None:
+    body = (b"much the same again and again. " * (size // 31 + 1))[:size]
+    packed = compressor(kind, 5)(body)
+    assert COMPRESSION_FLAGS[kind] == flags and decompress(packed, flags) == body
+    assert size < 4096 or len(packed) < size / 10
+
+
+@pytest.mark.spec("PR-24")
+def test_lz4_frame_has_independent_blocks() -> None:
+    packed = compressor("lz4", 5)(b"x" * 200_000)
+    assert packed[:4] == bytes.fromhex("04224d18") and packed[4] & 0x60 == 0x60, "version 1, independent blocks"
+
+
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize(("kind", "highest"), [("zlib", 9), ("zstd", 19)])
+def test_compression_level_takes_effect(kind: str, highest: int) -> None:
+    body = b"".join(b"%d %d\n" % (n * n, n * 7919 % 1000) for n in range(3000))
+    assert len(compressor(kind, 1)(body)) > len(compressor(kind, highest)(body))
+
+
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize(("kind", "package"), [("lz4", "lz4"), ("zstd", "zstandard")])
+def test_missing_compression_package_is_named_with_the_command(
+    kind: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame" if kind == "lz4" else package, None)
+    with pytest.raises(SaturnError, match=rf"compress_type is {kind}, and package {package} is not") as caught:
+        compressor(kind, 5)
+    assert "pip install 'saturnmq[compression]'" in str(caught.value)
 
 
 def packed_bodies(kind: str, body: bytes) -> list[bytes]:

@@ -209,6 +209,22 @@ def test_client_defaults_equal_those_of_apache() -> None:
     assert settings.api_timeout_ms == 3_000
 
 
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("compress_type=snappy", "compress_type is 'snappy', must be zlib or lz4 or zstd"),
+        ("compress_level=10", r"compress_level is 10, must be 0\.\.9 with compress_type zlib"),
+        ("compress_type=zstd&compress_level=23", r"compress_level is 23, must be 0\.\.22"),
+    ],
+)
+def test_compression_settings_out_of_range_are_named(query: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Client.from_url(f"rmq://h:1?{query}")
+    assert Client.from_url("rmq://h:1").settings.compress_type == "zlib", "as rocketmq.message.compressType"
+    assert Client.from_url("rmq://h:1?compress_type=zstd&compress_level=22").settings.compress_level == 22
+
+
 @pytest.mark.spec("API-03", "PR-08")
 def test_argument_overrides_url_overrides_environment() -> None:
     environment = {"SATURNMQ_URL": "rmq://u:1?timeout=2", "SATURNMQ_TIMEOUT": "9", "SATURNMQ_NAMESPACE": "ns"}

@@ -30,6 +30,7 @@ import saturnmq.sync
 from saturnmq import (
     Ack,
     Client,
+    Confirmation,
     Message,
     OffsetOutOfRange,
     Outgoing,
@@ -125,7 +126,7 @@ async def take(inbox: Any, count: int, timeout: float = 30) -> list[Message[Any]
 
 
 @pytest.mark.spec("PR-01", "PR-29", "API-07", "API-09", "API-10")
-def test_sent_message_is_stored_where_the_receipt_says(client: Callable[..., Client], topic: str) -> None:
+def test_sent_message_is_stored_where_the_receipt_says(peer: Peer, client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             receipt = await out.send(
@@ -134,6 +135,8 @@ def test_sent_message_is_stored_where_the_receipt_says(client: Callable[..., Cli
             assert receipt.status is SendStatus.SEND_OK
             assert receipt.queue.topic == topic and receipt.queue.broker_name == "broker-a"
             assert receipt.offset == 0
+            stated = (None, None) if isinstance(peer, apache.ApacheCluster) else (False, Confirmation.PAGE_CACHE)
+            assert (receipt.durable, receipt.confirmation) == stated, "Apache's broker ignores the question"
             (message,) = await all_of(one, topic, 1)
             assert message.body.decode() == "jäva 消息"
             assert (message.tag, message.keys, message.flag) == ("TagA", ("k1", "k2"), 7)
@@ -751,6 +754,25 @@ def test_java_client_reads_what_we_send(
     assert first["properties"]["p"] == "é"
     assert by_id[receipts[1].message_id]["bodyBytes"] == 13_000
     assert [by_id[receipt.message_id]["body"] for receipt in receipts[2:]] == ["one", "two"]
+
+
+@pytest.mark.spec("PR-24")
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_java_client_reads_every_compression_type(
+    peer: Peer, home: Path, client: Callable[..., Client], topic: str, kind: str
+) -> None:
+    body = b"much the same again and again. " * 10_000
+
+    async def work() -> str:
+        async with client(compress_type=kind) as one, one.producer("p") as out:
+            receipt = await out.send(topic, body)
+            (message,) = await all_of(one, topic, 1)
+            assert len(message.record.body) < 10_000 and message.body == body
+            return receipt.message_id
+
+    message_id = run(work)
+    rows = run_client("pull", home=home, ns=peer.name_servers, topic=topic, group="puller").results
+    assert [(row["msgId"], row["bodyBytes"]) for row in rows if "received" in row] == [(message_id, len(body))]
 
 
 @pytest.mark.spec("BAT-07", "PR-24")

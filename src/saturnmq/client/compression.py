@@ -5,8 +5,10 @@ Requirements: PR-24, MSG-07, LIM-05.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import zlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
@@ -14,12 +16,32 @@ from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.message import Buffer, compression_type
 
 PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024  # the limit of a frame; bounds decompression bombs (LIM-05)
+ZLIB_LEVEL_MAX: Final = 9
+ZSTD_LEVEL_MAX: Final = 22
 ZLIB_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.ZLIB)  # 0x301
 
 
-def compress(body: bytes, level: int) -> bytes:
-    """Compress with zlib; the message's sysFlag then gets ZLIB_FLAGS."""
-    return zlib.compress(body, level)
+# compress_type -> sysFlag bits of a message that is compressed so
+COMPRESSION_FLAGS: Final = {
+    "zlib": ZLIB_FLAGS,
+    "lz4": int(SysFlag.COMPRESSED | SysFlag.LZ4),
+    "zstd": int(SysFlag.COMPRESSED | SysFlag.ZSTD),
+}
+
+
+def compressor(kind: str, level: int) -> Callable[[bytes], bytes]:
+    """The function that compresses bodies. lz4 ignores level, as in Apache RocketMQ; Java reads independent blocks only.
+
+    Raises SaturnError if the package for lz4 or zstd is not installed.
+    """
+    if kind == "lz4":
+        return functools.partial(_extra("lz4.frame", "compress_type is lz4").compress, block_linked=False)
+    if kind == "zstd":
+        compress: Callable[[bytes], bytes] = (
+            _extra("zstandard", "compress_type is zstd").ZstdCompressor(level=level).compress
+        )
+        return compress
+    return lambda body: zlib.compress(body, level)
 
 
 def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX) -> bytes:
@@ -38,7 +60,7 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
                 return plain
             return _checked("zlib", body, plain, bytes_max, complete=machine.eof)
         if kind is SysFlag.LZ4:
-            machine = _extra("lz4.frame").LZ4FrameDecompressor()
+            machine = _extra("lz4.frame", "the message is compressed with lz4").LZ4FrameDecompressor()
             plain = machine.decompress(body, max_length=bytes_max + 1)
             return _checked("lz4", body, plain, bytes_max, complete=machine.eof)
         return _zstd(bytes(body), bytes_max)
@@ -49,7 +71,7 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
 
 
 def _zstd(body: bytes, bytes_max: int) -> bytes:
-    zstandard = _extra("zstandard")
+    zstandard = _extra("zstandard", "the message is compressed with zstandard")
     machine = zstandard.ZstdDecompressor()
     try:
         with machine.stream_reader(body) as reader:  # bounded, but silent about a body that ends early
@@ -76,11 +98,12 @@ def _checked(name: str, body: Buffer, plain: bytes, bytes_max: int, *, complete:
     return plain
 
 
-def _extra(module: str) -> Any:
+def _extra(module: str, need: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        package = module.partition(".")[0]
         raise SaturnError(
-            f"the message is compressed with {module.partition('.')[0]}",
+            f"{need}, and package {package} is not installed",
             hint="Install it: pip install 'saturnmq[compression]'.",
         ) from error

@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from saturnmq.client.compression import COMPRESSION_FLAGS, ZLIB_LEVEL_MAX, ZSTD_LEVEL_MAX
 from saturnmq.client.tracing import trace_topic_problem
 from saturnmq.config.settings import parse_duration_ms, parse_size, without_credentials
 from saturnmq.protocol.errors import ConfigError
@@ -75,7 +76,10 @@ class ClientSettings:
     smart_send: bool = True  # PR-28 org.apache.rocketmq.client.sendSmartMsg: code 310, not 10
     body_bytes_max: int = 4_194_304  # PR-03 maxMessageSize
     compress_from_bytes: int = 4096  # PR-24 compressMsgBodyOverHowmuch
-    compress_level: int = 5  # PR-24
+    compress_type: str = (
+        "zlib"  # PR-24 rocketmq.message.compressType: "zlib", or "lz4" or "zstd", which not all clients can read
+    )
+    compress_level: int = 5  # PR-24 rocketmq.message.compressLevel: 0..9, of zstd 0..22; without effect with lz4
     route_poll_ms: int = 30_000  # PR-11 pollNameServerInterval
     heartbeat_ms: int = 30_000  # HB-01 heartbeatBrokerInterval
     persist_offsets_ms: int = 5_000  # PR-03 persistConsumerOffsetInterval
@@ -116,6 +120,12 @@ class ClientSettings:
                 problems.append(f"{name} is {value!r:.60}, must be 1..127 characters of %|a-zA-Z0-9_.#-")
         if problem := trace_topic_problem(self.trace):
             problems.append(problem)
+        if self.compress_type not in COMPRESSION_FLAGS:
+            problems.append(f"compress_type is {self.compress_type!r:.40}, must be {' or '.join(COMPRESSION_FLAGS)}")
+        elif self.compress_type == "zlib" and self.compress_level in range(ZLIB_LEVEL_MAX + 1, ZSTD_LEVEL_MAX + 1):
+            problems.append(
+                f"compress_level is {self.compress_level}, must be 0..{ZLIB_LEVEL_MAX} with compress_type zlib"
+            )
         if self.access_channel not in ("local", "cloud"):
             problems.append(f"access_channel is {self.access_channel!r:.40}, must be 'local' or 'cloud'")
         return problems
@@ -135,7 +145,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "default_queues": (1, 65_535),
     "body_bytes_max": (1, 2_147_483_647),
     "compress_from_bytes": (1, 2_147_483_647),
-    "compress_level": (0, 9),
+    "compress_level": (0, ZSTD_LEVEL_MAX),
     "route_poll_ms": (10, 3_600_000),
     "heartbeat_ms": (10, 110_000),
     "persist_offsets_ms": (10, 3_600_000),

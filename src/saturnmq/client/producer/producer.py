@@ -34,7 +34,7 @@ from saturnmq.client.checks import (
     join_keys,
 )
 from saturnmq.client.codecs import Codec
-from saturnmq.client.compression import ZLIB_FLAGS, compress
+from saturnmq.client.compression import COMPRESSION_FLAGS, compressor
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.transaction_checks import Check, Checker
@@ -96,6 +96,7 @@ class Producer(Attempts, Generic[T]):
     ) -> None:
         super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
         self._codec = codec
+        self._compress = compressor(core.settings.compress_type, core.settings.compress_level)
         self._trace_topic = trace_topic(trace, core.settings.trace)
         self._tracer: Tracer | None = None
         self._checker = Checker(check, codec, check_executor) if check is not None else None
@@ -471,9 +472,9 @@ class Producer(Attempts, Generic[T]):
         unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay)
         sys_flag = 0
         if len(body) >= settings.compress_from_bytes:
-            packed = compress(body, settings.compress_level)
+            packed = self._compress(body)
             if len(packed) < len(body):  # a body that grows could exceed the broker's limit
-                body, sys_flag = packed, ZLIB_FLAGS
+                body, sys_flag = packed, COMPRESSION_FLAGS[settings.compress_type]
         timer = delay if delay is not None and delay.timer_ms else None
         return Prepared(wire, body, (unique_id,), text, flag, sys_flag, timer=timer)
 
