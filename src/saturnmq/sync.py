@@ -41,7 +41,7 @@ from saturnmq.client.producer.producer import Producer as AsyncProducer
 from saturnmq.client.producer.transactions import Transaction as AsyncTransaction
 from saturnmq.client.puller.puller import PULLER_GROUP, PullResult
 from saturnmq.client.puller.puller import Puller as AsyncPuller
-from saturnmq.client.receipt import Receipt
+from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.client.sync.portal import Inner
 from saturnmq.client.sync.portal import portal as _portal
 from saturnmq.client.trace.records import TraceRecord
@@ -396,16 +396,38 @@ class Producer(Generic[T]):
             wait_stored=wait_stored, timeout=timeout,
         ))
 
+    def send_many_oneway(
+        self, topic: str, values: Iterable[T | Outgoing[T]], *, tag: str | None = None, keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None, shard_by: str | int | None = None,
+        queue: MessageQueue | None = None, wait_stored: bool = True, timeout: float | None = None,
+    ) -> list[str]:
+        """Write many messages in few requests without responses. Returns the message ids, in order.
+
+        Batches and options are those of `send_many`; timeout applies to each request and covers what it covers in `send_oneway`.
+        Raises what `send_oneway` raises, at the first request that cannot be written; a note of the error says how many messages
+        were written before.
+
+        Example:
+            message_ids = out.send_many_oneway("metrics", [b"42", b"43"])
+        """
+        return _portal.run("Producer.send_many_oneway", lambda: self._inner.send_many_oneway(
+            topic, values, tag=tag, keys=keys, properties=properties, shard_by=shard_by, queue=queue,
+            wait_stored=wait_stored, timeout=timeout,
+        ))
+
     def transaction(
         self, topic: str, value: T, *, tag: str | None = None, keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None, shard_by: str | int | None = None,
-        queue: MessageQueue | None = None, flag: int = 0, timeout: float | None = None,
+        queue: MessageQueue | None = None, flag: int = 0, on_error: TransactionState = TransactionState.ROLLBACK,
+        timeout: float | None = None,
     ) -> Transaction[T]:
         """A transaction: a message that is delivered only if the `with` block succeeds.
 
         The message is stored invisibly before the block runs. A normal end of the block commits it, an exception rolls it back.
-        If the block is cancelled or the process dies, the broker asks the producer's `check` for the outcome. The options are
-        those of `send`. Raises ConfigError if the producer has no `check`, MessageRefused and EncodeError at once.
+        If the block is cancelled or the process dies, the broker asks the producer's `check` for the outcome. on_error: UNKNOWN
+        leaves the outcome to `check` after an exception too, as in Java: for work that may be done although it failed here. The
+        other options are those of `send`. Raises ConfigError if the producer has no `check` or on_error is COMMIT, MessageRefused
+        and EncodeError at once.
 
         Example:
             with client.producer("orders-p", check=was_saved) as out:
@@ -414,7 +436,7 @@ class Producer(Generic[T]):
         """
         return Transaction(_portal.call("Producer.transaction", lambda: self._inner.transaction(
             topic, value, tag=tag, keys=keys, properties=properties, shard_by=shard_by, queue=queue, flag=flag,
-            timeout=timeout,
+            on_error=on_error, timeout=timeout,
         )))
 
     def request(

@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "producer.send": lambda w: w.producer.send("T", b"x"),
     "producer.send sharded": lambda w: w.producer.send("T", b"x", shard_by="k"),
     "producer.send_oneway": lambda w: w.producer.send_oneway("T", b"x"),
+    "producer.send_many_oneway": lambda w: w.producer.send_many_oneway("T", [b"a", Outgoing(value=b"b", topic="U")]),
     "producer.send_many": lambda w: w.producer.send_many("T", [b"a", Outgoing(value=b"b", topic="U")]),
     "producer.queues": lambda w: w.producer.queues("T"),
     "producer.request": lambda w: w.producer.request("T", b"x", timeout=0.02),

@@ -1104,6 +1104,72 @@ def test_send_many_reports_partial_failure_and_retries_batches(run: Run, cluster
     run(work)
 
 
+@pytest.mark.spec("BAT-03")
+def test_oneway_batches_are_written_without_waiting(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("U")
+            c.broker.script[320] = lambda command: None  # no answer: a call that waited for one would time out
+            values = [b"a", Outgoing(value=b"b", topic="U", tag="t"), b"x" * 5000]
+            ids = await out.send_many_oneway("T", values, tag="all", shard_by="k")
+            first, second = await c.broker.wait_for(320, 2)
+            for command in (first, second):
+                assert command.is_oneway and command.ext["m"] == "true" and command.ext["f"] == "0"
+                assert "confirmation" not in command.ext
+            assert (first.ext["b"], second.ext["b"]) == ("T", "U")
+            items = decode_batch(first.body or b"") + decode_batch(second.body or b"")
+            properties = [decode_properties(item.properties_raw) for item in items]
+            assert [item.body for item in items] == [b"a", b"x" * 5000, b"b"], "in order, not compressed"
+            assert [entry["UNIQ_KEY"] for entry in properties] == [ids[0], ids[2], ids[1]]
+            assert [entry["TAGS"] for entry in properties] == ["all", "all", "t"]
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-03")
+def test_oneway_batches_use_all_queues_and_refuse_before_any_write(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=1000) as client:
+            async with client.producer("g") as out:
+                queues = len(await out.queues("T"))
+                await out.send_many_oneway("T", [b"x" * 600] * queues)
+                commands = await c.broker.wait_for(320, queues)
+                assert {int(command.ext["e"]) for command in commands} == set(range(queues))
+                for values in ([], [b"ok", b""], [b"ok", b"x" * 1001]):
+                    with pytest.raises((MessageRefused, ResponseError)):
+                        await out.send_many_oneway("T", values)
+                assert len(c.broker.of(320)) == queues
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-03")
+def test_oneway_batch_that_cannot_be_written_says_how_many_were(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, attempts=1) as client:
+            async with client.producer("g") as out:
+                with pytest.raises(RouteNotFound) as caught:
+                    await out.send_many_oneway("T", [b"a", b"b", Outgoing(value=b"c", topic="Missing")])
+                assert "2 of 3 messages were written before" in caught.value.__notes__
+                assert len(await c.broker.wait_for(320)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-03", "BAT-04")
+def test_oneway_batch_is_stored_whole_by_a_real_broker(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+    async def work() -> list[str]:
+        async with Client.from_url(saturn_broker.url) as client, client.producer("g") as out:
+            ids = await out.send_many_oneway(saturn_topic, [b"%d" % n for n in range(50)], shard_by=1)
+            await out.send(saturn_topic, b"last", shard_by=1)
+            return ids
+
+    ids = asyncio.run(work())
+    stored = saturn_broker.published(saturn_topic)
+    assert [message.body for message in stored] == [b"%d" % n for n in range(50)] + [b"last"]
+    assert [message.message_id for message in stored[:50]] == ids
+
+
 # topics and queries
 
 

@@ -85,6 +85,7 @@ def test_sync_client_sends_receives_and_pulls(url: str) -> None:
         receipt = out.send("SyncTopic", b"one", tag="a", keys="k")
         out.send_many("SyncTopic", [b"two", b"three"])
         out.send_oneway("SyncTopic", b"four")
+        assert len(out.send_many_oneway("SyncOneway", [b"x", b"y"])) == 2
         with client.consumer("sg", start="first") as inbox:
             inbox.subscribe("SyncTopic")
             assert len(inbox.wait_assigned()) == 4

@@ -100,6 +100,52 @@ def test_transaction_rolls_back_on_an_exception_and_reraises(run: Run, cluster: 
     run(work)
 
 
+@pytest.mark.spec("TX-02")
+def test_exception_with_on_error_unknown_leaves_the_outcome_to_check(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", check=commit) as out:
+                c.broker.script[310] = stored()
+                with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
+                    async with out.transaction("T", b"x", on_error=TransactionState.UNKNOWN) as half:
+                        _ = 1 / 0
+                assert f"transaction left open, the broker will check id={half.message_id}" in caplog.text
+                assert client._core.checks._checkers["g"].open_ids == set(), "a check is answered from now on"
+                async with out.transaction("T", b"x", on_error=TransactionState.UNKNOWN):
+                    pass
+                assert [end.commit_or_rollback for end in await ends(c)] == [8], "no decision on the first one"
+                with pytest.raises(
+                    ConfigError, match=r"must be TransactionState\.ROLLBACK or TransactionState\.UNKNOWN"
+                ):
+                    out.transaction("T", b"x", on_error=TransactionState.COMMIT)
+
+    run(work)
+
+
+@pytest.mark.spec("TX-02", "TX-09")
+def test_work_that_raised_after_it_was_done_is_committed_by_check(run: Run) -> None:
+    async def work() -> None:
+        settings = BrokerSettings(transaction_timeout_ms=100, transaction_interval_ms=100)
+        done: set[str] = set()
+
+        def was_done(message: Message[bytes]) -> TransactionState:
+            return TransactionState.COMMIT if message.message_id in done else TransactionState.ROLLBACK
+
+        async with EmbeddedBroker(settings=settings) as server, Client.from_url(server.url) as client:
+            async with client.producer("g", check=was_done) as out:
+                with pytest.raises(TimeoutError):
+                    async with out.transaction("New", b"done", on_error=TransactionState.UNKNOWN) as half:
+                        done.add(half.message_id)
+                        raise TimeoutError("the database's answer was lost")
+                async with client.consumer("c", start="first") as inbox:
+                    await inbox.subscribe("New")
+                    assert (await inbox.recv(timeout=20)).body == b"done"
+
+    run(work)
+
+
 @pytest.mark.spec("API-14")
 def test_cancelled_or_open_transaction_sends_no_decision(run: Run, cluster: Any) -> None:
     async def work() -> None:

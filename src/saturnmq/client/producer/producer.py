@@ -59,7 +59,7 @@ from saturnmq.client.producer.send_request import (
     transaction_flag,
 )
 from saturnmq.client.producer.transactions import Transaction
-from saturnmq.client.receipt import Receipt
+from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.client.tracing import PRODUCE, Tracer, TraceStats, trace_topic
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -274,14 +274,7 @@ class Producer(Attempts, Generic[T]):
         Example:
             await out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])
         """
-        self._check()
-        defaults = (tag, keys, properties, wait_stored)
-        messages = [self._batch_message(topic, value, defaults) for value in values]
-        if not messages:
-            raise MessageRefused("send_many got no message; a batch must hold at least one")
-        limit = self._core.settings.body_bytes_max
-        batches = split_batches(messages, limit)
-        prepared = [prepare_batch([messages[index] for index in batch], limit) for batch in batches]
+        batches, prepared = self._batches(topic, values, (tag, keys, properties, wait_stored))
         done: dict[int, Receipt] = {}
         failed: list[tuple[int, SaturnError]] = []
         for batch, content in zip(batches, prepared, strict=True):
@@ -297,7 +290,40 @@ class Producer(Attempts, Generic[T]):
             if not done:
                 raise failed[0][1]
             raise PartialSend(sorted(done.items()), sorted(failed, key=lambda pair: pair[0]))
-        return [done[index] for index in range(len(messages))]
+        return [done[index] for index in range(len(done))]
+
+    async def send_many_oneway(
+        self,
+        topic: str,
+        values: Iterable[T | Outgoing[T]],
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        wait_stored: bool = True,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Write many messages in few requests without responses. Returns the message ids, in order.
+
+        Batches and options are those of `send_many`; timeout applies to each request and covers what it covers in `send_oneway`.
+        Raises what `send_oneway` raises, at the first request that cannot be written; a note of the error says how many messages
+        were written before.
+
+        Example:
+            message_ids = await out.send_many_oneway("metrics", [b"42", b"43"])
+        """
+        batches, prepared = self._batches(topic, values, (tag, keys, properties, wait_stored))
+        ids: dict[int, str] = {}
+        for batch, content in zip(batches, prepared, strict=True):
+            try:
+                await self._deliver_oneway(content, (shard_by, queue, None, None), self._deadline(timeout))
+            except SaturnError as error:
+                error.add_note(f"{len(ids)} of {sum(map(len, batches))} messages were written before")
+                raise
+            ids.update(zip(batch, content.ids, strict=True))
+        return [ids[index] for index in range(len(ids))]
 
     def transaction(
         self,
@@ -310,13 +336,16 @@ class Producer(Attempts, Generic[T]):
         shard_by: str | int | None = None,
         queue: MessageQueue | None = None,
         flag: int = 0,
+        on_error: TransactionState = TransactionState.ROLLBACK,
         timeout: float | None = None,
     ) -> Transaction[T]:
         """A transaction: a message that is delivered only if the `async with` block succeeds.
 
         The message is stored invisibly before the block runs. A normal end of the block commits it, an exception rolls it back.
-        If the block is cancelled or the process dies, the broker asks the producer's `check` for the outcome. The options are
-        those of `send`. Raises ConfigError if the producer has no `check`, MessageRefused and EncodeError at once.
+        If the block is cancelled or the process dies, the broker asks the producer's `check` for the outcome. on_error: UNKNOWN
+        leaves the outcome to `check` after an exception too, as in Java: for work that may be done although it failed here. The
+        other options are those of `send`. Raises ConfigError if the producer has no `check` or on_error is COMMIT, MessageRefused
+        and EncodeError at once.
 
         Example:
             async with client.producer("orders-p", check=was_saved) as out:
@@ -327,6 +356,8 @@ class Producer(Attempts, Generic[T]):
         checker = self._checker
         if checker is None:
             raise ConfigError(f"producer {self.group} has no check: client.producer(group, check=...) for transactions")
+        if on_error not in (TransactionState.ROLLBACK, TransactionState.UNKNOWN):
+            raise ConfigError(f"on_error is {on_error}, must be TransactionState.ROLLBACK or TransactionState.UNKNOWN")
         prepared = self._prepare(topic, value, tag, keys, properties, flag, True)
         prepared.properties += f"\x02TRAN_MSG\x01true\x02PGROUP\x01{self.group}"
         prepared.sys_flag |= transaction_flag(prepared.properties)
@@ -335,7 +366,7 @@ class Producer(Attempts, Generic[T]):
             self._check()
             return (await self._send(half, self._deadline(timeout), (shard_by, queue, None, None)))[0]
 
-        return Transaction(self._core, self.group, prepared, send, checker.open_ids, self._hooks)
+        return Transaction(self._core, self.group, prepared, send, checker.open_ids, self._hooks, on_error)
 
     async def request(
         self,
@@ -477,6 +508,21 @@ class Producer(Attempts, Generic[T]):
                 body, sys_flag = packed, COMPRESSION_FLAGS[settings.compress_type]
         timer = delay if delay is not None and delay.timer_ms else None
         return Prepared(wire, body, (unique_id,), text, flag, sys_flag, timer=timer)
+
+    def _batches(
+        self,
+        topic: str,
+        values: Iterable[T | Outgoing[T]],
+        defaults: tuple[str | None, Sequence[str] | str, Mapping[str, str] | None, bool],
+    ) -> tuple[list[list[int]], list[Prepared]]:
+        """The indexes of the messages of each batch, and the batches. Raises MessageRefused, EncodeError."""
+        self._check()
+        messages = [self._batch_message(topic, value, defaults) for value in values]
+        if not messages:
+            raise MessageRefused("there is no message; a batch must hold at least one")
+        limit = self._core.settings.body_bytes_max
+        batches = split_batches(messages, limit)
+        return batches, [prepare_batch([messages[index] for index in batch], limit) for batch in batches]
 
     def _batch_message(
         self,

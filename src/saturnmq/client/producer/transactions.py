@@ -36,8 +36,9 @@ SendHalf = Callable[[Prepared], Awaitable[Receipt]]
 class Transaction(Generic[T]):
     """A message and the `async with` block that decides over its delivery. Created by `Producer.transaction`.
 
-    A normal end of the block commits, an exception rolls back. If the block is cancelled or the process dies, the broker asks
-    the producer's `check`. message_id is known before the block runs: store it with the local work, so that `check` can find it.
+    A normal end of the block commits, an exception rolls back, or with on_error UNKNOWN leaves the outcome to `check`. If the
+    block is cancelled or the process dies, the broker asks `check`, too. message_id is known before the block runs: store it with
+    the local work, so that `check` can find it.
 
     Example:
         async with out.transaction("orders", b"hello") as half:
@@ -53,6 +54,7 @@ class Transaction(Generic[T]):
         send: SendHalf,
         open_ids: set[str],
         hooks: Sequence[SendHook] = (),
+        on_error: TransactionState = TransactionState.ROLLBACK,
     ) -> None:
         self._core = core
         self._group = group
@@ -60,6 +62,7 @@ class Transaction(Generic[T]):
         self._send = send
         self._open_ids = open_ids
         self._hooks = hooks
+        self._on_error = on_error
         self._receipt: Receipt | None = None
         self.state = TransactionState.COMMIT  # the decision of a normal end of the block
 
@@ -107,7 +110,9 @@ class Transaction(Generic[T]):
         if error is None:
             await self._end(self.state)
         elif isinstance(error, Exception):
-            await self._end(TransactionState.ROLLBACK, f"{type(error).__name__}: {error}")
+            if self._on_error is TransactionState.UNKNOWN:
+                logger.warning("transaction left open, the broker will check id=%s error=%r", self.message_id, error)
+            await self._end(self._on_error, f"{type(error).__name__}: {error}")
         else:  # cancelled: the outcome is left to check
             self._open_ids.discard(self.message_id)
 
