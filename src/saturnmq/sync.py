@@ -575,7 +575,11 @@ class Message(Generic[T]):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, including the reserved ones; read-only."""
+        """All properties, including the reserved ones; read-only.
+
+        A consumer's message has two more than it was stored with, as in Java: MIN_OFFSET and MAX_OFFSET, the first stored offset
+        of the queue and the offset of its next message, when the message was pulled.
+        """
         return self._inner.properties
 
     @property
@@ -592,6 +596,11 @@ class Message(Generic[T]):
     def offset_message_id(self) -> str:
         """The id that encodes the broker's address and the commit log offset."""
         return self._inner.offset_message_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the transaction by which the message was sent, which is its message id; None for any other message."""
+        return self._inner.transaction_id
 
     @property
     def born_at(self) -> datetime:

@@ -30,6 +30,7 @@ from saturnmq import (
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.send_back import level_for
 from saturnmq.client.errors import GroupInUse
+from saturnmq.client.message import next_attempt
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
@@ -172,6 +173,52 @@ def test_tag_filter_compares_text_and_commits_filtered_messages(run: Run, cluste
                 for message in got:
                     await message.ack()
                 assert inbox.committed()[MessageQueue("T", "b0", 0)] == 5, "the filtered tail advances too"
+
+    run(work)
+
+
+@pytest.mark.spec("PL-06", "API-07")
+def test_consumed_message_has_the_bounds_of_its_queue(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(5):
+                c.broker.put("T", 0, b"%d" % n, f"UNIQ_KEY\x01U{n}\x02MIN_OFFSET\x01stored")
+            async with client.consumer("g", start="first", pull_batch=2) as inbox:
+                await inbox.subscribe("T")
+                messages = [await inbox.recv(30) for _ in range(5)]
+                for message in messages:
+                    assert message.properties == {"UNIQ_KEY": message.message_id, "MIN_OFFSET": "0", "MAX_OFFSET": "5"}
+                    assert message.record.properties["MIN_OFFSET"] == "stored", "the record is as it was pulled"
+                again = next_attempt(messages[0])
+                assert (again.attempt, again.properties["MAX_OFFSET"]) == (2, "5")
+            (pulled,) = (await client.puller().pull(messages[4].queue, 4)).messages()
+            assert "MAX_OFFSET" not in pulled.properties, "a PullResult has the bounds itself"
+
+    run(work)
+
+
+@pytest.mark.spec("PL-06")
+@pytest.mark.parametrize(
+    ("properties", "transaction_id"),
+    [
+        ("UNIQ_KEY\x01U\x02TRAN_MSG\x01true", "U"),
+        ("UNIQ_KEY\x01U\x02TRAN_MSG\x01TRUE", "U"),
+        ("UNIQ_KEY\x01U\x02TRAN_MSG\x01false", None),
+        ("UNIQ_KEY\x01U", None),
+        ("TRAN_MSG\x01true", None),
+    ],
+)
+def test_transactional_message_has_its_transaction_id(
+    run: Run, cluster: Any, properties: str, transaction_id: str | None
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x", properties)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                assert (await inbox.recv(30)).transaction_id == transaction_id
 
     run(work)
 

@@ -248,6 +248,34 @@ def test_records_returned_twice_are_delivered_once(run: Run, cluster: Any) -> No
     run(work)
 
 
+@pytest.mark.spec("PL-06")
+@pytest.mark.parametrize(("first", "next_offset"), [(2, 3), (1, 3), (2, 1), (None, 1)])
+def test_answer_behind_the_requested_offset_is_logged_as_a_bug(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, first: int | None, next_offset: int
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+
+            def answer(command: Command) -> Any:
+                body = c.broker.stored["T", 0][first] if first is not None else b""
+                return command.reply(0, "FOUND", c.broker._pulled(next_offset, 3), body)
+
+            c.broker.script[11] = [c.broker.on_11, answer]
+            async with client.consumer("g", start="first", pull_batch=2) as inbox:
+                await inbox.subscribe("T")
+                with caplog.at_level("WARNING"):
+                    await until(lambda: len(pulls(c.broker)) == 3)
+        logged = [record.getMessage() for record in caplog.records if "[BUG]" in record.getMessage()]
+        is_behind = next_offset < 2 or (first is not None and first < 2)
+        assert len(logged) == is_behind, logged
+        assert not logged or (f"next={next_offset} requested=2" in logged[0] and "group=g" in logged[0])
+
+    run(work)
+
+
 @pytest.mark.spec("RTY-01", "API-21")
 def test_send_back_copy_keeps_the_delay_and_drops_transaction_flags(run: Run, cluster: Any) -> None:
     async def work() -> None:

@@ -79,13 +79,15 @@ class Message(Generic[T]):
             await message.ack()
     """
 
-    __slots__ = ("_body", "_codec", "_namespace", "_record", "_settler", "_value", "queue")
+    __slots__ = ("_body", "_bounds", "_codec", "_namespace", "_properties", "_record", "_settler", "_value", "queue")
 
     queue: MessageQueue
     _record: Record
     _codec: Codec[T]
     _settler: Settler | None
     _namespace: str | None
+    _bounds: tuple[int, int] | None
+    _properties: Mapping[str, str] | None
     _body: Any
     _value: Any
 
@@ -96,13 +98,17 @@ class Message(Generic[T]):
         codec: Codec[T],
         settler: Settler | None = None,
         namespace: str | None = None,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
+        """bounds: the first and the next offset of the queue, as the pull answer stated them; added to the properties."""
         put = object.__setattr__
         put(self, "_record", record)
         put(self, "queue", queue)
         put(self, "_codec", codec)
         put(self, "_settler", settler)
         put(self, "_namespace", namespace)
+        put(self, "_bounds", bounds)
+        put(self, "_properties", None)
         put(self, "_body", None)
         put(self, "_value", _UNSET)
 
@@ -165,8 +171,20 @@ class Message(Generic[T]):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, including the reserved ones; read-only."""
-        return MappingProxyType(self._record.properties)
+        """All properties, including the reserved ones; read-only.
+
+        A consumer's message has two more than it was stored with, as in Java: MIN_OFFSET and MAX_OFFSET, the first stored offset
+        of the queue and the offset of its next message, when the message was pulled.
+        """
+        properties = self._properties
+        if properties is None:
+            stored, bounds = self._record.properties, self._bounds
+            if bounds is not None:
+                low, high = map(str, bounds)
+                stored = {**stored, PropertyKey.MIN_OFFSET: low, PropertyKey.MAX_OFFSET: high}
+            properties = MappingProxyType(stored)
+            object.__setattr__(self, "_properties", properties)
+        return properties
 
     @property
     def offset(self) -> QueueOffset:
@@ -182,6 +200,13 @@ class Message(Generic[T]):
     def offset_message_id(self) -> str:
         """The id that encodes the broker's address and the commit log offset."""
         return offset_message_id(self._record.store_host, self._record.physical_offset)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the transaction by which the message was sent, which is its message id; None for any other message."""
+        properties = self._record.properties
+        is_transactional = (properties.get(PropertyKey.TRAN_MSG) or "").lower() == "true"
+        return properties.get(PropertyKey.UNIQ_KEY) if is_transactional else None
 
     @property
     def born_at(self) -> datetime:
@@ -233,4 +258,4 @@ class Message(Generic[T]):
 def next_attempt(message: Message[T]) -> Message[T]:
     """A copy of the message with its delivery count increased by one, for a local redelivery."""
     record = replace(message._record, reconsume_times=message._record.reconsume_times + 1)
-    return Message(record, message.queue, message._codec, message._settler, message._namespace)
+    return Message(record, message.queue, message._codec, message._settler, message._namespace, message._bounds)

@@ -46,7 +46,7 @@ def row_of(message: Message[bytes]) -> dict[str, Any]:
         "message_id": message.message_id,
         "tag": message.tag,
         "keys": list(message.keys),
-        "properties": dict(message.properties),
+        "properties": dict(record.properties),
     }
     try:
         row["body"] = message.body.decode()

@@ -272,7 +272,7 @@ class AssignedQueue:
         self._capacity = asyncio.Event()
         self._broker_id = 0
         self._task: asyncio.Task[Any] | None = None
-        self._waits = 0
+        self._waits = self._behind = 0
 
     def _new_generation(self, start_offset: QueueOffset) -> Generation:
         return Generation(self, start_offset)
@@ -546,8 +546,10 @@ class AssignedQueue:
                 raise BodyError(f"pull answer of {queue.broker_name} has more than the {most} messages asked for")
             if records:
                 self._identity.saw(records[-1])
+            self._check_order(records[0].queue_offset if records else result.next_offset, result.next_offset)
+            bounds = (result.min_offset, result.max_offset)
             messages = [
-                Message(record, queue, codec, generation, namespace)
+                Message(record, queue, codec, generation, namespace, bounds)
                 for record in records
                 if (not wanted or record.tags in wanted) and record.queue_offset > process_queue.max_offset
             ]
@@ -559,6 +561,16 @@ class AssignedQueue:
         if messages:
             host.stats.fetched(self.queue.topic, len(messages))
             self._offer(messages)
+
+    def _check_order(self, first: QueueOffset, next_offset: QueueOffset) -> None:
+        """Log the first and then every thousandth answer that is behind the requested offset."""
+        if min(first, next_offset) < self.next_offset:
+            self._behind += 1
+            if self._behind % FLOW_LOG_EVERY == 1:
+                logger.warning(
+                    "[BUG] pull answer is behind the requested offset group=%s queue=%s first=%d next=%d requested=%d times=%d",
+                    self.host.group, self.queue, first, next_offset, self.next_offset, self._behind,
+                )  # fmt: skip
 
     def _offer(self, messages: list[Message[Any]]) -> None:
         """Pass new messages to the readers."""
