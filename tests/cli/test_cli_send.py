@@ -29,7 +29,9 @@ def test_send_json_prints_one_document_per_message_and_a_count(cluster: Cluster)
     assert [len(each["rows"]) for each in documents] == [1, 1, 1, 0]
     assert all(each["schema"] == 1 and each["command"] == "send" for each in documents)
     assert documents[-1]["messages"] == 3
-    assert {"status", "broker", "queue", "offset", "message_id"} <= documents[0]["rows"][0].keys()
+    (row,) = documents[0]["rows"]
+    assert {"status", "broker", "queue", "offset", "message_id"} <= row.keys()
+    assert (row["durable"], row["confirmation"]) == (False, "page_cache"), "with ASYNC_FLUSH"
 
 
 def test_send_reads_one_message_per_line_and_skips_empty_lines(cluster: Cluster) -> None:

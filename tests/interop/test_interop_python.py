@@ -166,12 +166,13 @@ async def poll(ask: Callable[[], Awaitable[Any]], seconds: float = 15) -> Any:
         await asyncio.sleep(0.05)  # poll
 
 
-@pytest.mark.spec("PR-02", "PR-25")
+@pytest.mark.spec("PR-02", "PR-25", "BAT-03")
 def test_oneway_messages_arrive(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             ids = [await out.send_oneway(topic, b"%d" % n) for n in range(20)]
-            assert {message.message_id for message in await all_of(one, topic, 20)} == set(ids)
+            ids += await out.send_many_oneway(topic, [b"%d" % n for n in range(20, 30)])
+            assert {message.message_id for message in await all_of(one, topic, 30)} == set(ids)
 
     run(work)
 

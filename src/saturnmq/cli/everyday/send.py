@@ -89,6 +89,8 @@ def _row(receipt: Receipt) -> dict[str, Any]:
         "offset": receipt.offset,
         "message_id": receipt.message_id,
         "offset_message_id": receipt.offset_message_id,
+        "durable": receipt.durable,
+        "confirmation": receipt.confirmation.value if receipt.confirmation is not None else None,
     }
 
 
