@@ -16,7 +16,9 @@ from brokergroup import LedgerGroup, expire, ledger_group, part, run
 
 from ports import free_ports
 from saturnmq.broker import Broker
+from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
@@ -426,5 +428,29 @@ def test_ledgers_of_all_members_are_equal(tmp_path: Path) -> None:
             assert len({tuple(path.name for path in paths) for paths in files}) == 1
             for same in zip(*files, strict=True):
                 assert len({path.read_bytes() for path in same}) == 1
+
+    run(work)
+
+
+def test_member_moves_to_another_name_server_while_it_runs(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"1")
+            other = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "other.json")), NetSettings())
+            address = "{}:{}".format(*await other.start("127.0.0.1", 0))
+            try:
+                for broker in list(group.brokers.values()):
+                    answer = await group.call(
+                        broker, RequestCode.UPDATE_BROKER_CONFIG, f"namesrvAddr={address}".encode()
+                    )
+                    assert answer.code == 0, answer.remark
+                members = {broker.advertised_address for broker in group.brokers.values()}
+                await group.until(lambda: set(other.routes.live) == members, "not all registered")
+                await group.until(lambda: not group.namesrv.routes.live, "not all unregistered")
+                await group.send(b"2")
+                for name in list(group.brokers):
+                    await group.stop(name)
+            finally:
+                await other.stop()
 
     run(work)

@@ -15,6 +15,7 @@ from wire import run
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
 from saturnmq.broker.state.topics import Topics
+from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
 from saturnmq.protocol.bodies import KVTable, TopicConfig, TopicConfigTable
@@ -246,5 +247,101 @@ def test_lost_name_server_is_logged_once_until_it_returns(tmp_path: Path, caplog
             await until(lambda: one.asked[1:])
             await until(lambda: "name server answers again" in caplog.text)
             assert failures()[:5] == ["WARNING", *["DEBUG"] * 4]
+
+    run(work)
+
+
+def change_list(made: Registrar, servers: Iterable[Scripted], *, host: str = "127.0.0.1") -> None:
+    """As an administrator's change of namesrvAddr."""
+    text = ";".join(f"{host}:{scripted.address[1]}" for scripted in servers)
+    settings = RuntimeSettings(made._settings)
+    settings.apply(settings.parse({"namesrvAddr": text}, {}))
+    made.addresses_changed()
+
+
+REGISTER, UNREGISTER = RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_changed_list_registers_with_new_and_unregisters_from_old(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    caplog.set_level("INFO")
+
+    async def work() -> None:
+        one, two, three = servers = [Scripted(name) for name in ("one", "two", "three")]
+        async with registrar(tmp_path, *servers) as (made, _):
+            change_list(made, [one, two], host=host)
+            await made.start()
+            one.silent = True
+            began = asyncio.get_running_loop().time()
+            change_list(made, [two, three], host=host)
+            await until(lambda: REGISTER in three.asked)
+            assert asyncio.get_running_loop().time() - began < 1, "the silent one was not waited for"
+            one.silent = False
+            change_list(made, [three], host=host)
+            await until(lambda: two.asked[-1] == UNREGISTER and not two.server.connections)
+            await until(lambda: not one.server.connections)
+            assert UNREGISTER in one.asked and one.asked[-1] == UNREGISTER
+            assert made.name_servers == [f"{host}:{three.address[1]}"] and not made._leaving
+            before = f"{host}:{one.address[1]},{host}:{two.address[1]}"
+            after = f"{host}:{two.address[1]},{host}:{three.address[1]}"
+            assert f"name servers changed addresses={after} before={before}" in caplog.text
+        assert three.asked[-1] == UNREGISTER and two.asked.count(UNREGISTER) == 1
+
+    run(work)
+
+
+def test_name_server_listed_again_while_it_is_left_is_registered_with(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        async with registrar(tmp_path, one, two) as (made, _):
+            await made.start()
+            change_list(made, [two])
+            change_list(made, [one, two])
+            await until(lambda: not made._leaving)
+            await until(lambda: one.asked[-1] == REGISTER)
+            assert UNREGISTER in one.asked
+
+    run(work)
+
+
+def test_broker_without_name_servers_registers_when_it_gets_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = Scripted("one")
+        async with registrar(tmp_path) as (made, _):
+            await made.start()
+            one.address = await one.server.start("127.0.0.1", 0)
+            change_list(made, [one])
+            await until(lambda: one.asked)
+        assert one.asked == [REGISTER, UNREGISTER]
+        await one.server.stop()
+
+    run(work)
+
+
+def test_stop_waits_for_name_servers_that_are_being_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        async with registrar(tmp_path, one, two) as (made, _):
+            await made.start()
+            change_list(made, [two])
+        assert (one.asked[-1], two.asked[-1]) == (UNREGISTER, UNREGISTER)
+
+    run(work)
+
+
+def test_member_without_id_leaves_without_unregistration(tmp_path: Path) -> None:
+    """Below 0 a member of a group is not registered (DL-X19), so there is nothing to remove."""
+
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        async with registrar(tmp_path, one, two) as (made, _):
+            made._broker_id = lambda: -1
+            await made.start()
+            change_list(made, [two])
+            await until(lambda: not made._leaving)
+            assert one.asked == two.asked == []
+            made._broker_id = lambda: 1
 
     run(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from pathlib import Path
@@ -12,11 +13,14 @@ from wire import Wire, run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.config.settings import parse_properties
+from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import DataVersion
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StoreProfile, StoreSettings
+from waiting import until
 
 APACHE_KEYS: Final = Path(__file__).parent.parent / "config" / "apache_keys_4_9_7.tsv"
 UPDATE = RequestCode.UPDATE_BROKER_CONFIG
@@ -184,6 +188,46 @@ def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest
     assert any(warning in record.getMessage() for record in caplog.records)
     results = [r.getMessage().split(" result=")[1] for r in caplog.records if r.name == "saturnmq.audit"]
     assert [result[:7] for result in results] == ["ok supp", '"code 1', '"code 1', '"code 1']
+
+
+def test_name_servers_follow_the_change_and_the_file_keeps_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "broker.conf"
+    caplog.set_level("INFO")
+
+    async def work() -> None:
+        servers = [
+            NameServer(NameServerSettings(kv_config_path=str(tmp_path / f"kv{n}")), NetSettings()) for n in (0, 1)
+        ]
+        first, second = ["{}:{}".format(*await server.start("127.0.0.1", 0)) for server in servers]
+        path.write_text(f"namesrvAddr={first}\n")
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        broker = Broker(BrokerSettings(namesrv_addr=first, listen_port=0), store, NetSettings(), config_file=path)
+        await broker.start()
+        client = RemotingClient(settings=NetSettings())
+        try:
+            for value, code in (("/tmp/evil", 1), ("", 1), (f"{second}/x", 1), (second, 0)):
+                assert path.read_text() == f"namesrvAddr={first}\n", "nothing was changed by what was refused"
+                answer = await client.invoke(
+                    broker.address, Command(UPDATE, body=f"namesrvAddr={value}".encode()), 5000
+                )
+                assert answer.code == code and (not code or "namesrvAddr" in (answer.remark or "")), answer.remark
+            await until(lambda: broker.address in servers[1].routes.live and not servers[0].routes.live)
+        finally:
+            await client.close()
+            await broker.stop()
+            for server in servers:
+                await server.stop()
+        assert path.read_text() == f"namesrvAddr={second}\n"
+        assert f"configuration changed key=namesrvAddr from={first} to={second} by=127.0.0.1" in caplog.text
+
+    run(work)
+
+
+def test_fixed_keys_of_one_broker_are_refused_with_the_reason(tmp_path: Path) -> None:
+    store = StoreSettings(store_path_root_dir=str(tmp_path), profile=StoreProfile.SMALL)
+    broker = Broker(BrokerSettings(), store, NetSettings(), fixed={"namesrvAddr": "it has its own"})
+    with pytest.raises(ResponseError, match=r"namesrvAddr cannot change at run time \(it has its own\)"):
+        asyncio.run(broker.configuration.update(b"namesrvAddr=h:1", "peer"))
 
 
 @pytest.mark.spec("ADM-13")

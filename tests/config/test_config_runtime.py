@@ -35,7 +35,8 @@ def test_changes_are_applied_to_the_settings_that_readers_have() -> None:
 
 @pytest.mark.spec("SEC-03")
 @pytest.mark.parametrize(
-    "name", ["rocketmqHome", "filterServerNums", "configStorePath", "storePathRootDir", "namesrvAddr", "aclEnable", "x"]
+    "name",
+    ["rocketmqHome", "filterServerNums", "configStorePath", "storePathRootDir", "namesrvAccessKey", "aclEnable", "x"],
 )
 def test_keys_that_are_not_listed_are_refused_with_the_list(name: str) -> None:
     settings = RuntimeSettings(BrokerSettings(), StoreSettings())
@@ -70,6 +71,40 @@ def test_refusals_of_many_and_long_keys_are_short() -> None:
 def test_invalid_values_are_refused_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=allowed):
         RuntimeSettings(BrokerSettings(), StoreSettings()).parse({name: value}, {})
+
+
+@pytest.mark.spec("SEC-03")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/tmp/evil", "127.0.0.1:9876/tmp/evil", "127.0.0.1:9876;/etc/passwd:1", "$(touch /tmp/evil):9876", "127.0.0.1:9876 -x",
+        "h", "h:", ":1", "h:0", "h:65536", "h:1:2", "h:x", "h:1;touch x", "a:1;b", "http://h:1", "k:s@h:1", "h\x00:1", "[::1",
+        "[::1]", ";".join(f"h{number}:1" for number in range(65)),
+    ],
+)  # fmt: skip
+def test_name_servers_are_a_list_of_host_and_port(value: str) -> None:
+    settings = RuntimeSettings(BrokerSettings(namesrv_addr="h:9876"))
+    with pytest.raises(ConfigError, match="namesrvAddr must be host:port;host:port") as caught:
+        settings.parse({"namesrvAddr": value, "brokerPermission": "4"}, {})
+    assert not isinstance(caught.value, FixedKey) and len(caught.value.message) < 500
+    for valid in (
+        "h:1",
+        "a-b.c_d:1;127.0.0.1:65535",
+        "[::1]:9876",
+        "[fe80::1%eth0]:9876,h:1",
+        "b\u00fccher.example:9876",
+    ):
+        assert [change.after for change in settings.parse({"namesrvAddr": valid}, {})] == [valid]
+
+
+def test_required_key_cannot_become_empty_at_run_time() -> None:
+    settings = RuntimeSettings(BrokerSettings(namesrv_addr="h:9876"), required=frozenset({"namesrvAddr"}))
+    with pytest.raises(ConfigError, match="namesrvAddr='': cannot become empty while the server runs"):
+        settings.parse({"namesrvAddr": " "}, {})
+    assert settings.differing_values([BrokerSettings(broker_permission=4)]) == {"brokerPermission": "4"}, (
+        "left out of a reload"
+    )
+    assert settings.differing_values([BrokerSettings(namesrv_addr="i:1")]) == {"namesrvAddr": "i:1"}
 
 
 def test_flush_disk_type_changes_to_sync_flush_only() -> None:

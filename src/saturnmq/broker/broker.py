@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -83,11 +83,10 @@ from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import FixedRole, Role
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
-from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, TlsSettings
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
-from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command
@@ -124,12 +123,15 @@ class Broker:
         raft: RaftSettings | None = None,
         ha: HaSettings | None = None,
         config_file: Path | None = None,
+        fixed: Mapping[str, str] | None = None,
     ) -> None:
         """ha: settings of master-slave replication; without them a master opens no HA port.
 
         raft: if it enables DLedger (enableDLegerCommitLog), the broker is a group member and the group decides its role.
 
         config_file: properties file that keeps changes of the configuration.
+
+        fixed: keys that cannot change while this broker runs, though they can at others, with the reason.
         """
         self.settings = settings = dataclasses.replace(settings)  # this broker's own: the configuration may change
         store = dataclasses.replace(store)
@@ -173,7 +175,7 @@ class Broker:
         self.ha_slave = self._make_slave(dispatch, tls) if dispatch is not None else None
         self._make_requests(tls, group)
         self.configuration = runtime_configuration(
-            settings, self.store, self.topics, self.registrar, group, file=config_file, shown=self._shown
+            settings, self.store, self.topics, self.registrar, group, file=config_file, fixed=fixed, shown=self._shown
         )
 
     def _make_state(self) -> None:

@@ -59,9 +59,10 @@ def runtime_configuration(
     group: GroupMember | None,
     *,
     file: Path | None,
+    fixed: Mapping[str, str] | None,
     shown: Callable[[], Mapping[str, str]],
 ) -> ServerConfiguration:
-    """The changes of one broker's settings and of its store's. file, shown: see `ServerConfiguration`."""
+    """The changes of one broker's settings and its store's. file, shown: see `ServerConfiguration`, fixed: `RuntimeSettings`."""
 
     def permission_changed() -> None:
         topics.next_version()
@@ -74,10 +75,13 @@ def runtime_configuration(
         "autoCreateTopicEnable": topics.add_default_topic,
         "flushDiskType": store.flush_before_acknowledgement,
         "logLevel": lambda: set_log_level(settings.log_level),
+        "namesrvAddr": registrar.addresses_changed,
     }
     if group is not None:
         keys = ("fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
         effects |= dict.fromkeys(keys, group.retention_changed)
-    fixed = in_group if group is not None else pooled if store.log.pooled else {}
-    parts = RuntimeSettings(settings, store.settings, fixed=fixed, black_list=black_list(settings))
+    fixed = {**(fixed or {}), **(in_group if group is not None else pooled if store.log.pooled else {})}
+    parts = RuntimeSettings(
+        settings, store.settings, fixed=fixed, black_list=black_list(settings), required=frozenset({"namesrvAddr"})
+    )
     return ServerConfiguration(parts, file, effects=effects, shown=shown)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from saturnmq.config.settings import LOG_LEVELS, key
 from saturnmq.config.unused import UnusedBrokerKeys
+from saturnmq.net.client import split_addresses
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.server_admin import LOOPBACK, addresses_problems
 
 
@@ -21,7 +23,7 @@ class BrokerSettings(UnusedBrokerKeys):
     cluster_name: str = key("brokerClusterName", "DefaultCluster", spec="DG-11")
     broker_name: str = key("brokerName", "broker-a", spec="DG-11")
     broker_id: int = key("brokerId", 0, low=0, spec="DG-11")
-    namesrv_addr: str = key("namesrvAddr", "", spec="NS-36")
+    namesrv_addr: str = key("namesrvAddr", "", spec="NS-36", runtime=True)
     fetch_name_servers: bool = key("fetchNamesrvAddrByAddressServer", False, spec="NS-36")
     name_server_domain: str = key("rocketmq.namesrv.domain", "jmenv.tbsite.net", spec="NS-36")
     name_server_subgroup: str = key("rocketmq.namesrv.domain.subgroup", "nsaddr", spec="NS-36")
@@ -131,8 +133,10 @@ class BrokerSettings(UnusedBrokerKeys):
         problems = []
         if not any(name.strip() for name in self.acl_validators.split(",")):
             problems.append("aclValidators must name at least one validator, such as plain")
-        if "@" in self.namesrv_addr or "://" in self.namesrv_addr:  # nor shown: logs and answers name the addresses
-            problems.append("namesrvAddr must be host:port;host:port, without scheme and credentials")
+        try:
+            split_addresses(self.namesrv_addr)
+        except ConfigError as error:
+            problems.append(f"namesrvAddr {error.message}")
         if not self.broker_name.strip() or "/" in self.broker_name:
             problems.append(f"brokerName={self.broker_name!r} must not be empty or hold a slash")
         problems += addresses_problems(self.acl_plain_admin_addresses, "aclPlainAdminAddresses")

@@ -233,6 +233,7 @@ def run_standalone(args: argparse.Namespace) -> int:
                 raft=configured.part("raft"),
                 ha=configured.part("ha"),
                 config_file=args.config,
+                fixed={"namesrvAddr": "a standalone server is registered with the NameServer of its own process"},
             )
             if not await started_before_stop(broker.start(), stop):
                 return

@@ -46,13 +46,18 @@ class BlackListedKey(FixedKey):
 class RuntimeSettings:
     """The settings objects of one server. fixed: keys that this server takes at its start only, with the reason.
 
-    black_list: keys that requests may not even name; the value says what would allow it.
+    black_list: keys that requests may not even name; the value says what would allow it. required: keys that cannot become empty.
     """
 
     def __init__(
-        self, *parts: Any, fixed: Mapping[str, str] | None = None, black_list: Mapping[str, str] | None = None
+        self,
+        *parts: Any,
+        fixed: Mapping[str, str] | None = None,
+        black_list: Mapping[str, str] | None = None,
+        required: frozenset[str] = frozenset(),
     ) -> None:
         self._parts = parts
+        self._required = required
         self._black_list = dict(black_list or {})
         self._fixed = dict(fixed or {})
 
@@ -110,6 +115,8 @@ class RuntimeSettings:
                 continue
             attribute, meta = keys_of(type(owner))[name]
             try:
+                if not text and name in self._required:
+                    raise ValueError("cannot become empty while the server runs")
                 value = parse_value(text, get_type_hints(type(owner))[attribute], meta)
             except ValueError as error:
                 problems.append(f"{name}={text[:SHOWN_CHARACTERS]!r}: {error}")
@@ -149,7 +156,7 @@ class RuntimeSettings:
             present = current.get(type(part), {})
             for name, text in to_properties(part).items():
                 runtime = keys_of(type(part))[name][1].runtime
-                allowed = not isinstance(runtime, tuple) or text in runtime
+                allowed = text in runtime if isinstance(runtime, tuple) else text or name not in self._required
                 if name in names and name in present and text != present[name] and allowed:
                     differing_values[name] = text
         return differing_values

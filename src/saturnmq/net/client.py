@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
+from typing import Final
 
 from saturnmq.config.settings import without_credentials
 from saturnmq.net.connection import Connection, Handler
@@ -23,6 +25,9 @@ from saturnmq.tasks import cancel
 
 log = logging.getLogger(__name__)
 
+ADDRESSES_MAX: Final = 64  # of a list
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):([0-9]{1,5})")
+
 
 def refuse(connection: Connection, command: Command) -> Command:
     """Handler of a client that accepts no requests from its peers."""
@@ -35,6 +40,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or "@" in host or not port.isdigit() or len(port) > 5 or not 0 < int(port) <= 65535:
         raise ConfigError(f"address {without_credentials(address)!r:.120} must be host:port with a port in 1..65535")
     return host.strip("[]"), int(port)
+
+
+def split_addresses(text: str) -> list[str]:
+    """The addresses of `host:port;host:port`, which commas may separate too; without duplicates, in order. Raises ConfigError."""
+    if "@" in text or "://" in text:  # not shown: it may hold a secret
+        raise ConfigError("must be host:port;host:port, without scheme and credentials")
+    addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
+    if len(addresses) > ADDRESSES_MAX:
+        raise ConfigError(f"must be host:port;host:port with at most {ADDRESSES_MAX} addresses, not {len(addresses)}")
+    for address in addresses:
+        match = _HOST_AND_PORT.fullmatch(address)
+        if match is None or not 0 < int(match[1]) <= 65535:
+            raise ConfigError(f"must be host:port;host:port with ports in 1..65535; {address!r:.80} is none")
+    return list(dict.fromkeys(addresses))
 
 
 class RemotingClient(Endpoint):
@@ -65,6 +84,12 @@ class RemotingClient(Endpoint):
         """Whether there is an open connection to the address."""
         connection = self._by_address.get(address)
         return connection is not None and not connection.closed
+
+    def drop(self, address: str, reason: str) -> None:
+        """Close the connection to the address, as it was given to `invoke`; pending calls on it fail."""
+        connection = self._by_address.get(address)
+        if connection is not None:
+            connection.close(reason)
 
     async def connect(self, address: str, timeout_ms: int) -> None:
         """Return once there is an open connection to the address. Raises CallTimeout, ConnectFailed."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from typing import Final
+
+from saturnmq.config.settings import without_credentials
+from saturnmq.net.client import split_addresses
+from saturnmq.protocol.errors import ConfigError
 
 TIMEOUT_SECONDS: Final = 3.0
 ANSWER_BYTES_MAX: Final = 65_536
-ADDRESSES_MAX: Final = 64
 _PORT: Final = 8080
-_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
 class LookupFailed(Exception):
@@ -49,7 +50,12 @@ def parse(answer: bytes) -> list[str]:
     if not found or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":
         raise LookupFailed(f"the address server answered {head[:80]!r}")
     text = body.decode("ascii", "replace").strip()
-    addresses = [part.strip() for part in re.split(r"[;,]", text) if part.strip()]
-    if not addresses or len(addresses) > ADDRESSES_MAX or not all(_ADDRESS.fullmatch(a) for a in addresses):
-        raise LookupFailed(f"the address server's list is {text[:80]!r}, must be host:port;host:port")
+    try:
+        addresses = split_addresses(text)
+    except ConfigError as error:
+        raise LookupFailed(
+            f"the address server's list is {without_credentials(text[:80])!r}: {error.message}"
+        ) from error
+    if not addresses:
+        raise LookupFailed("the address server's list is empty")
     return addresses

@@ -28,6 +28,7 @@ from saturnmq.broker.services.address_server import LookupFailed, look_up
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net.client import split_addresses
 from saturnmq.net.reconnection import Losses, chance, reconnect_seconds
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
@@ -79,6 +80,8 @@ class Registrar:
         self._losses = 0  # incremented when _current is cleared
         self._registered_as = -1  # broker id of the last incremental registration
         self._looked_up: list[str] = []
+        self._in_use: list[str] = []  # the list of NameServers when it was last compared
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # by address of a NameServer that was removed from the list
         self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
         self.master_address = ""  # as last reported to a slave by the NameServers
@@ -87,21 +90,19 @@ class Registrar:
 
     @property
     def name_servers(self) -> list[str]:
-        """Addresses of `namesrvAddr`, or the last list from the address server."""
-        if self._looked_up:
-            return self._looked_up
-        return [part.strip() for part in self._settings.namesrv_addr.replace(",", ";").split(";") if part.strip()]
+        """Addresses of `namesrvAddr`, or without it the last list from the address server."""
+        return split_addresses(self._settings.namesrv_addr) or self._looked_up
 
     async def start(self) -> None:
         """Register once, then start the background tasks."""
         if self._settings.fetch_name_servers and not self.name_servers:
             await self.look_up()
             self._look_up_task = supervised(self._look_up_again(), "name server look-ups")
-        if self.name_servers or self._look_up_task is not None:
-            self._registered_as = self._broker_id()
-            await self.register()
-            self._task = supervised(self._run(), "registration")
-            self._reconnect_missing()
+        self._in_use = self.name_servers
+        self._registered_as = self._broker_id()
+        await self.register()
+        self._task = supervised(self._run(), "registration")
+        self._reconnect_missing()
 
     async def stop(self) -> None:
         """Unregister from all NameServers, so that clients are not routed here any more (NS-18)."""
@@ -111,16 +112,17 @@ class Registrar:
             task, self._task = self._task, None
             await cancel(task, *self._reconnecting.values())
             self._registered_event.set()
-            header = h.UnregisterBroker(
-                broker_name=self._settings.broker_name,
-                broker_addr=self._address(),
-                cluster_name=self._settings.cluster_name,
-                broker_id=self._broker_id(),
-            )
-            await self._request_all(
-                lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
-            )
+            await asyncio.gather(*self._leaving.values(), self._request_all(self._unregister, UNREGISTER_TIMEOUT_MS))
         await self._client.close()
+
+    def _unregister(self) -> Command:
+        header = h.UnregisterBroker(
+            broker_name=self._settings.broker_name,
+            broker_addr=self._address(),
+            cluster_name=self._settings.cluster_name,
+            broker_id=self._broker_id(),
+        )
+        return Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext())
 
     @property
     def ports(self) -> set[int]:
@@ -129,7 +131,7 @@ class Registrar:
 
     async def abort(self) -> None:
         """Stop without unregistering."""
-        tasks = self._task, self._look_up_task, *self._reconnecting.values()
+        tasks = self._task, self._look_up_task, *self._reconnecting.values(), *self._leaving.values()
         self._task = self._look_up_task = None
         await cancel(*tasks)
         await self._client.close()
@@ -141,13 +143,31 @@ class Registrar:
         except LookupFailed as error:
             log.warning("name server lookup failed error=%s", error)
             return
-        if found != self._looked_up:
-            log.info("name servers changed addresses=%s before=%s", found, self._looked_up)
-            self._looked_up = found
-            for connection in list(self._client.connections):
-                if connection.remote_address not in found:
-                    connection.close("the NameServer was removed from the list of addresses")
-            self._full_event.set()
+        self._looked_up = found
+        self.addresses_changed()
+
+    def addresses_changed(self) -> None:
+        """Register with NameServers that are new in the list, and unregister from those that are no longer in it (NS-36)."""
+        before, self._in_use = self._in_use, self.name_servers
+        if self._task is None or set(before) == set(self._in_use):
+            return
+        log.info("name servers changed addresses=%s before=%s", ",".join(self._in_use), ",".join(before))
+        for address in set(before).difference(self._in_use, self._leaving):
+            self._leaving[address] = supervised(self._leave(address), f"removal from {address}")
+        self._reconnect_missing()
+        self._full_event.set()
+
+    async def _leave(self, address: str) -> None:
+        """Unregister from a NameServer that was removed from the list; one that does not answer expires the broker by itself."""
+        if self._broker_id() >= 0:
+            await self._request(address, self._unregister(), UNREGISTER_TIMEOUT_MS)
+        self._current.discard(address)
+        self._failed.discard(address)
+        del self._leaving[address]
+        if address in self.name_servers:  # again
+            self.require_full()
+            return
+        self._client.drop(address, "the NameServer was removed from the list of addresses")
 
     async def _look_up_again(self) -> None:
         while True:

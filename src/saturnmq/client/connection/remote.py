@@ -111,10 +111,8 @@ class Remote:
             raise _failed(connection.remote_address, error) from error
 
     def drop(self, address: str, reason: str) -> None:
-        """Close the connections to a peer that was replaced; pending calls to it fail with ConnectFailed."""
-        for connection in list(self._client.connections):
-            if connection.remote_address == address:
-                connection.close(reason)
+        """Close the connection to a peer that was replaced; pending calls to it fail with ConnectFailed."""
+        self._client.drop(address, reason)
 
     async def close(self) -> None:
         await self._client.close()
