@@ -97,8 +97,9 @@ _BROKER: Final = {
 }
 _STORE: Final = {
     "storePathRootDir": "folder of the store",
-    "storePathCommitLog": "folders of the commit log, separated by commas; empty: `commitlog` in the store",
-    "readOnlyCommitLogStorePaths": "not supported: an error when set",
+    "storePathCommitLog": "folders of the commit log, separated by commas (multiPathSplitter); empty: `commitlog` in the store",
+    "readOnlyCommitLogStorePaths": "more folders of the commit log, or of a DLedger ledger, that get no new files",
+    "rocketmq.broker.multiPathSplitter": "what separates folders in lists; a system property in Apache RocketMQ",
     "storePathConsumeQueue": "folder of the consume queues; empty: `consumequeue` in the store",
     "storePathIndex": "folder of the index; empty: `index` in the store",
     "storeCheckpoint": "the checkpoint file; empty: `checkpoint` in the store",

@@ -1,4 +1,4 @@
-"""Apache RocketMQ keys that this version does not support: rejected if data would be missing, otherwise warned about."""
+"""Apache RocketMQ keys that have no effect in this version are warned about."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import pytest
 
 from saturnmq.config.settings import load, without_effect
 from saturnmq.net import NetSettings
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.store import StoreSettings
-
-
-@pytest.mark.spec("ST-20", "UX-05")
-def test_read_only_commit_log_paths_are_rejected() -> None:
-    with pytest.raises(
-        ConfigError, match=r"readOnlyCommitLogStorePaths=/old,/older: .* would be missing; move the files"
-    ):
-        load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": "/old,/older"}))
-    assert load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": ""})).unknown_keys == {}
 
 
 @pytest.mark.spec("UX-05")

@@ -37,9 +37,9 @@ class Turns:
         self.broker: ServerProcess | None = None
         self.sent: list[dict[str, Any]] = []
 
-    def start(self, make: str) -> None:
+    def start(self, make: str, **more: str) -> None:
         starter, settings = (saturn.start_broker, OURS) if make == "saturn" else (apache.start_broker, SMALL)
-        self.broker = starter(self.folder, self.broker_port, self.name_servers, settings=settings)
+        self.broker = starter(self.folder, self.broker_port, self.name_servers, settings=settings | more)
 
     def end(self, how: str) -> None:
         assert self.broker is not None
@@ -116,6 +116,36 @@ def test_store_moves_between_brokers(turns: Turns, tmp_path: Path, first: str, h
     logs = tmp_path / "broker-a" / "logs" / "broker.log"
     text = logs.read_text(errors="replace") if logs.exists() else ""
     assert not re.search(r"illegal magic code 0x[1-9a-f]|\[BUG\]|CommitLogDispatcher.*failed", text), text
+
+
+@pytest.mark.spec("ST-20")
+@pytest.mark.parametrize("first", ["saturn", "apache"])
+def test_store_with_a_read_only_folder_is_read_by_both(turns: Turns, tmp_path: Path, first: str) -> None:
+    """Apache reads the read-only folder if storePathCommitLog has several folders. Both fill its last file, and make none there."""
+    second = "apache" if first == "saturn" else "saturn"
+    old = tmp_path / "broker-a" / "store" / "commitlog"
+    fresh = [tmp_path / name for name in ("b", "c")]
+    moved = {"storePathCommitLog": ",".join(map(str, fresh)), "readOnlyCommitLogStorePaths": str(old)}
+    turns.start(first)
+    turns.send(1)
+    turns.end("clean")
+    files = sorted(path.name for path in old.iterdir())
+    turns.start(second, **moved)
+    turns.check()
+    turns.send(2)
+    turns.check()
+    turns.end("clean")
+    turns.start(first, **moved)
+    turns.check()
+    turns.send(3)
+    turns.check()
+    turns.end("clean")
+    assert len(sorted(path.name for path in old.iterdir())) <= len(files) + 1, (
+        "the first broker may have made the next file"
+    )
+    made = {folder: sorted(int(path.name) // 65536 for path in folder.iterdir()) for folder in fresh}
+    assert all(number % 2 == place for place, folder in enumerate(fresh) for number in made[folder]), made
+    assert min(len(numbers) for numbers in made.values()) > 1, made
 
 
 @pytest.mark.spec("CQ-04", "ST-14", "IX-02")

@@ -21,6 +21,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.cluster_secret import SECRET_BYTES_MIN
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.ledger.layout import INDEX_FILE_UNITS
+from saturnmq.store.settings import PATH_SPLITTER, split_folders
 
 _SELF_ID: Final = re.compile(r"[a-zA-Z]\d+")
 
@@ -82,6 +83,7 @@ class RaftSettings:
     )
     data_folders_text: str = key("storePathDLedgerCommitLog", "", spec="DL-S13")
     read_only_text: str = key("readOnlyCommitLogStorePaths", "", spec="DL-S13")
+    path_splitter: str = key(PATH_SPLITTER, ",", spec="ST-20")
     bind_address: str = key("dledger.bindAddress", "", spec="DL-X17")
     allowed_text: str = key("dledger.allowedAddresses", "", spec="SEC-18")
     cluster_secret: str = key("dledger.clusterSecret", "", spec="SEC-18", secret=True)
@@ -130,13 +132,18 @@ class RaftSettings:
 
     @property
     def data_folders(self) -> tuple[Path, ...]:
-        """Folders of the data files; empty: the member's own folder."""
-        return tuple(Path(part.strip()) for part in self.data_folders_text.split(",") if part.strip())
+        """Folders of the data files, read-only ones included; empty: the member's own folder."""
+        folders = split_folders(self.data_folders_text, self.path_splitter)
+        return tuple(dict.fromkeys([*folders, *self._read_only]))
 
     @property
     def read_only_folders(self) -> frozenset[Path]:
         """The data folders in which no new files are created."""
-        return frozenset(Path(part.strip()) for part in self.read_only_text.split(",") if part.strip())
+        return frozenset(self._read_only)
+
+    @property
+    def _read_only(self) -> tuple[Path, ...]:
+        return split_folders(self.read_only_text, self.path_splitter)
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -174,6 +181,10 @@ class RaftSettings:
             parse_list(self.allowed_text)
         except ConfigError as error:
             problems += [f"dledger.allowedAddresses={self.allowed_text}: {problem}" for problem in error.problems]
+        if self.read_only_text and not set(self.data_folders) - self.read_only_folders:
+            problems.append(
+                f"readOnlyCommitLogStorePaths={self.read_only_text}: storePathDLedgerCommitLog names no folder for new files"
+            )
         if self.require_secret and not self.cluster_secret:
             problems.append("dledger.requireClusterSecret=true needs dledger.clusterSecret")
         if 0 < len(self.cluster_secret.encode()) < SECRET_BYTES_MIN:

@@ -59,6 +59,14 @@ _COMMIT_LOG_BYTES: Final = {StoreProfile.STANDARD: 1_073_741_824, StoreProfile.S
 _CONSUME_QUEUE_BYTES: Final = {StoreProfile.STANDARD: 6_000_000, StoreProfile.SMALL: 120_000}
 
 
+PATH_SPLITTER: Final = "rocketmq.broker.multiPathSplitter"  # a system property of Apache RocketMQ
+
+
+def split_folders(text: str, splitter: str) -> tuple[Path, ...]:
+    """The folders of a list."""
+    return tuple(Path(part.strip()) for part in text.split(splitter) if part.strip())
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings(UnusedStoreKeys):
     """Settings of one store. A size of 0 means the profile's default."""
@@ -66,6 +74,7 @@ class StoreSettings(UnusedStoreKeys):
     store_path_root_dir: str = key("storePathRootDir", "store", spec="DG-11")
     store_path_commit_log: str = key("storePathCommitLog", "", spec="DG-11")
     read_only_commit_log: str = key("readOnlyCommitLogStorePaths", "", spec="ST-20")
+    path_splitter: str = key(PATH_SPLITTER, ",", spec="ST-20")
     store_path_consume_queue: str = key("storePathConsumeQueue", "", spec="DG-11")
     store_path_index: str = key("storePathIndex", "", spec="DG-11")
     store_checkpoint: str = key("storeCheckpoint", "", spec="DG-11")
@@ -124,11 +133,12 @@ class StoreSettings(UnusedStoreKeys):
 
     def validate(self) -> list[str]:
         """Return one sentence per problem."""
-        if self.read_only_commit_log:
+        if not self.path_splitter:
+            return [f"{PATH_SPLITTER} must not be empty"]
+        if not set(self.commit_log_dirs) - set(self.read_only_dirs):
             return [
-                f"readOnlyCommitLogStorePaths={self.read_only_commit_log}: this version reads no commit log files from folders "
-                "that it may not write to, so their messages would be missing; move the files to a folder of "
-                "storePathCommitLog and remove this key"
+                f"readOnlyCommitLogStorePaths={self.read_only_commit_log} names every folder of the commit log: add one that takes "
+                "new files to storePathCommitLog"
             ]
         try:
             delete_hours(self.delete_when)
@@ -154,9 +164,18 @@ class StoreSettings(UnusedStoreKeys):
 
     @property
     def commit_log_dirs(self) -> tuple[Path, ...]:
-        """One folder, or several separated by commas (ST-20)."""
-        words = [word.strip() for word in self.store_path_commit_log.split(",") if word.strip()]
-        return tuple(Path(word) for word in words) or (self.root / "commitlog",)
+        """One folder, or several (ST-20)."""
+        return split_folders(self.store_path_commit_log, self.path_splitter) or (self.root / "commitlog",)
+
+    @property
+    def read_only_dirs(self) -> tuple[Path, ...]:
+        """Folders whose files belong to the commit log, but that get no new ones (ST-20)."""
+        return split_folders(self.read_only_commit_log, self.path_splitter)
+
+    @property
+    def all_commit_log_dirs(self) -> tuple[Path, ...]:
+        """All folders with files of the commit log, each once."""
+        return tuple(dict.fromkeys([*self.commit_log_dirs, *self.read_only_dirs]))
 
     @property
     def index_dir(self) -> Path:

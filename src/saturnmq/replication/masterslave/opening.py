@@ -22,6 +22,7 @@ def slave_dispatch(settings: StoreSettings, clock_ms: Callable[[], int] = wall_c
         disk,
         full=capacity.nearly_full,
         sums=RecordSums(settings.root, disk),
+        read_only=settings.read_only_dirs,
     )
     settings = dataclasses.replace(settings, transient_pool_enable=False)
     return SlaveDispatch(slave_log, MessageStore(settings, log=slave_log, clock_ms=clock_ms, disk=disk))

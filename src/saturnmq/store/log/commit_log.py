@@ -83,9 +83,13 @@ class CommitLog:
         pool_size: int = 0,
         full: Callable[[Path], bool] = bool,
         sums: RecordSums | None = None,
+        read_only: Sequence[Path] = (),
     ) -> None:
+        """full: whether a folder gets no new files. read_only: folders whose files belong to the log, but that get no new ones."""
         self._disk = disk
-        self._files = MappedFiles(folders, file_bytes, disk)
+        self._files = MappedFiles(list(dict.fromkeys([*folders, *read_only])), file_bytes, disk)
+        self._growing = sorted(set(folders) - set(read_only))
+        self._read_only = read_only
         self._full = full
         self._current: MappedFile | None = None
         self._spare: MappedFile | None = None
@@ -124,6 +128,12 @@ class CommitLog:
 
     def load(self) -> None:
         """Map the existing files. Raises CorruptRecord, StoreError."""
+        for folder in self._read_only:
+            if not folder.is_dir():
+                raise StoreError(
+                    f"{folder} of readOnlyCommitLogStorePaths is not a folder: the messages in its files would be missing",
+                    hint="Mount it, or remove it from readOnlyCommitLogStorePaths.",
+                )
         self._files.load()
         self.end = self.committed = PhysicalOffset(self.files[-1].end if self.files else 0)
         self._current = None
@@ -189,9 +199,8 @@ class CommitLog:
         return file
 
     def _folder_for(self, start: int) -> Path:
-        """Distribute files round-robin over the folders that are not full; over all folders if all are full (ST-20)."""
-        folders = sorted(self._files.folders)
-        usable = [folder for folder in folders if not self._full(folder)] or folders
+        """Distribute files round-robin over the folders that are not full, or if all are over all but read-only ones (ST-20)."""
+        usable = [folder for folder in self._growing if not self._full(folder)] or self._growing
         return usable[start // self.file_bytes % len(usable)]
 
     @property
@@ -561,6 +570,7 @@ def plain_log(settings: StoreSettings, disk: Disk) -> CommitLog:
         pool_size=settings.pool_size,
         full=capacity.nearly_full,
         sums=RecordSums(settings.root, disk),
+        read_only=settings.read_only_dirs,
     )
 
 

@@ -21,7 +21,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.queues import LIST_NAME, Listed, parse_list
-from saturnmq.store.settings import StoreProfile, StoreSettings
+from saturnmq.store.settings import PATH_SPLITTER, StoreProfile, StoreSettings
 
 _TOOL: Final = re.compile(r"saturnmq store (?:verify|rebuild|repair)(?: --at \d+)?\b(?! --)")
 _CUT: Final = (
@@ -60,6 +60,8 @@ def store_options(settings: StoreSettings) -> str:
     """The options of `saturnmq store` that name this store and its sizes."""
     keys = {
         "storePathCommitLog": settings.store_path_commit_log,
+        "readOnlyCommitLogStorePaths": settings.read_only_commit_log,
+        PATH_SPLITTER: "" if settings.path_splitter == "," else settings.path_splitter,
         "storePathConsumeQueue": settings.store_path_consume_queue,
         "storePathIndex": settings.store_path_index,
         "storeCheckpoint": settings.store_checkpoint,
@@ -84,7 +86,7 @@ def log_files_hint(settings: StoreSettings) -> str:
 
 def commit_log_paths(settings: StoreSettings) -> list[Path]:
     """The files of the commit log, in no order."""
-    return [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
+    return [path for folder in settings.all_commit_log_dirs for path in numbered_files(folder)]
 
 
 def recorded(settings: StoreSettings) -> Listed | None:

@@ -195,7 +195,7 @@ def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
 
     After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
     """
-    paths = sorted((p for d in store.settings.commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
+    paths = sorted((p for d in store.settings.all_commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
     if clean or not paths or paths[-1].stat().st_size == store.settings.commit_log_bytes:
         return
     note = store.checkpoint.note
