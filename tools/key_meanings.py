@@ -104,6 +104,7 @@ _STORE: Final = {
     "storePathIndex": "folder of the index; empty: `index` in the store",
     "storeCheckpoint": "the checkpoint file; empty: `checkpoint` in the store",
     "abortFile": "the file that exists while a broker runs; empty: `abort` in the store",
+    "commitLogScrubDays": "days in which the whole commit log is checked once; 0: never",
     "storeProfile": "sizes of files: those of Apache RocketMQ, or small ones for laptops and tests",
     "mappedFileSizeCommitLog": "length of a commit log file",
     "mappedFileSizeConsumeQueue": "length of a consume queue file",

@@ -179,6 +179,7 @@ def test_histograms_count_appends_flushes_and_requests_by_code(flush: str) -> No
     assert value(text, "saturnmq_request_seconds_count", code="310") == 3
     assert value(text, "saturnmq_request_seconds_count", code="28") == 1
     assert value(text, "saturnmq_request_seconds_count", code="other") == 1
+    assert value(text, "saturnmq_scrub_damaged_total") == 0
     assert value(text, "saturnmq_fsync_seconds_count") >= (1 if flush == "SYNC_FLUSH" else 0)
     assert not any(sample.value < 0 for family in families(text).values() for sample in family.samples
                    if sample.name.startswith("saturnmq_") and sample.name.endswith(("_count", "_sum", "_bucket")))  # fmt: skip

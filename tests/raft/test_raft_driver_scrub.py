@@ -75,6 +75,7 @@ def test_scrub_finds_damage_and_repairs_it_from_leader(tmp_path: Path, caplog: p
                 await repair(made, follower, hurt)
             await made.until(lambda: len(set(leader.status().watermarks.values())) == 1, "watermarks lag")
             await repair(made, leader, hurt_body)
+            assert (follower.damaged_entries, leader.damaged_entries) == (3, 1)
             await made.append(record(7))
             await made.equal()
             assert len({tuple(content(one)) for one in made.members.values()}) == 1

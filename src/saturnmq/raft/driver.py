@@ -600,6 +600,11 @@ class RaftMember:
             log.warning("disk state changed member=%s full=%s", self.settings.self_id, full)
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
+    @property
+    def damaged_entries(self) -> int:
+        """Damaged entries that the scrub has found since the start (DUR-08)."""
+        return self._scrub.found
+
     def _may_grow(self, folder: Path) -> bool:
         """Whether new data files may be created in a folder (DL-S13)."""
         settings = self.settings

@@ -105,6 +105,7 @@ class StoreSettings(UnusedStoreKeys):
     transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32, low=1, spec="BP-04", runtime=True)
     transfer_bytes_in_disk: int = key("maxTransferBytesOnMessageInDisk", 65_536, unit="bytes", low=1, spec="BP-04")
     transfer_count_in_disk: int = key("maxTransferCountOnMessageInDisk", 8, low=1, spec="BP-04")
+    scrub_days: int = key("commitLogScrubDays", 7, unit="days", low=0, spec="DUR-08")
     check_crc_on_read: bool = key("checkCRCOnRead", False, spec="DUR-08")
     flush_queue_least_pages: int = key("flushConsumeQueueLeastPages", 2, low=1, spec="FLU-10")
     transient_pool_enable: bool = key("transientStorePoolEnable", False, spec="MF-11")

@@ -156,6 +156,7 @@ class MessageStore:
         skipped = SkipLog()
         self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self.dispatched, skipped)
         self._maintenance = Maintenance(self)
+        self.scrub = self._maintenance.scrub
         self._lock = LockFile(settings.root / "lock")
         self._open = False
         self._refused = self._failed_puts = 0  # puts rejected because the store is not writable, and those that failed

@@ -126,6 +126,9 @@ class OwnFamilies:
         )  # fmt: skip
         for name, text, read in gauges:
             registry.gauge(name, text, read)
+        registry.counter(
+            "saturnmq_scrub_damaged_total", "Damaged records that the scrub has found.", self._sources.damaged_records
+        )
         registry.histogram(
             "saturnmq_append_seconds", "Appends of a message or batch to the page cache.", store.append_watch.durations
         )

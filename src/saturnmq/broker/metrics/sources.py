@@ -21,6 +21,7 @@ from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.raft.member_status import MemberStatus
+from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.statistics import LAST_MINUTE, NOTHING, WindowSum
 from saturnmq.store import MessageStore
 
@@ -57,6 +58,11 @@ class Sources:
     @property
     def store(self) -> MessageStore:
         return self.runtime.store
+
+    def damaged_records(self) -> int:
+        """Damaged records of the log, and of a member's ledger, that the scrub has found."""
+        member = self.replicas.log.member if isinstance(self.replicas, GroupMember) else None
+        return self.store.scrub.found + (member.damaged_entries if member is not None else 0)
 
     @property
     def stats(self) -> Stats:

@@ -22,16 +22,12 @@ from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.state import NEVER
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.store.maintenance.scrub import FIRST_PASS_AFTER_MS, NEXT_PASS_AFTER_MS, STEP_MS, step_bytes
 
 log = logging.getLogger(__name__)
 
-STEP_MS: Final = 100
-STEP_BYTES_MIN: Final = 8192
-FIRST_PASS_AFTER_MS: Final = 60_000  # recovery has just checked the last files
-NEXT_PASS_AFTER_MS: Final = 3_600_000
 TRY_AGAIN_MS: Final = 1_000
 LEADERLESS_MAX: Final = 10  # election timeouts without a leader after which a damaged member runs for election anyway
-DAY_MS: Final = 86_400_000
 
 Send = Callable[[str, Request, int, Callable[[Response | None], None]], None]
 
@@ -49,6 +45,7 @@ class Scrub:
     ) -> None:
         self.next_ms = now_ms + FIRST_PASS_AFTER_MS
         self.passes = 0
+        self.found = 0  # damaged entries
         self.repaired = 0
         self._first_repair = -1  # index of the entry that made this member fail before its last start; -1: none
         self._leaderless_since_ms = -1
@@ -97,7 +94,7 @@ class Scrub:
             return  # not known to be committed yet; the leader will report it soon
         self._index = max(self._index, files.begin_index, 0)
         span_bytes = files.end_pos - files.begin_pos
-        left_bytes = max(span_bytes * STEP_MS // (max(self._settings.scrub_days, 1) * DAY_MS), STEP_BYTES_MIN)
+        left_bytes = step_bytes(span_bytes, self._settings.scrub_days)
         while left_bytes > 0 and files.begin_index <= self._index <= last:
             try:
                 entry = files.entry(self._index)
@@ -121,6 +118,7 @@ class Scrub:
         index = self._index
         if self._reported != index:
             self._reported = index
+            self.found += 1
             log.error("damaged entry found member=%s index=%s error=%s", self._settings.self_id, index, error.message)
         if len(node.peers) == 1:
             self._skip()

@@ -1,8 +1,8 @@
 """Periodic work of an open store: flush the log, write queues and index, write the checkpoint, delete expired files.
 
-One task does all of it. Disk calls run in threads, decisions on the event loop.
+One task does all of it, and another one the scrub. Disk calls run in threads, decisions on the event loop.
 
-Requirements: FLU-06, FLU-07, FLU-09, FLU-10, MF-09, DEL-01..DEL-09, DUR-13.
+Requirements: FLU-06, FLU-07, FLU-09, FLU-10, MF-09, DEL-01..DEL-09, DUR-08, DUR-13.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from saturnmq.store.index.message_index import IndexFlush, MessageIndex, Synced
 from saturnmq.store.log.log import Log, wait_confirmed
 from saturnmq.store.maintenance.clock_watch import ClockWatch
 from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, Usage, decide
+from saturnmq.store.maintenance.scrub import LogScrub
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
 from saturnmq.store.settings import StoreSettings, delete_hours
@@ -75,11 +76,13 @@ class MaintainedStore(Protocol):
 
 
 class Maintenance:
-    """The maintenance task of one store."""
+    """The maintenance of one store. scrub: checks its whole log slowly."""
 
     def __init__(self, store: MaintainedStore) -> None:
         self._store = store
+        self.scrub = LogScrub(store)
         self._task: asyncio.Task[None] | None = None
+        self._scrub_task: asyncio.Task[None] | None = None
         self._boundaries: deque[PhysicalOffset] = deque()
         self._manual_runs = 0
         self._forgotten = 0
@@ -110,13 +113,14 @@ class Maintenance:
     def start(self) -> None:
         self._store.put_in_index()  # what recovery has left
         self._task = supervised(self._run(), "store maintenance", self._failed)
+        self._scrub_task = supervised(self.scrub.run(self._sleep), "log scrub")
 
     async def stop(self) -> None:
-        """Stop the task after its current step: no write is left running in a thread that is not awaited."""
+        """Stop the tasks after their current step: nothing is left running in a thread that is not awaited."""
         self._stopping.set()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        if self._task is not None and self._scrub_task is not None:
+            await asyncio.gather(self._task, self._scrub_task, return_exceptions=True)
+            self._task = self._scrub_task = None
 
     def arm(self) -> None:
         """Let the next runs delete expired files at any hour (DEL-08)."""
