@@ -29,14 +29,18 @@ READY_SECONDS_MAX = 30
 class Server:
     """A `saturnmq` server process that has printed its ready line; `facts` holds the key=value pairs of that line.
 
-    descriptors: soft and hard limit of its file descriptors.
+    descriptors: soft and hard limit of its file descriptors. program: what is run instead of `saturnmq`.
     """
 
     def __init__(
-        self, *args: str, env: dict[str, str] | None = None, descriptors: tuple[int, int] | None = None
+        self,
+        *args: str,
+        env: dict[str, str] | None = None,
+        descriptors: tuple[int, int] | None = None,
+        program: Path | None = None,
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "saturnmq.cli", *args],
+            [*([sys.executable, "-m", "saturnmq.cli"] if program is None else [str(program)]), *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -197,6 +197,13 @@ VIEWS: Final = (
             *CLUSTER,
         ),
     ),
+    CliCommand(
+        "launchers",
+        "write mqbroker, mqnamesrv and mqshutdown into a folder, for scripts that call Apache RocketMQ's programs",
+        "saturnmq launchers ./bin",
+        "saturnmq.cli.launchers:run_launchers",
+        (option("folder", type=Path, metavar="DIR", help="the folder; files there that are not ours are kept"),),
+    ),
 )  # fmt: skip
 
 EVERYDAY: Final = (*MESSAGES, *CHECKS, *VIEWS, *BENCHMARKS)

@@ -59,8 +59,13 @@ class LockFile:
 
         Raises StoreError if the file cannot be read.
         """
+        pid = self.owner()
+        return None if pid is None else self._locked(pid)
+
+    def owner(self) -> int | None:
+        """The id of the process that holds the lock, 0 if it is not known; None if the lock is free. Raises StoreError."""
         if self.path.resolve() in _held:
-            return self._locked(os.getpid())  # closing another descriptor of the file would release the lock (DUR-16)
+            return os.getpid()  # closing another descriptor of the file would release the lock (DUR-16)
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -70,10 +75,10 @@ class LockFile:
         try:
             kind, pid = _asked(fd)
         except OSError:
-            return self._locked(0)
+            return 0
         finally:
             os.close(fd)
-        return None if kind == fcntl.F_UNLCK else self._locked(pid)
+        return None if kind == fcntl.F_UNLCK else pid
 
     def _locked(self, pid: int) -> StoreLocked:
         who = f"process {pid}" if pid else "another process"
