@@ -41,7 +41,10 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class RecordingNameServer:
-    """A NameServer that records registrations: full or incremental, and their topics. It answers only while `open` is set."""
+    """A NameServer that records registrations: full or incremental, and their topics.
+
+    It answers only while `open` is set, full registrations only while `whole_open` is set, too.
+    """
 
     folder: Path
     whole: list[set[str]] = field(default_factory=list)
@@ -51,8 +54,9 @@ class RecordingNameServer:
 
     def __post_init__(self) -> None:
         self.namesrv = NameServer(NameServerSettings(kv_config_path=str(self.folder / "kv.json")), NetSettings())
-        self.open = asyncio.Event()
+        self.open, self.whole_open = asyncio.Event(), asyncio.Event()
         self.open.set()
+        self.whole_open.set()
 
     def handle(self, connection: Connection, request: Command) -> Command | Awaitable[Command]:
         answer = self.namesrv._handle(connection, request)
@@ -61,10 +65,12 @@ class RecordingNameServer:
             names = set(body.topic_config_serialize_wrapper.topic_config_table)
             (self.whole if COMPLETE_FIELD in request.ext else self.changes).append(names)
             self.news.set()
-        return answer if self.open.is_set() else self._later(answer)
+            if COMPLETE_FIELD in request.ext and not self.whole_open.is_set():
+                return self._later(answer, self.whole_open)
+        return answer if self.open.is_set() else self._later(answer, self.open)
 
-    async def _later(self, answer: Command) -> Command:
-        await self.open.wait()
+    async def _later(self, answer: Command, allowed: asyncio.Event) -> Command:
+        await allowed.wait()
         return answer
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -251,12 +257,60 @@ def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
 @pytest.mark.spec("NS-34", "NS-11")
 def test_new_order_topic_is_marked_before_next_period(tmp_path: Path) -> None:
     async def work() -> None:
-        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (_, topics):
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
             await server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
             topics.set(TopicConfig("Ordered"))
-            while not topics.table["Ordered"].order:
-                await asyncio.sleep(0)
-            assert len(server.whole) == 2 and server.changes == [{"Ordered"}]
+            topics.set(TopicConfig("Other"))
+            await made.wait_registered()
+            assert [name for name, config in topics.table.items() if config.order] == ["Ordered"]
+            assert server.changes == [{"Ordered", "Other"}] and len(server.whole) == 1
+
+    run(work)
+
+
+@pytest.mark.parametrize("later", ["incremental", "full"])
+def test_order_flag_is_taken_from_the_registration_sent_last(tmp_path: Path, later: str) -> None:
+    """An answer from before the order configuration arrives after one that has it."""
+
+    async def work() -> None:
+        async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
+            await server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Gone", "broker-a:4")
+            topics.set(TopicConfig("Gone"))
+            topics.set(TopicConfig("Ordered"))
+            await made.wait_registered()
+            server.whole_open.clear()
+            early = asyncio.create_task(made.register(force=True))
+            await server.until(lambda: len(server.whole) == 2)
+            await server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
+            await server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "Gone")
+            held, server.whole_open = server.whole_open, asyncio.Event()
+            server.whole_open.set()
+            if later == "full":
+                assert await made.register(force=True)
+            else:
+                topics.set(TopicConfig("Ordered"))
+                topics.set(TopicConfig("Gone"))
+                await made.wait_registered()
+            assert [name for name, config in topics.table.items() if config.order] == ["Ordered"]
+            held.set()
+            assert await early
+            assert [name for name, config in topics.table.items() if config.order] == ["Ordered"]
+            await server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "Ordered")
+            assert await made.register(force=True)
+            assert not topics.table["Ordered"].order, "one sent later decides again"
+
+    run(work)
+
+
+def test_changed_topic_keeps_its_order_flag_until_registered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "New", "broker-a:4")
+            flags = []
+            w.broker.topics.changed.subscribe(lambda topics: flags.append(topics[0].order))
+            for _ in range(2):
+                assert (await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE)).code == 0
+            assert flags == [False, True] and w.broker.topics.table["New"].order
 
     run(work)
 

@@ -60,6 +60,15 @@ def test_update_topic_orders_a_broker_or_a_cluster(admin_cli: AdminCli) -> None:
     assert row["order_conf"] == "broker-a:8"
 
 
+@pytest.mark.parametrize("place", [("-b", "{broker}"), ("-c", "DefaultCluster")])
+def test_a_broker_knows_an_ordered_topic_when_update_topic_returns(admin_cli: AdminCli, place: tuple[str, str]) -> None:
+    topic = f"t-ordered{place[0]}"
+    admin_cli.text("updateTopic", *place, "-t", topic, "-o", "true")
+    with Admin(admin_cli.server.name_servers) as admin:
+        config = admin.topics.configuration(admin_cli.server.broker_address, topic)
+    assert config is not None and config.order
+
+
 def test_update_topic_keeps_what_is_not_given(admin_cli: AdminCli) -> None:
     admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-keep", "-r", "2", "-w", "3", "-p", "4")
     text = admin_cli.text("updateTopic", "-c", "DefaultCluster", "-t", "t-keep", "-w", "5", "--keep")

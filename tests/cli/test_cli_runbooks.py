@@ -190,7 +190,6 @@ def test_brokers_are_taken_out_in_turn(
     assert not clients.errors
 
 
-@pytest.mark.realtime  # a full registration answered before the order configuration was stored takes the flag back, as in Apache
 @pytest.mark.spec("OPS-03")
 def test_a_read_only_broker_refuses_ordered_sends_and_returned_messages(
     admin: Callable[..., str], servers: Servers

@@ -67,6 +67,7 @@ async def update_topic(
         problem = f"topicFilterType={header.topic_filter_type!r:.80} must be one of {', '.join(_FILTER_TYPES)}"
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    existing = ctx.topics.get(header.topic)
     config = TopicConfig(
         header.topic,
         header.read_queue_nums,
@@ -74,6 +75,7 @@ async def update_topic(
         header.perm,
         header.topic_filter_type or _FILTER_TYPES[0],
         header.topic_sys_flag or 0,
+        order=existing is not None and existing.order,  # NameServers decide, whose answer follows (NS-11)
     )
     ctx.topics.set(config)
     await ctx.topics.confirmed(header.topic)

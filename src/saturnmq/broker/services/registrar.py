@@ -8,6 +8,9 @@ So a thousand new topics cost a thousand small requests.
 Every registration carries the version of the whole table, and a NameServer ignores another registration with the same
 version. Therefore a NameServer that did not answer an incremental one gets a full one next.
 
+An answer has the ordered topics as they were when the NameServer answered. Answers may come late, for instance while another
+NameServer is waited for. So the order flag of a topic comes from the registration that was sent last among those answered.
+
 A NameServer that was restarted has no routes. Therefore each one is reconnected to as soon as its connection is lost, by a task
 of its own with back-off and jitter, and gets a full registration.
 
@@ -21,7 +24,7 @@ import contextlib
 import itertools
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from saturnmq.broker.services.address_server import LookupFailed, look_up
@@ -79,6 +82,9 @@ class Registrar:
         self._current: set[str] = set()  # NameServers that have everything except _changed
         self._losses = 0  # incremented when _current is cleared
         self._registered_as = -1  # broker id of the last incremental registration
+        self._requests = itertools.count(1)  # numbers of registrations, in the order in which they are sent
+        self._flags_of = 0  # number of the full registration that set the order flags
+        self._flags_after: dict[str, int] = {}  # as _flags_of, by topic, of incremental ones sent after it
         self._looked_up: list[str] = []
         self._in_use: list[str] = []  # the list of NameServers when it was last compared
         self._leaving: dict[str, asyncio.Task[None]] = {}  # by address of a NameServer that was removed from the list
@@ -235,12 +241,14 @@ class Registrar:
             self._full_event.set()
         table = self._topics.registered(names)
         if ready and table.topic_config_table:
+            number = next(self._requests)
             answers = await self._register_with(ready, table, complete=False)
             if None in answers:
                 self._full_event.set()
-            ordered = {name for answer in answers if answer is not None for name in _orders(answer) or ()}
-            if ordered & table.topic_config_table.keys():
-                self._full_event.set()  # the order flags of topics are applied only by a full registration
+            orders = _orders(answers)
+            if orders is not None and number > self._flags_of:
+                self._topics.set_order_topics(orders, table.topic_config_table)
+                self._flags_after.update(dict.fromkeys(table.topic_config_table, number))
 
     async def _register_with(
         self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
@@ -319,18 +327,20 @@ class Registrar:
             return True
         if not force and not self._settings.force_register and not await self._any_differs():
             return True
+        number = next(self._requests)
         answers = await self._register_with(self.name_servers, self._topics.registered(), complete=True)
-        first = next((answer for answer in answers if answer is not None), None)
-        if first is None:
+        if not any(answers):
             log.warning("registered with no name server addresses=%s", self.name_servers)
             return False
         self.registered += 1
         self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
         ha_servers = (answer.ext.get("haServerAddr") for answer in answers if answer)
         self.ha_server_address = next(filter(None, ha_servers), self.ha_server_address)
-        orders = _orders(first)
-        if orders is not None:
-            self._topics.set_order_topics(orders)
+        orders = _orders(answers)
+        if orders is not None and number > self._flags_of:
+            self._flags_of = number
+            self._flags_after = {topic: at for topic, at in self._flags_after.items() if at > number}
+            self._topics.set_order_topics(orders, self._topics.table.keys() - self._flags_after.keys())
         return True
 
     async def siblings(self, timeout_ms: int) -> list[str]:
@@ -432,9 +442,10 @@ class Registrar:
         self._failed.add(address)
 
 
-def _orders(answer: Command) -> dict[str, str] | None:
-    """Ordered topics in a NameServer's response; None if it has none, or they cannot be parsed."""
-    if not answer.body:
+def _orders(answers: Iterable[Command | None]) -> dict[str, str] | None:
+    """Ordered topics in the first NameServer's response; None if it has none, or they cannot be parsed (NS-32)."""
+    answer = next(filter(None, answers), None)
+    if answer is None or not answer.body:
         return None
     try:
         return KVTable.decode(answer.body).table

@@ -9,7 +9,7 @@ Requirements: SND-06, NS-34, NS-35, CF-05.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from saturnmq.broker.events import Event
@@ -314,13 +314,13 @@ class Topics(JournaledTable):
         """Body of GET_ALL_TOPIC_CONFIG and content of topics.json, as it is now, in pieces."""
         return TopicConfigTable(dict(self.table), self.version).pieces()
 
-    def set_order_topics(self, orders: dict[str, str]) -> None:
-        """Mark the topics of the NameServers' ORDER_TOPIC_CONFIG as ordered and all others as unordered."""
+    def set_order_topics(self, orders: Container[str], names: Iterable[str]) -> None:
+        """Mark those of these topics that are in the NameServers' ORDER_TOPIC_CONFIG as ordered and the others as unordered."""
         changed = False
-        for name, config in self.table.items():
-            wanted = name in orders
-            if config.order != wanted:
-                config.order = wanted
+        for name in names:
+            config = self.table.get(name)
+            if config is not None and config.order != (name in orders):
+                config.order = not config.order
                 changed = True
         if changed:
             self.version = self.version.next(self._clock_ms())

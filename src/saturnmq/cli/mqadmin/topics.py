@@ -58,6 +58,7 @@ async def update_topic(call: Call) -> None:
         if config.order and "o" in options:
             name = await call.admin.brokers.name_of(address)
             await topics.merge_order(config.topic_name, name, config.write_queue_nums)
+            await topics.update(address, config)  # brokers read the order configuration when they register a topic
             text = f"set broker orderConf. isOrder=true, orderConf=[{name}:{config.write_queue_nums}]"
             call.out.change_line(text, end="")
         call.out.change_line(f"create topic to {address} success.", broker=address, **asdict(config))
@@ -69,6 +70,7 @@ async def update_topic(call: Call) -> None:
 async def _update_in_cluster(call: Call, cluster: str, config: TopicConfig) -> None:
     topics = call.admin.topics
     masters = await call.admin.connection.masters(cluster)
+    configs = dict[str, TopicConfig]()
     for address in address_order({name: [address] for name, address in masters.items()}):
         try:
             updated = await _with_kept(call, address, config)
@@ -76,6 +78,7 @@ async def _update_in_cluster(call: Call, cluster: str, config: TopicConfig) -> N
         except SaturnError as error:
             call.out.problem(f"{address}: {error.message}")
         else:
+            configs[address] = updated
             call.out.change_line(f"create topic to {address} success.", broker=address, **asdict(updated))
             config = updated if len(masters) == 1 else config
     if call.out.problems:
@@ -83,6 +86,8 @@ async def _update_in_cluster(call: Call, cluster: str, config: TopicConfig) -> N
     if config.order and "o" in call.options:
         order = ";".join(f"{name}:{config.write_queue_nums}" for name in text_order(masters))
         await topics.set_order(config.topic_name, order)
+        for address, updated in configs.items():
+            await topics.update(address, updated)  # brokers read the order configuration when they register a topic
         call.out.change_line(f"set cluster orderConf. isOrder=true, orderConf=[{order}]", end="")
     call.out.change_line(config.describe(), end="")
 
