@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
+import weakref
 from typing import Any
 
 import pytest
 from netpair import echo, pair, run
 
-from saturnmq.net import Connection, Listener, NetSettings, RemotingServer, StartError
+from saturnmq.net import Connection, Later, Listener, NetSettings, RemotingServer, StartError
 from saturnmq.protocol.errors import ConfigError, MissingField, response_error
 from saturnmq.protocol.frames.command import SERIALIZE_TYPE_ENV, Command, Serialization, encode_frame, own_serialization
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -500,3 +502,29 @@ def test_unknown_process_serialization_is_rejected() -> None:
     for name in ("json", "PROTOBUF"):
         with pytest.raises(ConfigError, match=f"{SERIALIZE_TYPE_ENV}='{name}' must be JSON or ROCKETMQ"):
             own_serialization({SERIALIZE_TYPE_ENV: name})
+
+
+def test_lost_connection_is_freed_without_the_garbage_collector() -> None:
+    """It is in no cycle of references: a server freezes objects, and frozen ones in a cycle stay in memory for good."""
+    later, freed = Later(), asyncio.Event()
+
+    def handle(connection: Connection, command: Command) -> Later:
+        weakref.finalize(connection, freed.set)
+        return later
+
+    async def work() -> None:
+        async with pair(handle) as p:
+            _, writer = await p.socket()
+            writer.write(encode_frame(Command(10)))
+            while not p.server.later_count:
+                await asyncio.sleep(0)
+            writer.close()
+            await freed.wait()
+            later.answer(Command(10).reply())
+            assert not p.server.later_count, "the answer is dropped"
+
+    gc.disable()
+    try:
+        run(work)
+    finally:
+        gc.enable()

@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._change(Event.LOST)
         self.limits.backlog.clear()
         self._held = b""
-        self._decoder.clear()  # this object is part of a cycle: the garbage collector may run much later
+        self._decoder.clear()  # a handler may refer to this object for long
         self._tls = None
         self.limits.undecoded = False
         self.out.clear()
@@ -162,6 +162,7 @@ class Connection(asyncio.Protocol):
         if not self._lost.done():
             self._lost.set_result(None)
         self._owner.lost(self)
+        self.requests.release()  # frozen objects in a cycle would never be freed (server_admin/collector.py)
 
     def data_received(self, data: bytes) -> None:
         self.active = True

@@ -113,6 +113,29 @@ class Output(Protocol):
 C = TypeVar("C", bound=Output)
 
 
+class LostOutput:
+    """In place of a connection that is lost, so that no cycle of references keeps it in memory: what is sent is dropped."""
+
+    __slots__ = ("network", "out", "remote_address")
+    closed = True
+    corked = False
+    out_bytes = 0
+
+    def __init__(self, remote_address: str, network: str) -> None:
+        self.remote_address = remote_address
+        self.network = network
+        self.out: list[bytes] = []
+
+    def send(self, command: Command | bytes) -> None:
+        """Drop a response."""
+
+    def flush(self) -> None:
+        """Write nothing."""
+
+    def receive_held(self) -> None:
+        """Nothing is held."""
+
+
 def error_remark(error: BaseException) -> str:
     """`ClassName: message`, the remark of an error response, which clients display verbatim (REM-11)."""
     return f"{type(error).__name__}: {error}"
@@ -164,6 +187,10 @@ class Requests(Generic[C]):
         self._calls = calls
         self._loop = loop
         self._began = 0.0  # of the handler that runs, time.monotonic(); not set unless durations are counted
+
+    def release(self) -> None:
+        """The connection is lost: refer to it no more."""
+        self._connection = cast("C", LostOutput(self._connection.remote_address, self._connection.network))
 
     # ---- order and fairness
 
