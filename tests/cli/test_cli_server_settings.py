@@ -19,6 +19,7 @@ from ports import free_port
 from saturnmq.net import NetSettings, RemotingClient, SendFailed, TlsSettings
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
+from saturnmq.server_admin.collector import GENERATIONS_MAX
 
 Start = Callable[..., Any]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -85,6 +86,20 @@ def test_unreadable_certificate_prevents_start(cli: Cli, tmp_path: Path) -> None
     shown = cli("namesrv", "--print-config", "--json", "--set", "tls.server.mode=enforcing")
     rows = {row["key"]: row for row in json.loads(shown.stdout)["rows"]}
     assert (rows["tls.server.mode"]["value"], rows["tls.server.mode"]["origin"]) == ("enforcing", "--set")
+
+
+@pytest.mark.parametrize("verb", ["namesrv", "broker", "standalone"])
+def test_servers_keep_what_they_loaded_from_the_garbage_collector(serve: Start, tmp_path: Path, verb: str) -> None:
+    report = (
+        "import atexit, gc\natexit.register(lambda: print('frozen', gc.get_freeze_count(), gc.get_threshold()[2]))\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(report)
+    ports = ("--namesrv-port", "0", "--port", "0") if verb == "standalone" else ("--port", "0")
+    data = () if verb == "namesrv" else ("--data", str(tmp_path / "data"), "--set", "storeProfile=small")
+    server = serve(verb, *ports, *data, env={"PYTHONPATH": str(tmp_path)})
+    assert server.stop() == 0
+    word, count, generations = server.out[-1].split()
+    assert (word, int(generations)) == ("frozen", GENERATIONS_MAX) and int(count) > 10_000, server.out
 
 
 @pytest.mark.spec("CLI-09")

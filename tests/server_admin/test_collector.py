@@ -10,6 +10,7 @@ import pytest
 from saturnmq.server_admin.collector import FREEZE_SECONDS, StagedCollector
 
 ROWS = 5000
+FROZEN_AT = 30_000
 
 
 class Clock:
@@ -27,11 +28,12 @@ class Clock:
 def clock() -> Iterator[Clock]:
     clock = Clock()
     was_frozen = gc.get_freeze_count() > 0  # a worker of the gate freezes what it imported
+    thresholds = gc.get_threshold()
     collector = StagedCollector(clock)
     collector.start()
     yield clock
     collector.stop()
-    assert gc.get_freeze_count() == 0
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, thresholds)
     if was_frozen:
         gc.freeze()
 
@@ -43,6 +45,37 @@ def traversed() -> int:
 
 def test_loaded_tables_are_not_traversed(clock: Clock) -> None:
     assert gc.get_freeze_count() > 10 * traversed()
+
+
+def test_no_collection_traverses_what_was_loaded_before_the_start(clock: Clock) -> None:
+    """A server has clients already when it has loaded its tables."""
+    table, sizes = [[number] for number in range(ROWS)], list[int]()
+    again = StagedCollector(clock)
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        sizes.append(traversed())
+
+    gc.callbacks.append(note)
+    again.start()
+    gc.callbacks.remove(note)
+    gc.callbacks.remove(again._collected)
+    assert sizes and max(sizes) < ROWS == len(table)
+
+
+def test_tables_that_grow_are_traversed_in_small_steps(clock: Clock) -> None:
+    """If a full collection of FROZEN_AT objects is long, none traverses twice as many while a table grows by many times that."""
+    sizes: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            clock.step = 2 * FREEZE_SECONDS * (traversed() > FROZEN_AT)
+            sizes.append(traversed())
+
+    gc.callbacks.insert(0, note)
+    table = [[number] for number in range(20 * FROZEN_AT)]
+    gc.callbacks.remove(note)
+    assert len(sizes) >= 6 and max(sizes) < 2 * FROZEN_AT, sizes
+    assert len(table) == 20 * FROZEN_AT
 
 
 @pytest.mark.parametrize(("seconds", "is_frozen"), [(FREEZE_SECONDS, True), (FREEZE_SECONDS / 2, False)])

@@ -83,6 +83,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
         )
         host, port = await server.start(settings.bind_address, settings.listen_port)
         reload.on_signal(server.configuration)
+        StagedCollector().start()  # until the process ends
         try:
             if not args.json:
                 write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
@@ -238,6 +239,7 @@ def run_standalone(args: argparse.Namespace) -> int:
             if not await started_before_stop(broker.start(), stop):
                 return
             reload.on_signal(broker.configuration)
+            StagedCollector().start()  # until the process ends
             try:
                 facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
                 facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
