@@ -38,6 +38,7 @@ from harness.systemsim.loop import RUNNING, Process, SimLoop
 from harness.systemsim.world import replace_the_machine
 from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings, dledger
+from saturnmq.broker.dledger import DLedger
 from saturnmq.broker.forwarding import Forwarding
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller.puller import PullStatus
@@ -147,6 +148,7 @@ class System:
         self.ends: dict[str, str] = {}
         self.masters: list[int] = []
         self.acked: dict[str, int] = {}
+        self.ends_seen = dict.fromkeys(range(QUEUES), 0)  # the highest end of each queue that any client has seen
         self.wrong: list[str] = []  # what tables of topics and groups showed and must not
         self.starts: list[str] = []  # that failed
         rng = self.rng
@@ -404,6 +406,7 @@ class System:
             )  # fmt: skip
             self.seen[f"send {result}"] += 1
             if result == OK:
+                self.saw_end(queue.queue_id, 0 if offset is None else offset + 1)
                 return True
             await pause(0.03)
             with suppress(SaturnError):
@@ -515,25 +518,48 @@ class System:
     async def positions(self) -> None:
         """Ask every member where a queue begins and ends, and pull at the highest end seen, as a client with an old route does.
 
-        A leader that does not serve yet is asked more often: few requests come in this short time otherwise. With slaveReadEnable
-        followers show where their own queues end, but no answer to a pull may set a client back.
+        With slaveReadEnable followers show where their own queues end, but no answer to a pull may set a client back.
         """
-        net, highest = RemotingClient(settings=NetSettings()), dict.fromkeys(range(QUEUES), 0)
+        net = RemotingClient(settings=NetSettings())
         try:
             while self.loading:
-                member, wait_s = self.leader, 0.005
-                if self.plain or member is None or member.broker is None or member.broker.store.log.serving:
-                    member, wait_s = self.rng.choice(self.members), 0.1
-                await pause(self.rng.random() * wait_s)
+                leader = self.leader
+                if (
+                    leader is not None
+                    and leader.broker is not None
+                    and not (self.plain or leader.broker.store.log.serving)
+                ):
+                    await self.positions_of_elected(net, f"{leader.host}:10911", leader.broker)
+                    continue
+                member = self.rng.choice(self.members)
+                await pause(self.rng.random() * 0.1)
                 if member.original is None:
-                    asked = self.position(net, f"{member.host}:10911", self.rng.randrange(QUEUES), highest)
-                    await (asked if wait_s > 0.005 else asyncio.wait([self.loop.create_task(asked)], timeout=wait_s))
+                    await self.position(net, f"{member.host}:10911", self.rng.randrange(QUEUES), POSITIONS)
         finally:
             await net.close()
 
-    async def position(self, net: RemotingClient, address: str, number: int, highest: dict[int, int]) -> None:
-        code, kind = self.rng.choice(POSITIONS)
-        begin, offset, ext = self.now, highest[number], {"topic": TOPIC, "queueId": str(number)}
+    async def positions_of_elected(self, net: RemotingClient, address: str, broker: Broker) -> None:
+        """Ask a leader that does not serve yet, more often: few requests come in this short time otherwise.
+
+        With slaveReadEnable pull at the end of each queue, at least every millisecond of its lease: it might serve queues that are
+        not complete yet.
+        """
+        if not self.readable:
+            await pause(self.rng.random() * 0.005)
+            numbers, kinds, wait_s = [self.rng.randrange(QUEUES)], POSITIONS, 0.005
+        else:
+            assert broker.dledger is not None
+            wait_s = 0.0005 if broker.dledger.group.leads else 0.005
+            await pause(self.rng.random() * wait_s)
+            numbers, kinds = list(range(QUEUES)), POSITIONS[-1:]
+        asked = [self.loop.create_task(self.position(net, address, number, kinds)) for number in numbers]
+        await asyncio.wait(asked, timeout=wait_s)
+
+    async def position(
+        self, net: RemotingClient, address: str, number: int, kinds: tuple[tuple[RequestCode, str], ...]
+    ) -> None:
+        code, kind = self.rng.choice(kinds)
+        begin, offset, ext = self.now, self.ends_seen[number], {"topic": TOPIC, "queueId": str(number)}
         if kind == "by time":
             ext |= {"timestamp": str(10**15)}
         elif kind == "next":
@@ -555,14 +581,17 @@ class System:
             found = {kind: found["offset"]}
         else:
             return
+        queue = name_of(queue_of(number))
+        if kind == "next":
+            self.history.add("position", "reader", begin, begin, queue=queue, kind=kind, offset=offset)
         for name, value in found.items():
-            if self.readable and name != "next":
-                continue
-            self.history.add(
-                "position", address, begin, self.now, queue=name_of(queue_of(number)), kind=name, offset=value
-            )
+            if not self.readable or name == "next":
+                self.history.add("position", address, begin, self.now, queue=queue, kind=name, offset=value)
         if kind != "min":
-            highest[number] = max(offset, found.get("max", 0))
+            self.saw_end(number, found.get("max", 0))
+
+    def saw_end(self, number: int, end: int) -> None:
+        self.ends_seen[number] = max(self.ends_seen[number], end)
 
     async def subscribed(self, number: int, *, ordered: bool) -> None:
         """A group consumer that leaves and rejoins under a new name from time to time, which triggers rebalances."""
@@ -850,6 +879,8 @@ def plant(defect: str) -> None:
         MessageStore.code_of = lambda store, message: right(store, message) + (not store.log.serving)
     elif defect == "served before it is committed":
         GroupMember.caught_up = property(lambda group: True)
+    elif defect == "elected leaders serve reads":
+        DLedger._reads_here = property(lambda one: one._runtime.settings.slave_read_enable)
     elif defect == "followers show their own positions":
         dledger._READS = dledger.READER_ONLY
         dledger.FORWARDED = dledger.FORWARDED - dledger.SHOW_ENDS

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_system_sim import LONG_SECONDS, ONLY, SEEDS, happened, simulate
+from test_system_sim import LONG_SECONDS, ONLY, SEEDS, SEEDS_TRIED, happened, simulate
 
 PROGRAM = Path(__file__).with_name("pairsystem.py")
 SECONDS = 20
-SEEDS_TRIED = 20
 IN_MANY = (
     "power master", "power both", "freeze master", "one way", "partition", "slave's disk", "master's disk", "master's disk behind",
     "master's disk and power", "old master returns", "took over", "repaired", "lost", "lacked",
