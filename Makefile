@@ -117,9 +117,11 @@ interop-full: $(READY)  ## all of interop: further parameters, long runs, and th
 	$(PYTEST) tests/interop -m interop $(INTEROP_WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 # What `make chaos` runs: FAULT=name one fault, SERVERS=name one kind of servers (ledger, brokers, kinds, pairs, goals, churn), MODEL=tx
-# ordered and transactional load only, PEER=java Apache's group and ours; REPORT=file gets the tables, KEEP=folder histories, logs, stores.
+# ordered and transactional load only, PEER=java Apache's group and ours, SLAVE_READ=true or false slaveReadEnable;
+# REPORT=file gets the tables, KEEP=folder histories, logs, stores.
 CHAOS := CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
-	$(if $(REPORT),CHAOS_REPORT=$(REPORT)) $(if $(KEEP),CHAOS_KEEP=$(KEEP)) $(if $(MODEL),CHAOS_MODEL=$(MODEL)) $(if $(PEER),CHAOS_PEER=$(PEER))
+	$(if $(REPORT),CHAOS_REPORT=$(REPORT)) $(if $(KEEP),CHAOS_KEEP=$(KEEP)) $(if $(MODEL),CHAOS_MODEL=$(MODEL)) $(if $(PEER),CHAOS_PEER=$(PEER)) \
+	$(if $(SLAVE_READ),CHAOS_SLAVE_READ=$(SLAVE_READ))
 SERVERS := $(if $(MODEL)$(PEER),,ledger brokers kinds pairs $(if $(FAULT),,churn)) goals
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SERVERS=, MODEL=, PEER=, SEED=, RATE=, SECONDS=)

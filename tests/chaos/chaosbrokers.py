@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import zlib
@@ -33,6 +34,7 @@ from saturnmq.raft.ledger.check import compare, verify
 
 TOPIC, QUEUES = "chaos", 4
 SEND_SECONDS = 1.5
+SLAVE_READ = os.environ.get("CHAOS_SLAVE_READ")  # see chaosrun.py
 DELAY_MS = 995  # delay of the first level, less the loss by rounding to milliseconds
 COMMIT, ROLLBACK = "commit", "rollback"
 LATER = ("delayed-", "half-")  # messages that arrive some time after their acknowledgement
@@ -98,10 +100,10 @@ class BrokerGroup(Group):
             for number in range(2)
         ]
         self.at = ""
-        drawn = seed + zlib.crc32(folder.name.encode())  # differs between runs with one seed
-        self.readable = (
-            self.has_followers and drawn % 2 == 0
-        )  # slaveReadEnable: followers show where their own queues end
+        drawn = (seed + zlib.crc32(folder.parent.name.encode())) % 2 == 0  # differs between the tests with one seed
+        # slaveReadEnable: followers show where their own queues end
+        self.readable = self.has_followers and (drawn if SLAVE_READ is None else SLAVE_READ == "true")
+        self.counts["slave_read_enable"] = self.readable
         self.masters: list[int] = []  # number of brokers with id 0 in each route response (CHA-08)
         self.ends: dict[str, str] = {}
         self.owed: set[tuple[str, int]] = set()  # value and attempt of acknowledged messages that arrive later

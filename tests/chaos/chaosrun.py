@@ -1,7 +1,8 @@
 """One run of a group under faults: load, schedule, checks, measurements.
 
 Environment, set by `make chaos`: CHAOS_SECONDS=60 for each fault, CHAOS_FAULT=name for one of them, CHAOS_SEED=n, CHAOS_RATE=n
-sends per second, CHAOS_KEEP=folder for histories, logs and stores. Bounds that are no promise are generous (DEADLINE_SECONDS): a
+sends per second, CHAOS_KEEP=folder for histories, logs and stores, CHAOS_SLAVE_READ=true or false for slaveReadEnable of all groups
+of brokers, otherwise about half of the tests run with each value. Bounds that are no promise are generous (DEADLINE_SECONDS): a
 busy machine makes a run slow, not wrong. What is promised is read from the history.
 
 Requirements: CHA-03, CHA-05, CHA-08, CHA-11.
@@ -225,5 +226,6 @@ def check_promise(holds: bool, why: str) -> None:
 
 def tell(capsys: pytest.CaptureFixture[str], name: str, found: dict[str, Any]) -> None:
     """Print one line for a run at once; the tables come at the end of the session."""
+    readable = ", slaveReadEnable" if found.get("slave_read_enable") else ""
     with capsys.disabled():
-        print(f"\n{name}: {Row.of(name, '', (), found).line()}")
+        print(f"\n{name}{readable}: {Row.of(name, '', (), found).line()}")
