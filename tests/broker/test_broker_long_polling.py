@@ -9,6 +9,7 @@ import asyncio
 import socket
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -19,7 +20,7 @@ from wire import Wire, run, wire
 
 from saturnmq.broker.services import long_polling as polling
 from saturnmq.broker.services.long_polling import ParkedPull
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.net import Later, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -362,11 +363,50 @@ def test_delayed_pull_returns_what_has_arrived_meanwhile() -> None:
     run(work)
 
 
-async def delay(w: Wire, sock: socket.socket, count: int) -> None:
-    """Send pulls and wait until all of them are delayed."""
-    rejected = w.broker.rejections.counts.get("parked_pulls", 0) + count
+async def delay(w: Wire, sock: socket.socket, count: int, of: int = 0) -> None:
+    """Send pulls and wait until all of them are delayed. of: number of those sent together, on several connections."""
+    rejected = w.broker.rejections.counts.get("parked_pulls", 0) + (of or count)
     await asyncio.get_running_loop().sock_sendall(sock, b"".join(pull_frame(n) for n in range(count)))
     await until(lambda: w.broker.rejections.counts.get("parked_pulls") == rejected)
+
+
+def test_delayed_pulls_are_handled_one_in_an_iteration_beside_sends() -> None:
+    """20,000 of them took the event loop for 1 to 2 s when they arrived: a sender fell to a half."""
+
+    async def work() -> None:
+        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
+            await w.send()
+            await park(w, keeper, [pull_frame(1)])
+            handled, sent, over = Counter[int](), 0, False
+            inner, iteration = w.broker.long_polling.delay, 0
+
+            def delayed(parked: ParkedPull, seconds: float) -> Later:
+                handled[iteration] += 1
+                return inner(parked, seconds)
+
+            def count() -> None:
+                nonlocal iteration
+                iteration += 1
+                asyncio.get_running_loop().call_soon(count)
+
+            async def send() -> None:
+                nonlocal sent
+                while not over:
+                    assert (await w.send(queue=1)).code == 0
+                    sent += 1
+
+            w.broker.long_polling.delay = delayed  # type: ignore[method-assign]
+            count()
+            sending = asyncio.create_task(send())
+            await asyncio.gather(*(delay(w, sock, 200, of=600) for sock in (a, b, c)))
+            over = True
+            await sending
+            assert handled.total() == 600 and len(handled) > 590, (
+                "each connection may have one in the iteration of its read"
+            )
+            assert sent >= 60, "a send takes some iterations"
+
+    run(work)
 
 
 def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.MonkeyPatch) -> None:

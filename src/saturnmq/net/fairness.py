@@ -9,6 +9,8 @@ therefore waits for one iteration, however many connections flood the server.
 A connection whose requests are expensive, each more than a quantum, always waits for its turn: hundreds of them would otherwise
 have one each handled in the same iteration.
 
+A handler may end the turns of an iteration (`end_iteration`), so that a flood of what it defers costs others little.
+
 Many connections of one address with cheap requests are bounded together: once the connections of a network (an IPv4 address, an
 IPv6 /64) have used DIRECT_SECONDS in an iteration, its others wait for their turns, which alternate between networks. This applies
 to listeners while clients of several networks are connected; behind one address clients share as connections do.
@@ -85,7 +87,7 @@ class FairQueue:
     DIRECT_SECONDS in this event-loop iteration; their next reads wait for a turn. quantum: of one connection, seconds.
     """
 
-    __slots__ = ("_count", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "quantum", "shared")
+    __slots__ = ("_count", "_ended", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "quantum", "shared")
 
     def __init__(self) -> None:
         self.quantum = QUANTUM_SECONDS
@@ -94,6 +96,7 @@ class FairQueue:
         self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by network; the next turn is the first one's
         self._count = 0
         self._scheduled = False
+        self._ended = False
         self._members: dict[str, int] = {}  # connections by network
         self._spent: dict[str, float] = {}
 
@@ -138,15 +141,19 @@ class FairQueue:
     def _serve(self) -> None:
         """Let the waiting connections take their turns until the time of this iteration is used."""
         self._scheduled = False
-        until = monotonic() + ITERATION_SECONDS
+        self._ended, until = False, monotonic() + ITERATION_SECONDS
         try:
             for _ in range(self._count):
                 self._pop().take_turn()
-                if monotonic() >= until:
+                if self._ended or monotonic() >= until:
                     break
         finally:
             if self._count:
                 self._schedule()
+
+    def end_iteration(self) -> None:
+        """Let no other connection take its turn in this event-loop iteration."""
+        self._ended = True
 
     def _pop(self) -> Waiting:
         """The connection whose turn it is; its network is last then."""

@@ -234,7 +234,7 @@ class Requests(Generic[C]):
                         self.respond(command, reply)
             if connection.out_bytes >= _FLUSH_BYTES:
                 connection.flush()
-            if limits.write_paused or limits.full:
+            if limits.write_paused or limits.full or (limits.yielding and not last):
                 limits.backlog.extend(commands[index + 1 :])
                 break
             if index < final and not last and monotonic() > until:
@@ -252,6 +252,11 @@ class Requests(Generic[C]):
             self._limits.yielding = True
             self._owner.fair_queue.wait(self)
             self._limits.update_reading()
+
+    def end_iteration(self) -> None:
+        """Handle no other request in this event-loop iteration, neither of this connection nor of others that wait for turns."""
+        self.yield_turn()
+        self._owner.fair_queue.end_iteration()
 
     @property
     def network(self) -> str:

@@ -217,7 +217,10 @@ def _park(
     wanted: Wanted,
     wait_seconds: float,
 ) -> Later | None:
-    """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13)."""
+    """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13).
+
+    Each event-loop iteration handles one pull of the latter kind and no more, so that thousands of them leave others their time.
+    """
     ext = request.ext
     request.body = request.remark = None  # only what is counted stays in memory
     request.ext = {name: ext[name] for name in _FIELDS if name in ext}
@@ -226,6 +229,7 @@ def _park(
     parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record, wanted.codes, caller)
     if ctx.long_polling.add(key, parked):
         return None
+    connection.requests.end_iteration()
     return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)
 
 
