@@ -7,13 +7,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from small_store import BROKER, CL, CLIENT, bodies, message, opened
+from small_store import BROKER, CL, CLIENT, NOW_MS, bodies, message, opened
 
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
-from saturnmq.protocol.message import Host, decode_record
+from saturnmq.protocol.message import BLANK_MAGIC, Host, decode_record
 from saturnmq.store import PutStatus, StoreSettings, wait_confirmed
 from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import MappedFile
+from saturnmq.store.log import commit_log
 from waiting import until
 
 
@@ -198,4 +200,140 @@ def test_slice_ends_at_committed_offset(tmp_path: Path) -> None:
     assert bodies(store) == [b"committed"]
     store.commit()
     assert bodies(store) == [b"committed", b"in the buffer"]
+    asyncio.run(store.stop())
+
+
+@pytest.mark.parametrize(
+    "more", [{"flag": 1 << 31}, {"reconsume_times": -(1 << 31) - 1}, {"born_timestamp_ms": 1 << 63}]
+)
+def test_number_beyond_its_field_appends_nothing(tmp_path: Path, more: dict[str, int]) -> None:
+    store = opened(tmp_path)
+    store.put(message())
+    end = store.log.end
+    for refused in (store.put(message(**more)), store.put_batch([message(), message(**more)])):
+        assert refused.status is PutStatus.CREATE_MAPPED_FILE_FAILED and "does not fit its field" in refused.reason
+    assert store.log.end == end and store.put(message(flag=(1 << 31) - 1)).queue_offset == 1
+    asyncio.run(store.stop())
+
+
+def test_record_fills_a_file_up_to_the_space_for_a_filler(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    overhead = store.put(message(b"")).size
+    largest = CL - 8 - overhead
+    assert store.put(message(b"x" * largest)).physical_offset == CL
+    refused = store.put(message(b"x" * (largest + 1)))
+    assert f"a record of {CL - 7} bytes does not fit a commit log file of {CL} bytes" in refused.reason
+    assert store.put(message(b"x" * largest)).physical_offset == 2 * CL
+    assert store.put(message(b"")).physical_offset == 3 * CL
+    small = store.put(message(b"x" * (CL - 8 - 2 * overhead)))
+    assert (small.physical_offset, small.end_offset) == (3 * CL + overhead, 4 * CL - 8), "to the byte"
+    assert [store.log.record_at(offset) for offset in (overhead, 2 * CL - 8)] == [
+        (CL - overhead, BLANK_MAGIC),
+        (8, BLANK_MAGIC),
+    ]
+    asyncio.run(store.stop())
+
+
+def test_store_time_is_read_from_records_only(tmp_path: Path) -> None:
+    now = [NOW_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+    assert store.log.first_store_ms == -1
+    v6 = Host("2001:db8::2", 7)
+    plain = store.put(message(b"x" * 500)).physical_offset
+    now[0] += 5
+    long = store.put(message(b"x" * 500, born_host=v6))
+    now[0] += 6
+    last = store.put(message(b"x" * 3500))
+    times = [store.log.store_time(at) for at in (plain, long.physical_offset, last.physical_offset)]
+    assert times == [NOW_MS, NOW_MS + 5, NOW_MS + 11] and store.log.first_store_ms == NOW_MS
+    for outside in (-1, 1, long.end_offset, CL - 10, last.end_offset - 10, last.end_offset, 9 * CL):
+        assert store.log.store_time(outside) == -1, outside
+    asyncio.run(store.stop())
+
+
+def test_pages_near_the_end_of_the_current_file_stay_resident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[tuple[int, int]] = []
+    monkeypatch.setattr(commit_log, "_RESIDENT_BYTES", 1000)
+    monkeypatch.setattr(MappedFile, "forget_pages", lambda file, until: released.append((file.start, until)))
+    store = opened(tmp_path)
+    results = [store.put(message(b"x" * 900)) for _ in range(10)]
+    assert len(store.log.files) == 3
+    for flushed, expected in (
+        (0, []),
+        (CL, [(0, CL)]),
+        (CL + 1, [(0, CL), (CL, 2 * CL)]),
+        (results[-1].end_offset, [(0, CL), (CL, 2 * CL), (2 * CL, results[-1].end_offset - 1000)]),
+    ):
+        released.clear()
+        store.log.forget_pages(flushed)
+        assert released == expected, flushed
+    monkeypatch.undo()
+    asyncio.run(store.stop())
+
+
+def test_encoded_hosts_and_topics_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "_HOSTS_MAX", 2)
+    monkeypatch.setattr(commit_log, "_TOPICS_MAX", 2)
+    store = opened(tmp_path)
+    for n in range(20):
+        born = Host(f"10.0.0.{n % 7}", n)
+        at = store.put(message(b"%d" % n, f"topic-{n % 5}", born_host=born)).physical_offset
+        found = decode_record(store.read_record(at) or b"")
+        assert (found.topic, found.born_host, found.store_host) == (f"topic-{n % 5}", born, BROKER)
+        assert len(store.log._hosts) <= 3 and len(store.log._topics) <= 3
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("MF-09")
+def test_next_file_is_wanted_above_four_fifths(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    overhead = store.put(message(b"")).size
+    assert not store.log.wants_spare
+    store.put(message(b"x" * (CL * 80 // 100 - 2 * overhead)))
+    assert store.log.end == CL * 80 // 100 and not store.log.wants_spare
+    store.put(message(b""))
+    assert store.log.wants_spare
+    spare = store.log.make_spare()
+    store.log.keep_spare(spare)
+    assert spare.start == CL and not store.log.wants_spare
+    extra = store.log.make_spare()
+    store.log.keep_spare(extra)
+    assert extra.cut == "" and extra._fd < 0, "one is enough"
+    store.put(message(b"x" * 900))
+    assert store.log.files[-1] is spare and not store.log.wants_spare
+    store.put(message(b"x" * 3000))
+    late = MappedFile(tmp_path / "commitlog" / f"{7 * CL:020d}", CL, store.disk, create=True)
+    store.log.keep_spare(late)
+    assert late._fd < 0 and store.log.wants_spare, "a file of another position is not kept"
+    late.path.unlink()
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("MF-03")
+def test_flush_is_due_for_enough_pages_or_a_full_file(tmp_path: Path) -> None:
+    store = opened(tmp_path, commit_log_file_bytes=4 * CL)
+    log = store.log
+    assert not log.flush_due(0), "nothing is written"
+    overhead = store.put(message(b"")).size
+    assert log.flush_due(0) and not log.flush_due(1)
+    store.put(message(b"x" * (2 * CL - 2 * overhead)))
+    assert log.end == 2 * CL and log.flush_due(2) and not log.flush_due(3)
+    log.set_confirmed(CL)
+    assert log.flush_due(1) and not log.flush_due(2)
+    store.put(message(b"x" * (3 * CL)))
+    assert log.end > 4 * CL and log.flush_due(1000), "a file is full"
+    log.set_confirmed(log.end)
+    assert not log.flush_due(0)
+    store.close_files()
+
+
+def test_pool_without_a_buffer_refuses_the_next_file(tmp_path: Path) -> None:
+    store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
+    statuses = [store.put(message(b"x" * 3000)) for _ in range(3)]
+    assert [result.status for result in statuses[:2]] == [PutStatus.PUT_OK] * 2 and store.log.free_buffers == 0
+    assert statuses[2].status is not PutStatus.PUT_OK and "transientStorePoolSize" in statuses[2].reason
+    store.commit()
+    assert store.log.free_buffers == 1 and store.put(message(b"x" * 3000)).status is PutStatus.PUT_OK
+    assert store.log.commit() > 0 and store.log.commit() == 0
+    assert bodies(store) == [b"x" * 3000] * 2
     asyncio.run(store.stop())

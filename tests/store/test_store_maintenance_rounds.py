@@ -178,8 +178,8 @@ def test_resident_pages_are_released_after_enough_bytes(
 ) -> None:
     async def work() -> None:
         store = opened(tmp_path, commit_log_file_bytes=2**16, message_index_enable=index)
-        store.put(message(properties=b"KEYS\x01k"))
-        await store.write_all()
+        for _ in range(5):
+            store.put(message(b"x" * 900, properties=b"KEYS\x01k"))
         await store.stop()
         store = opened(tmp_path, commit_log_file_bytes=2**16, message_index_enable=index)
         rounds = Rounds(store, monkeypatch)
@@ -274,6 +274,25 @@ def test_note_holds_the_end_of_log_queues_and_index(tmp_path: Path, index: bool)
         else:
             assert (note.index_file, note.index_entries, note.index_end_ms) == (0, 0, 0)
         assert (store.checkpoint.commit_log_ms, store.checkpoint.consume_queue_ms) == (NOW_MS, NOW_MS)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("IX-10")
+def test_index_time_of_the_checkpoint_is_that_of_full_files_and_never_falls(tmp_path: Path) -> None:
+    async def work() -> None:
+        now = [NOW_MS]
+        store = opened(tmp_path, clock=lambda: now[0], index_entries_max=3, index_slots_max=5)
+        assert store.checkpoint.index_ms == 0
+        for expected in (0, NOW_MS + 1, NOW_MS + 1):
+            store.put(message(properties=b"KEYS\x01k"))
+            await store.write_all()
+            assert store.checkpoint.index_ms == expected
+            now[0] += 1
+        store.checkpoint.index_ms = NOW_MS + 99
+        await store.write_all()
+        assert store.checkpoint.index_ms == NOW_MS + 99
         await store.stop()
 
     asyncio.run(work())
@@ -542,6 +561,20 @@ def test_caller_may_trust_the_clock_right_after_a_jump(tmp_path: Path, trust_clo
         now[0] += 1000 * 3_600_000
         await store.clean(trust_clock=trust_clock)
         assert len(store.log.files) == left
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("stored", "left"), [(True, 1), (False, 5)])
+def test_last_put_shows_that_the_clock_is_right(tmp_path: Path, stored: bool, left: int) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path, delete_pause_ms=0, delete_queue_pause_ms=0)
+        store.disk_usage = lambda: Usage(80, 80, 80)  # type: ignore[method-assign]
+        touch(store, 0)
+        store.last_store_ms = store.last_store_ms if stored else 0
+        await store.clean()
+        assert len(store.log.files) == left, "only the files' times, of 1970, are known otherwise"
         await store.stop()
 
     asyncio.run(work())

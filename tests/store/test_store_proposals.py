@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from saturnmq.protocol.message import Host, Message
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.log.log import AppendRefused
 
 
 def opened(folder: Path, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> MessageStore:
@@ -63,3 +66,141 @@ def test_batch_with_number_out_of_range_appends_nothing(tmp_path: Path) -> None:
     assert store.log.end == end and store.max_offset("T", 0) == 1
     assert store.put(message(b"after")).queue_offset == 1
     store.close_files()
+
+
+class Puts:
+    """Puts of one iteration, and the outcome of each."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.store = store
+        self.outcomes: list[tuple[bytes, PutStatus, str]] = []
+
+    def add(self, *messages: Message) -> None:
+        for one in messages:
+            body = bytes(one.body)
+            self.store.put_soon(one, lambda status, reason, body=body: self.outcomes.append((body, status, reason)))
+
+
+def test_refused_put_does_not_affect_the_others(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path)
+        puts = Puts(store)
+        long = Message("T" * 128, b"long", b"", 0, store_host=Host("127.0.0.1", 1))
+        puts.add(message(b"a"), long, message(b"b"))
+        await asyncio.sleep(0)
+        assert puts.outcomes == [
+            (b"long", PutStatus.MESSAGE_ILLEGAL, "topic of 128 characters, at most 127"),
+            (b"a", PutStatus.PUT_OK, ""),
+            (b"b", PutStatus.PUT_OK, ""),
+        ]
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "outcomes", "batches"),
+    [
+        (
+            AppendRefused(PutStatus.SERVICE_NOT_AVAILABLE, "lagging"),
+            [(PutStatus.SERVICE_NOT_AVAILABLE, "lagging")] * 3,
+            [3],
+        ),
+        (
+            AppendRefused(PutStatus.MESSAGE_ILLEGAL, "too long", single=True),
+            [(PutStatus.PUT_OK, ""), (PutStatus.MESSAGE_ILLEGAL, "too long"), (PutStatus.PUT_OK, "")],
+            [3, 1, 1, 1],
+        ),
+        (
+            KeyError("bug"),
+            [(PutStatus.PUT_OK, ""), (PutStatus.UNKNOWN_ERROR, "'bug'"), (PutStatus.PUT_OK, "")],
+            [3, 1, 1, 1],
+        ),
+    ],
+    ids=["all", "single", "unexpected"],
+)
+def test_failed_append_is_repeated_one_by_one_if_one_put_is_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    outcomes: list[tuple[PutStatus, str]],
+    batches: list[int],
+) -> None:
+    async def work() -> None:
+        store = opened(tmp_path)
+        append_all, sizes = store.append_all, []
+
+        def failing(messages: Sequence[Message], queues: Sequence[Any]) -> int:
+            sizes.append(len(messages))
+            if any(one.body == b"bad" for one in messages):
+                raise error
+            return append_all(messages, queues)
+
+        monkeypatch.setattr(store, "append_all", failing)
+        puts = Puts(store)
+        puts.add(message(b"a"), message(b"bad"), message(b"b"))
+        await asyncio.sleep(0)
+        assert puts.outcomes == [(body, *outcome) for body, outcome in zip((b"a", b"bad", b"b"), outcomes, strict=True)]
+        assert sizes == batches
+        monkeypatch.undo()
+        await store.stop()
+
+    asyncio.run(work())
+
+
+def test_queue_that_cannot_be_created_fails_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        store = opened(tmp_path)
+        target_of = store.target_of
+
+        def failing(one: Message) -> Any:
+            if one.body == b"bad":
+                raise ValueError("no queue")
+            return target_of(one)
+
+        monkeypatch.setattr(store, "target_of", failing)
+        puts = Puts(store)
+        puts.add(message(b"bad"), message(b"good"))
+        await asyncio.sleep(0)
+        assert puts.outcomes == [(b"bad", PutStatus.UNKNOWN_ERROR, "no queue"), (b"good", PutStatus.PUT_OK, "")]
+        await store.stop()
+
+    asyncio.run(work())
+
+
+def test_large_puts_of_one_iteration_are_several_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        store = opened(tmp_path)
+        append_all, sizes = store.append_all, []
+
+        def counted(messages: Sequence[Message], queues: Sequence[Any]) -> int:
+            sizes.append([len(one.body) for one in messages])
+            return append_all(messages, queues)
+
+        monkeypatch.setattr(store, "append_all", counted)
+        puts = Puts(store)
+        puts.add(*[message(bytes(length)) for length in (65_535, 1, 65_536, 10, 10)])
+        await asyncio.sleep(0)
+        assert sizes == [[65_535, 1], [65_536], [10, 10]], "64 KiB of bodies end a part"
+        assert [status for _, status, _ in puts.outcomes] == [PutStatus.PUT_OK] * 5
+        await store.stop()
+
+    asyncio.run(work())
+
+
+def test_callback_that_fails_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        store = opened(tmp_path)
+        puts = Puts(store)
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug of the caller")
+
+        store.put_soon(message(b"first"), broken)
+        puts.add(message(b"second"))
+        await asyncio.sleep(0)
+        assert puts.outcomes == [(b"second", PutStatus.PUT_OK, "")]
+        assert "completion callback failed status=PUT_OK" in caplog.messages
+        await store.stop()
+
+    asyncio.run(work())

@@ -26,12 +26,20 @@ from mutants.running import Outcome, Workspace
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 MARKS: Final = "not interop and not long and not spark"
+# Keys, defaults and ranges equal those of Apache RocketMQ and those of docs/configuration.md.
+SETTINGS_TESTS: Final = ("tests/config/test_config_apache_keys.py", "tests/docs/test_docs_configuration.py")
 # Tests outside tests/PACKAGE that prove a package.
 FURTHER_TESTS: Final = {
     "acl": ("tests/broker/test_broker_acl*.py",),
     "filter": ("tests/store/test_store_filter.py",),
-    "raft": ("tests/sim", "tests/broker/test_broker_dledger*.py"),
-    "replication": ("tests/raft", "tests/broker/test_broker_dledger*.py", "tests/broker/test_broker_masterslave*.py"),
+    "raft": ("tests/sim", "tests/broker/test_broker_dledger*.py", *SETTINGS_TESTS),
+    "replication": (
+        "tests/raft",
+        "tests/broker/test_broker_dledger*.py",
+        "tests/broker/test_broker_masterslave*.py",
+        *SETTINGS_TESTS,
+    ),
+    "store": ("tests/cli/test_cli_store.py", "tests/cli/test_cli_snapshot.py", *SETTINGS_TESTS),
 }
 WIDTH: Final = 160  # of a table that goes to no terminal
 

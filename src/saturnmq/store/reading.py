@@ -339,7 +339,7 @@ def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, en
             if not _intact(store, offset, len(record)):
                 log.warning("damaged record not served offset=%s; run `saturnmq store verify`", offset)
                 continue
-            if len(record) < RECORD_FIXED_BYTES or total + len(record) > QUERY_BYTES_MAX:
+            if total + len(record) > QUERY_BYTES_MAX:
                 break
             result.records.append(record)
             total += len(record)

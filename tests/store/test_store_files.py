@@ -1,0 +1,402 @@
+"""The files below a store: lock, usage of file systems, mapped files, state files, and the errors that name them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, OutOfDescriptors, StoreError, StoreLocked
+from saturnmq.store import StateFile
+from saturnmq.store.files import capacity
+from saturnmq.store.files.disk import Disk, open_error
+from saturnmq.store.files.lock_file import LockFile
+from saturnmq.store.files.mapped_file import MappedFile, MappedFiles, is_zero, numbered_files
+from saturnmq.store.files.properties_file import set_values
+from saturnmq.store.files.reserve import Reserve
+
+PAGE = 4096
+
+# ---- lock
+
+HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); input()"
+
+
+def test_lock_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == b"held\n"
+        descriptors = len(os.listdir("/proc/self/fd"))
+        error = LockFile(path).held()
+        assert error is not None and f"in use by process {holder.pid}" in error.message
+        with pytest.raises(StoreLocked, match=f"{tmp_path} is in use by process {holder.pid}"):
+            LockFile(path).acquire()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        holder.stdin.close()
+        holder.wait()
+    assert LockFile(path).held() is None
+    lock = LockFile(path)
+    lock.acquire()
+    assert path.read_bytes() == b"lock"
+    lock.release()
+
+
+def test_lock_of_this_process_is_held_until_released(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "new" / "lock")
+    assert lock.held() is None and not lock.path.exists(), "a question creates nothing"
+    lock.acquire()
+    for attempt in (LockFile(tmp_path / "new" / ".." / "new" / "lock").held, lambda: LockFile(lock.path).held()):
+        error = attempt()
+        assert error is not None and f"process {os.getpid()}" in error.message
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+        LockFile(lock.path).acquire()
+    lock.release()
+    lock.release()
+    assert LockFile(lock.path).held() is None
+    lock.acquire()
+    lock.release()
+
+
+def test_lock_whose_owner_is_not_known_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+
+    def refused(*_: object) -> bytes:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    error = LockFile(path).held()
+    assert error is not None and "in use by another process" in error.message
+    monkeypatch.setattr(fcntl, "lockf", refused)
+    with pytest.raises(StoreLocked, match="in use by another process"):
+        LockFile(path).acquire()
+
+
+def test_lock_that_cannot_be_opened_names_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=f"store folder {tmp_path}/file cannot be used: File exists") as caught:
+        LockFile(tmp_path / "file" / "lock").acquire()
+    assert "storePathRootDir" in caught.value.hint
+    with pytest.raises(StoreError, match=f"cannot read {tmp_path}/file/lock: Not a directory"):
+        LockFile(tmp_path / "file" / "lock").held()
+
+
+# ---- usage
+
+
+@pytest.mark.spec("DEL-04")
+def test_usage_counts_what_is_not_reserved_for_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def statvfs(folder: Path) -> SimpleNamespace:
+        asked.append(folder)
+        return SimpleNamespace(f_blocks=1000, f_bfree=400, f_bavail=300, f_frsize=512)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert capacity.used_percent(tmp_path / "not" / "yet") == 67  # 600 of 900
+    assert capacity.space(tmp_path) == (512_000, 153_600)
+    assert asked == [tmp_path, tmp_path]
+
+
+@pytest.mark.parametrize(("used", "full"), [(85, False), (86, True)])
+def test_folder_is_nearly_full_above_85_percent(monkeypatch: pytest.MonkeyPatch, used: int, full: bool) -> None:
+    facts = SimpleNamespace(f_blocks=100, f_bfree=100 - used, f_bavail=100 - used, f_frsize=1)
+    monkeypatch.setattr(os, "statvfs", lambda _: facts)
+    assert capacity.nearly_full(Path("/")) is full
+
+
+def test_usage_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> object:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "statvfs", broken)
+    assert capacity.used_percent(Path("/")) == -1 and capacity.space(Path("/")) == (0, 0)
+    values = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
+    monkeypatch.setattr(os, "sysconf", values.__getitem__)
+    assert capacity.memory_bytes() == 4_096_000
+    monkeypatch.setattr(os, "sysconf", broken)
+    assert capacity.memory_bytes() == 24 << 30
+
+
+# ---- mapped files
+
+
+def test_file_of_zeros_is_told_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data, expected in ((b"", True), (bytes(3_000_000), True), (bytes(2_500_000) + b"\1", False), (b"\1\0", False)):
+        path.write_bytes(data)
+        assert is_zero(path) is expected, len(data)
+
+
+def test_numbered_files_are_those_named_by_20_digits(tmp_path: Path) -> None:
+    for name in (f"{7:020d}", f"{3:020d}", "5", "x" * 20, f"{9:021d}"):
+        (tmp_path / name).touch()
+    assert [path.name for path in numbered_files(tmp_path)] == [f"{3:020d}", f"{7:020d}"]
+    assert numbered_files(tmp_path / "none") == []
+
+
+class FailingDisk(Disk):
+    """A disk whose calls in `errors` raise; `closed` counts descriptors."""
+
+    def __init__(self, **errors: Exception) -> None:
+        self.errors = errors
+        self.closed: list[int] = []
+
+    def map(self, fd: int, size_bytes: int) -> object:  # type: ignore[override]
+        if "map" in self.errors:
+            raise self.errors["map"]
+        return super().map(fd, size_bytes)
+
+    def sync(self, fd: int) -> None:
+        if "sync" in self.errors:
+            raise self.errors["sync"]
+        super().sync(fd)
+
+    def close(self, fd: int) -> None:
+        self.closed.append(fd)
+        super().close(fd)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.ENOMEM, "none"), OutOfDescriptors),
+        (OSError(errno.ENOSPC, "full"), DiskFull),
+        (ValueError("bad length"), StoreError),
+    ],
+)
+def test_file_that_cannot_be_mapped_is_closed(tmp_path: Path, error: Exception, kind: type[StoreError]) -> None:
+    disk = FailingDisk(map=error)
+    with pytest.raises(kind, match=rf"cannot map {tmp_path}/0+ \({PAGE} bytes\): ") as caught:
+        MappedFile(tmp_path / ("0" * 20), PAGE, disk, create=True)
+    assert type(caught.value) is kind and len(disk.closed) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OutOfDescriptors("no descriptor")])
+def test_file_that_cannot_be_synced_is_closed(tmp_path: Path, error: Exception) -> None:
+    disk = FailingDisk(sync=error)
+    files = MappedFiles([tmp_path / "a", tmp_path / "b"], PAGE, disk)
+    with pytest.raises(StoreError) as caught:
+        files.make(0)
+    assert caught.value is error or caught.value.message == f"cannot sync {tmp_path}/a/{0:020d}: Input/output error"
+    assert len(disk.closed) == 1 and files.files == []
+
+
+def test_files_are_found_by_offset_and_deleted(tmp_path: Path) -> None:
+    files = MappedFiles([tmp_path], PAGE, Disk())
+    assert files.find(0) is None
+    files.files += [files.make(start) for start in (2 * PAGE, 3 * PAGE)]
+    paths = [file.path for file in files.files]
+    for offset, number in ((2 * PAGE - 1, None), (2 * PAGE, 0), (3 * PAGE - 1, 0), (3 * PAGE, 1), (4 * PAGE, None)):
+        assert files.find(offset) is (None if number is None else files.files[number]), offset
+    files.delete()
+    assert files.files == [] and not any(path.exists() for path in paths)
+
+
+def test_cut_of_an_open_file_is_noticed(tmp_path: Path) -> None:
+    file = MappedFiles([tmp_path], PAGE, Disk()).make(0)
+    assert file.cut == ""
+    os.truncate(file.path, PAGE - 1)
+    assert f"was cut to {PAGE - 1} bytes while it was in use, must be {PAGE}" in file.cut
+    file.close()
+    assert file.cut == "", "a closed file is not read"
+
+
+def test_pages_are_released_up_to_whole_pages(tmp_path: Path) -> None:
+    file = MappedFiles([tmp_path], 4 * PAGE, Disk()).make(4 * PAGE)
+    advised: list[tuple[int, int]] = []
+
+    class Map:
+        def madvise(self, advice: int, at: int, length: int) -> None:
+            advised.append((at, length))
+
+    real, file.map = file.map, Map()  # type: ignore[assignment]
+    for until in (4 * PAGE - 1, 4 * PAGE, 5 * PAGE - 1, 6 * PAGE + 1, 99 * PAGE):
+        file.forget_pages(until)
+    assert advised == [(0, 2 * PAGE), (0, 4 * PAGE)]
+    advised.clear()
+    for begin, end in ((0, 9 * PAGE), (5 * PAGE + 1, 7 * PAGE), (5 * PAGE, 6 * PAGE), (0, 4 * PAGE)):
+        file.before_flush(begin, end)
+    assert advised == [(0, 4 * PAGE), (PAGE, 2 * PAGE)], "one page is not worth a call"
+    file.map = real
+    file.close()
+
+
+# ---- errors of the disk
+
+
+def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    class Broken(Disk):
+        def make_one_folder(self, path: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DiskFull, match=f"cannot create folder {tmp_path}/a/b: No space left on device"):
+        Broken().make_folder(tmp_path / "a" / "b")
+    assert type(open_error("x", OSError(errno.EDQUOT, "quota"))) is DiskFull
+
+
+def test_new_folders_are_durable_from_the_top(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Recording(Disk):
+        def make_one_folder(self, path: Path) -> None:
+            calls.append(f"make {path.relative_to(tmp_path)}")
+            super().make_one_folder(path)
+
+        def sync_folder(self, folder: Path) -> None:
+            calls.append(f"sync {folder.relative_to(tmp_path)}")
+            super().sync_folder(folder)
+
+    (tmp_path / "root").mkdir()
+    disk = Recording()
+    disk.make_folder(tmp_path / "root" / "a" / "b")
+    expected = ["sync .", "make root/a", "sync root", "make root/a/b", "sync root/a"]
+    assert calls == expected
+    disk.make_folder(tmp_path / "root" / "a" / "b")
+    assert calls == expected, "known to be durable"
+    disk.remove_folder(tmp_path / "root" / "a" / "b")
+    assert not (tmp_path / "root" / "a" / "b").exists()
+    disk.make_folder(tmp_path / "root" / "a" / "b")
+    assert calls[5:] == ["make root/a/b", "sync root/a"]
+
+
+def test_range_is_cached_if_every_part_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(600_000))
+    reads: list[tuple[int, int]] = []
+    results: list[int | Exception] = []
+
+    def preadv(fd: int, buffers: list[memoryview], at: int, flags: int = 0) -> int:
+        reads.append((at, len(buffers[0])))
+        result = results.pop(0) if results else len(buffers[0])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    disk = Disk()
+    fd = disk.open(path)
+    assert disk.is_cached(fd, 10, 600_000)
+    assert reads == [(10, 262_144), (262_154, 262_144), (524_298, 75_712)]
+    for answer, expected in (
+        (1000, False),
+        (0, True),
+        (BlockingIOError(), False),
+        (OSError(errno.ENOTSUP, "not supported"), True),
+    ):
+        results[:] = [answer]
+        assert disk.is_cached(fd, 0, 5000) is expected, answer
+    reads.clear()
+    results[:] = [262_144, 100, 0]
+    disk.warm(fd, 7, 600_000)
+    assert [at for at, _ in reads] == [7, 262_151, 262_251], "until the end of the file"
+    results[:] = [OSError(errno.EIO, "I/O error")]
+    disk.warm(fd, 0, 10)
+    disk.close(fd)
+
+
+# ---- state files
+
+
+def test_state_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").mkdir()
+    with pytest.raises(StoreError, match=f"cannot read state file {tmp_path}/topics.json: Is a directory"):
+        StateFile(tmp_path / "topics.json").read(bytes)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError, KeyError, ZeroDivisionError, TypeError, AttributeError, RecursionError, CorruptRecord]
+)
+def test_state_file_that_does_not_parse_is_read_from_its_backup(
+    tmp_path: Path, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = StateFile(tmp_path / "offsets.json")
+    assert file.read(bytes) is None
+    file.write(b"old")
+    file.write(b"new")
+
+    def parse(data: bytes) -> bytes:
+        if data == b"new":
+            raise error("bad")
+        return data
+
+    assert file.read(parse) == b"old"
+    assert any(f"read from its backup path={file.path}" in text for text in caplog.messages)
+    file.write(b"new")
+    file.write(b"new")
+    with pytest.raises(
+        CorruptRecord, match=r"offsets.json and its backup offsets.json.bak cannot be read: .*bad"
+    ) as caught:
+        file.read(parse)
+    assert f"rm -f {file.path} {file.path}.bak" in caught.value.hint
+
+
+@pytest.mark.spec("DUR-15")
+@pytest.mark.parametrize(
+    ("number", "released", "kind", "text"),
+    [
+        (errno.EIO, False, StoreError, "cannot write state file"),
+        (errno.ENOSPC, True, DiskFull, "no space for state file"),
+        (errno.EDQUOT, True, DiskFull, "no space for state file"),
+    ],
+)
+def test_only_a_full_disk_takes_the_reserve(
+    tmp_path: Path, number: int, released: bool, kind: type[StoreError], text: str
+) -> None:
+    class Broken(Disk):
+        writes = 0
+
+        def write_file(self, path: Path, data: bytes) -> None:
+            self.writes += 1
+            raise OSError(number, "broken")
+
+    disk = Broken()
+    reserve = Reserve(tmp_path / "reserve", 8192, Disk())
+    assert reserve.allocate() and reserve.allocate()
+    with pytest.raises(kind, match=f"{text} {tmp_path}/a.json: broken") as caught:
+        StateFile(tmp_path / "a.json", disk, reserve).write(b"x")
+    assert type(caught.value) is kind
+    assert reserve.path.exists() is not released and disk.writes == 1 + released
+    with pytest.raises(kind):
+        StateFile(tmp_path / "a.json", disk).write(b"x")
+    with pytest.raises(kind):
+        StateFile(tmp_path / "a.json", disk, Reserve(tmp_path / "none", 1, Disk())).write(b"x")
+    assert disk.writes == 3 + released, "tried again only after space was freed"
+
+
+@pytest.mark.spec("DUR-15")
+def test_reserve_is_as_large_as_configured(tmp_path: Path) -> None:
+    (tmp_path / "reserve").write_bytes(bytes(100))
+    reserve = Reserve(tmp_path / "reserve", 8192, Disk())
+    assert reserve.allocate() and reserve.path.stat().st_size == 8192
+    assert reserve.release() and not reserve.path.exists() and not reserve.release()
+
+    class Full(Disk):
+        def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+            raise DiskFull("no space")
+
+    assert not Reserve(tmp_path / "reserve", 8192, Full()).allocate()
+
+
+def test_values_are_set_in_a_file_that_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    set_values(path, {"a": "1"})
+    assert path.stat().st_mode & 0o777 == 0o600, "a new file is for its owner"
+    path.write_text("# kept\na=1\n")
+    path.chmod(0o644)
+    set_values(path, {"a": "2"})
+    assert path.read_text() == "# kept\na=2\n" and path.stat().st_mode & 0o777 == 0o644
+    path.write_bytes(b"\xff")
+    with pytest.raises(StoreError, match=f"cannot read configuration file {path}: "):
+        set_values(path, {"a": "2"})
