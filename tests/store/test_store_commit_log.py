@@ -76,6 +76,18 @@ def test_ipv6_host_sets_flag_and_adds_twelve_bytes(tmp_path: Path) -> None:
     asyncio.run(store.stop())
 
 
+@pytest.mark.parametrize("flags", [0x10, 0x20, 0x31])
+def test_flags_of_ipv6_hosts_are_cleared_in_records_with_ipv4_hosts(tmp_path: Path, flags: int) -> None:
+    store = opened(tmp_path)
+    claims = message(sys_flag=flags)
+    puts = [store.put(claims), store.put_batch([claims]), store.put_entries(claims, [(b"body", b"", 0)])]
+    for put in puts:
+        found = decode_record(store.read_record(put.physical_offset) or b"", check_crc=True)
+        assert (found.sys_flag, found.born_host, found.store_host) == (flags & 1, CLIENT, BROKER)
+        assert found.body == b"body"
+    asyncio.run(store.stop())
+
+
 @pytest.mark.spec("ST-14")
 def test_message_id_encodes_store_host_and_physical_offset() -> None:
     host, offset = Host("192.168.0.1", 10911), 1_073_741_824

@@ -130,7 +130,7 @@ def test_usage_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- mapped files
 
 
-def test_file_of_zeros_is_told_from_others(tmp_path: Path) -> None:
+def test_file_of_zeros_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for data, expected in ((b"", True), (bytes(3_000_000), True), (bytes(2_500_000) + b"\1", False), (b"\1\0", False)):
         path.write_bytes(data)

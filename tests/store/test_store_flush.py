@@ -29,14 +29,14 @@ def test_each_waiter_times_out_at_its_own_deadline(tmp_path: Path, monkeypatch: 
             store.log.when_confirmed(end, timeout_s * 1000, lambda status, _, at=timeout_s: outcome(f"{at} s", status))
         later = store.put(message()).end_offset
         store.log.when_confirmed(later, 90_000, lambda status, _: outcome("later", status))
-        await asyncio.sleep(50)  # virtual
+        await asyncio.sleep(50)  # poll: virtual time
         late = PutStatus.FLUSH_DISK_TIMEOUT
         assert outcomes == [("20 s", late, 20), ("20 s", late, 20), ("40 s", late, 40)]
         flusher._done(end, 0.0)
         assert outcomes[3:] == [("60 s", PutStatus.PUT_OK, 50)], "only what is durable now"
         store.log.when_confirmed(end, 1000, lambda status, _: outcome("durable already", status))
         assert outcomes[4:] == [("durable already", PutStatus.PUT_OK, 50)]
-        await asyncio.sleep(60)  # virtual
+        await asyncio.sleep(60)  # poll: virtual time
         assert outcomes[5:] == [("later", late, 90)], "each callback runs once"
         monkeypatch.undo()
         await store.stop()
