@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,24 @@ def test_batch_cannot_be_part_of_a_transaction(tmp_path: Path) -> None:
         assert refused.status is PutStatus.MESSAGE_ILLEGAL and "cannot be transactional" in refused.reason
     assert store.log.end == 0 and store.put_batch([message(), message(sys_flag=1)]).status is PutStatus.PUT_OK
     store.close_files()
+
+
+def test_closed_store_has_no_descriptor_open(tmp_path: Path) -> None:
+    def descriptors() -> list[str]:
+        targets = []
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                targets.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return [target for target in targets if target.startswith(str(tmp_path))]
+
+    store = opened(tmp_path)
+    for n in range(30):
+        store.put(message(b"%d" % n, properties=b"KEYS\x01k"))
+    asyncio.run(store.write_all())
+    store.close_files()
+    again = opened(tmp_path)
+    for queue in again.queues.by_key.values():
+        assert queue.unit(0) is not None
+    assert len(again.queues.cache) > 0 and descriptors()
+    again.close_files()
+    assert descriptors() == []
