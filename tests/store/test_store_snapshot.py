@@ -6,6 +6,8 @@ Requirements: DUR-08, DUR-20.
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from small_store import CL, CQ, bodies, message, opened
 
-from saturnmq.protocol.errors import ConfigError, CorruptRecord
+from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull, StoreError
 from saturnmq.protocol.message import Message
 from saturnmq.store import MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.tools import repair
@@ -213,3 +215,135 @@ def test_repair_of_the_store_leaves_its_snapshot_as_it_is(tmp_path: Path) -> Non
     repair.cut(settings, repair.loss_at(settings, CL + first.store_bytes))
     assert path.read_bytes() == before and path.stat().st_nlink == 1
     assert restore(tmp_path / "saved", tmp_path / "again").records == 60
+
+
+def test_state_files_are_saved_without_temporary_ones(tmp_path: Path) -> None:
+    store = served(tmp_path / "store")
+    names = ["config/topics.json", "config/deep/offsets.json", "conf/accounts.yml", "namesrv/kvConfig.json"]
+    for name in [*names, "config/topics.json.tmp", "other/file"]:
+        path = tmp_path / "store" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{{"{name}": 1}}')
+        path.chmod(0o640)
+    made = snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    asyncio.run(store.stop())
+    folders = {"config", "conf", "namesrv", "other"}
+    assert sorted(entry.path for entry in made.files if entry.path.split("/")[0] in folders) == sorted(names)
+    assert restore(tmp_path / "saved", tmp_path / "again").sound
+    for name in names:
+        copy = tmp_path / "again" / name
+        assert copy.read_text() == f'{{"{name}": 1}}' and copy.stat().st_mode & 0o777 == 0o640
+    assert not (tmp_path / "again" / "config" / "topics.json.tmp").exists()
+
+
+def test_extension_of_the_queues_is_saved(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"queue_extension_enable": True, "queue_extension_file_bytes": 65_536}
+    store = opened(tmp_path / "store", **SIZES, **more)
+    store.bit_map = lambda topic, properties: b"\x0f" * 8
+    for number in range(10):
+        store.put(message(b"%d" % number, properties=b"TAGS\x01a"))
+    asyncio.run(store.write_all())
+    made = snapshot(settings_of(tmp_path / "store", **more), tmp_path / "saved")
+    asyncio.run(store.stop())
+    assert made.keys["enableConsumeQueueExt"] == "true" and made.keys["mappedFileSizeConsumeQueueExt"] == "65536"
+    saved = [entry for entry in made.files if entry.path.startswith("consumequeue_ext/T/0/")]
+    assert len(saved) == 1 and not saved[0].linked and saved[0].bytes == 65_536
+    assert restore(tmp_path / "saved", tmp_path / "again").records == 10
+
+
+def test_manifest_says_what_was_saved(tmp_path: Path) -> None:
+    store = served(tmp_path / "store")
+    progress: list[tuple[int, int]] = []
+    made = snapshot(
+        settings_of(tmp_path / "store"), tmp_path / "saved", lambda done, total: progress.append((done, total))
+    )
+    logs = [entry for entry in made.files if entry.path.startswith("commitlog/")]
+    assert progress[-1] == (CL * len(logs),) * 2 and [done for done, _ in progress] == sorted(
+        done for done, _ in progress
+    )
+    assert read_manifest(tmp_path / "saved") == made
+    table = json.loads((tmp_path / "saved" / "manifest.json").read_bytes())
+    assert (table["format"], table["source"], table["made"]) == (1, str(tmp_path / "store"), made.made)
+    assert made.keys == {
+        "storeProfile": "SMALL",
+        "mappedFileSizeCommitLog": str(CL),
+        "mappedFileSizeConsumeQueue": str(CQ),
+        "mappedFileSizeConsumeQueueExt": "1048576",
+        "maxHashSlotNum": "16",
+        "maxIndexNum": "50",
+        "enableConsumeQueueExt": "false",
+        "messageIndexEnable": "true",
+    }
+    for entry in made.files:
+        data = (tmp_path / "saved" / entry.path).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (entry.bytes, entry.sha256)
+    assert made.total_bytes == sum(entry.bytes for entry in made.files)
+    done: list[tuple[int, int]] = []
+    restore(tmp_path / "saved", tmp_path / "again", lambda copied, total: done.append((copied, total)))
+    assert done[-1] == (made.total_bytes, made.total_bytes)
+    asyncio.run(store.stop())
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "text"),
+    [
+        ({"format": 2}, ConfigError, "format 2 is unknown, this version reads format 1"),
+        ({"keys": {"storePathIndex": "/elsewhere"}}, CorruptRecord, r"keys \['storePathIndex'\] do not belong"),
+        ({"keys": 5}, CorruptRecord, "manifest.json is damaged"),
+        ({"files": [["a", 1]]}, CorruptRecord, "manifest.json is damaged"),
+        ({"logEnd": "x"}, CorruptRecord, "manifest.json is damaged"),
+    ],
+)
+def test_manifest_that_cannot_be_used_is_refused(
+    tmp_path: Path, changed: dict[str, Any], kind: type[StoreError], text: str
+) -> None:
+    asyncio.run(served(tmp_path / "store", 5).stop())
+    snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    path = tmp_path / "saved" / "manifest.json"
+    table = json.loads(path.read_bytes())
+    path.write_text(json.dumps(table | changed))
+    with pytest.raises(kind, match=text):
+        restore(tmp_path / "saved", tmp_path / "again")
+    path.write_text(json.dumps({name: value for name, value in table.items() if name != next(iter(changed))}))
+    with pytest.raises(CorruptRecord, match="is damaged"):
+        read_manifest(tmp_path / "saved")
+    assert not (tmp_path / "again").exists()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match=f"cannot read {path}: Is a directory"):
+        read_manifest(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreError)]
+)
+def test_failed_write_names_the_folder_to_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError]
+) -> None:
+    asyncio.run(served(tmp_path / "store", 5).stop())
+    good = tmp_path / "good"
+    snapshot(settings_of(tmp_path / "store"), good)
+
+    def broken(fd: int) -> None:
+        raise OSError(number, "broken")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(kind, match=f"cannot write the snapshot {tmp_path}/saved.partial: .*broken") as caught:
+        snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    assert type(caught.value) is kind and "Remove" in caught.value.hint and not (tmp_path / "saved").exists()
+    with pytest.raises(kind, match=f"cannot restore into {tmp_path}/again.restoring: .*broken") as caught:
+        restore(good, tmp_path / "again")
+    assert type(caught.value) is kind and not any(tmp_path.glob("again*"))
+
+
+def test_snapshot_that_ends_elsewhere_is_refused(tmp_path: Path) -> None:
+    asyncio.run(served(tmp_path / "store").stop())
+    made = snapshot(settings_of(tmp_path / "store"), tmp_path / "saved")
+    path = tmp_path / "saved" / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"logEnd": %d' % made.log_end, b'"logEnd": %d' % (made.log_end + 1)))
+    text = f"the restored store ends at offset {made.log_end}, the snapshot was made up to {made.log_end + 1}"
+    with pytest.raises(CorruptRecord, match=text):
+        restore(tmp_path / "saved", tmp_path / "again")
+    (tmp_path / "again.restoring").mkdir()
+    with pytest.raises(ConfigError, match=r"again.restoring is left from a restore that did not end; remove it"):
+        restore(tmp_path / "saved", tmp_path / "again")
