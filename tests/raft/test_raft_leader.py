@@ -573,6 +573,25 @@ def test_lagging_peer_is_throttled_to_byte_quota() -> None:
         assert len([index for group in pushed(bench) for index in group]) > len(first)
 
 
+@pytest.mark.spec("DL-P14")
+@pytest.mark.parametrize(
+    ("lag_bytes", "lag_entries", "throttled"),
+    [(59 * 149, 59, False), (1000, 59, False), (59 * 149, 20, False), (1000, 20, True)],
+)
+def test_peer_is_throttled_if_it_lags_by_entries_and_by_bytes(
+    lag_bytes: int, lag_entries: int, throttled: bool
+) -> None:
+    bench = Bench(
+        log=entries(*[0] * 60, body=b"x" * 101), term=1, now_ms=5_000_000, push_throttle_bytes=lag_bytes,
+        push_throttle_entries=lag_entries, push_quota_bytes=1000, push_error_pause_ms=1,
+    ).lead()  # fmt: skip
+    bench.tick()
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
+    sent = sum(len(group) for group in pushed(bench))
+    assert (sent < 20) is throttled, sent
+
+
 @pytest.mark.spec("DL-P15", "DL-P16")
 def test_batch_push_is_bounded_by_bytes() -> None:
     bench = leader(batch_push=True, batch_push_bytes=100, push_pending_max=1)

@@ -109,11 +109,10 @@ class Leader:
         if self.noop is not None and state.log.end > state.committed and not state.disk_full:
             self.append([self.noop])
 
-    def append_noop_of_term(self) -> bool:
-        """Append a no-op unless the log has an entry of this term already; returns whether one is there or appended."""
+    def append_noop_of_term(self) -> None:
+        """Append a no-op unless the log has an entry of this term already, or the disk is full."""
         if self.state.log.end_term < self.state.term and self.noop is not None and not self.state.disk_full:
             self.append([self.noop])
-        return self.state.log.end_term == self.state.term
 
     # append
 
