@@ -33,12 +33,14 @@ class Recorder(Listener):
     def __init__(self) -> None:
         self.roles: list[Role] = []
         self.committed_to = -1
+        self.commits: list[tuple[int, int]] = []  # index and position of the end
 
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
         self.roles.append(role)
 
     def committed(self, index: int, end_pos: int) -> None:
         self.committed_to = index
+        self.commits.append((index, end_pos))
 
 
 class Group:

@@ -109,6 +109,50 @@ def test_single_member_restart_keeps_all_entries(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.spec("DL-A04")
+def test_listener_receives_index_and_end_of_each_commit(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        member = await made.start("n0")
+        for number in range(5):
+            await made.append(b"body%d" % number)
+        commits = made.recorders["n0"].commits
+        assert [index for index, _ in commits] == sorted({index for index, _ in commits}) and commits[-1][0] == 4
+        for index, end_pos in commits:
+            entry = member.files.entry(index)
+            assert entry is not None and entry.end_pos == end_pos
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("by_broker", [True, False])
+def test_append_of_a_client_is_left_to_the_broker_if_there_is_one(tmp_path: Path, by_broker: bool) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        member = await made.start("n0")
+        await made.append(b"first")
+        bodies: list[bytes] = []
+
+        def append_for_client(body: bytes, answer: Any) -> None:
+            bodies.append(body)
+            answer(AppendResponse(code=Code.SUCCESS, index=77))
+
+        if by_broker:
+            member.append_for_client = append_for_client
+        address = member.settings.peers["n0"]
+        response = await call(address, AppendRequest(group="g", remote_id="n0", body=b"x"))
+        assert (response.code, response.index, bodies) == (200, 77 if by_broker else 1, [b"x"] if by_broker else [])
+        metadata = await call(address, MetadataRequest(group="g", remote_id="n0"))
+        assert isinstance(metadata, MetadataResponse) and metadata.leader_id == "n0"
+        for other, name, code in (("other", "n0", Code.UNKNOWN_GROUP), ("g", "n9", Code.UNKNOWN_MEMBER)):
+            refused = await call(address, AppendRequest(group=other, remote_id=name, body=b"y"))
+            assert refused.code == code and b"y" not in bodies, "of another group or member"
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
 @pytest.mark.spec("DL-X15")
 def test_offer_to_failing_core_is_answered_only_by_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:

@@ -249,6 +249,33 @@ def test_term_rises_only_if_quorum_has_no_leader_or_longer_log() -> None:
     assert risen > 0
 
 
+@pytest.mark.parametrize(
+    ("answers", "split", "hopeless", "decided"),
+    [
+        ((), False, False, False),
+        ((ACC, ACC), False, False, False),
+        ((ACC, ACC, ACC), False, False, True),
+        ((ACC, ACC, NOT_READY), False, False, True),
+        ((ACC, NOT_READY, NOT_READY), False, False, True),  # members that are not ready yet will be
+        ((ACC, NOT_READY, VOTED), True, False, False),  # one of the two outstanding votes decides
+        ((ACC, VOTED, VOTED), True, False, False),
+        ((ACC, VOTED, VOTED, FAILED), True, True, True),
+        ((ACC, NOT_READY, VOTED, VOTED), True, False, False),
+        ((VOTED, VOTED, VOTED), True, True, True),
+        ((ACC, VOTED, BIG_TERM), False, False, False),  # a better log may still win in this term
+        ((ACC, VOTED, BIG_INDEX, VOTED), True, True, True),
+        ((ACC, VOTED, FAILED), False, False, False),  # a failed call is no answer
+        ((LEADER,), False, False, True),
+        ((ACC, ACC, FAILED, FAILED, FAILED), False, False, True),
+    ],
+)
+def test_vote_round_of_five_ends_early_if_nothing_can_change_it(
+    answers: tuple[tuple[V | None, int], ...], split: bool, hopeless: bool, decided: bool
+) -> None:
+    found = tally({f"n{number}": answer for number, answer in enumerate(answers)}, members=5)
+    assert (found.split, found.hopeless, found.decided) == (split, hopeless, decided)
+
+
 @pytest.mark.spec("DL-E11", "DL-E12", "DL-E13", "DL-E14")
 @pytest.mark.parametrize(
     ("answers", "expected"),

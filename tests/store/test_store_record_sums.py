@@ -359,6 +359,23 @@ def test_verify_reports_synced_records_that_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-09")
+def test_verify_names_file_and_byte_of_the_first_missing_record(tmp_path: Path) -> None:
+    places = asyncio.run(killed_store(tmp_path, 1))
+    file_bytes = log_file(tmp_path).stat().st_size
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    places = asyncio.run(killed_store(tmp_path, file_bytes // places[0][1] + 3))
+    lost = places[-2][0]
+    path = log_file(tmp_path).with_name(f"{file_bytes:020d}")
+    assert file_bytes < lost < 2 * file_bytes
+    with path.open("r+b") as file:
+        file.seek(lost - file_bytes)
+        file.write(bytes(sum(places[-1]) - lost))
+    (problem,) = found_by_verify(tmp_path)
+    assert (problem.path, problem.at, problem.offset) == (path, lost - file_bytes, lost)
+
+
+@pytest.mark.spec("DUR-09")
 def test_verify_reports_a_log_that_ends_before_what_was_synced(tmp_path: Path) -> None:
     """The record before the last is without its block and everything from it on is zero; the last block proves both."""
     places = asyncio.run(killed_store(tmp_path, 3))

@@ -290,6 +290,7 @@ def test_manifest_says_what_was_saved(tmp_path: Path) -> None:
         ({"format": 2}, ConfigError, "format 2 is unknown, this version reads format 1"),
         ({"keys": {"storePathIndex": "/elsewhere"}}, CorruptRecord, r"keys \['storePathIndex'\] do not belong"),
         ({"keys": 5}, CorruptRecord, "manifest.json is damaged"),
+        ({"keys": {"mappedFileSizeCommitLog": "x"}}, ConfigError, r"mappedFileSizeCommitLog='x' \(manifest\)"),
         ({"files": [["a", 1]]}, CorruptRecord, "manifest.json is damaged"),
         ({"logEnd": "x"}, CorruptRecord, "manifest.json is damaged"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import struct
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from test_store_tools import GIVEN, HARMS, LOG_BYTES, changed, filled, log_file, settings_of
+from test_store_tools import GIVEN, HARMS, LOG_BYTES, changed, filled, log_file, message, settings_of
 
-from saturnmq.store.tools.verify import PROBLEMS_MAX, Report, verify
+from saturnmq.store import MessageStore
+from saturnmq.store.tools.verify import PROBLEMS_MAX, Report, Weight, verify
 
 EXPECTED: Final = Path(__file__).with_name("verify_reports.txt")
 Harm = Callable[[Path, list[int]], object]
@@ -145,3 +147,17 @@ def test_report_keeps_a_bounded_number_of_problems(tmp_path: Path) -> None:
         (tmp_path / "config" / f"{number:04d}.json").write_bytes(b"{")
     report = verify(settings_of(tmp_path), GIVEN)
     assert len(report.problems) == PROBLEMS_MAX < report.problems_total == report.damage_total == PROBLEMS_MAX + 5
+
+
+def test_store_that_never_had_an_index_is_sound(tmp_path: Path) -> None:
+    store = MessageStore(settings_of(tmp_path, message_index_enable=False))
+    store.open()
+    for number in range(3):
+        store.put(message(number))
+    asyncio.run(store.stop())
+    report = verify(settings_of(tmp_path), GIVEN)
+    assert report.sound and [(row.weight, row.path, row.offset) for row in report.problems] == [
+        (Weight.REMARK, tmp_path / "index", 0)
+    ]
+    assert report.problems[0].what.startswith("there is no index: 3 records with keys, the first at offset 0,")
+    assert verify(settings_of(tmp_path, message_index_enable=False), GIVEN).problems == []
