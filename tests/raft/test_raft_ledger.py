@@ -260,6 +260,26 @@ def test_log_restarted_within_a_file_is_recovered(tmp_path: Path) -> None:
     again.close()
 
 
+def test_file_that_was_repaired_and_then_deleted_is_not_synced(tmp_path: Path) -> None:
+    files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=4)
+    files.open()
+    for number in range(12):
+        files.append([Entry(number, 1, place(files.end_pos, 200, 1024), b"%03d" % number + bytes(149))])
+    files.sync_job()()
+    first, begin = files.data.files[0].path, files.data.files[1].start
+    entry = files.entry(2)
+    assert entry is not None and files.repair(entry) and files.dirty
+    assert files.delete_oldest() == 5 == files.begin_index and not first.exists()
+    files.sync_job()()
+    assert not files.dirty
+    kept = files.entry(5)
+    assert kept is not None and kept.pos == begin and files.entry(4) is None
+    index_units = [int(path.name) // 32 for path in sorted((tmp_path / "index").iterdir())]
+    assert index_units == [4, 8], "index files whose entries are all deleted go, too"
+    assert files.delete_oldest() == 10 and files.delete_oldest() == 10, "the last file is kept"
+    files.close()
+
+
 @pytest.mark.spec("DL-S11", "DL-S12")
 def test_delete_oldest_moves_begin_and_keeps_last_file(tmp_path: Path) -> None:
     files = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=4)
