@@ -129,7 +129,7 @@ def test_listener_receives_index_and_end_of_each_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by_broker", [True, False])
 def test_append_of_a_client_is_left_to_the_broker_if_there_is_one(tmp_path: Path, by_broker: bool) -> None:
     async def run() -> None:
-        made = Group(tmp_path, 1)
+        made = Group(tmp_path, 1, body_is_good=lambda body: bytes(body) != b"bad")
         member = await made.start("n0")
         await made.append(b"first")
         bodies: list[bytes] = []
@@ -148,6 +148,11 @@ def test_append_of_a_client_is_left_to_the_broker_if_there_is_one(tmp_path: Path
         for other, name, code in (("other", "n0", Code.UNKNOWN_GROUP), ("g", "n9", Code.UNKNOWN_MEMBER)):
             refused = await call(address, AppendRequest(group=other, remote_id=name, body=b"y"))
             assert refused.code == code and b"y" not in bodies, "of another group or member"
+        client = RemotingClient(settings=NetSettings())
+        bad = Command(DLedgerCode.APPEND, body=encode(AppendRequest(group="g", remote_id="n0", body=b"bad")))
+        answer = await client.invoke(address, bad, 5000)
+        assert answer.code == 1 and "is not a message" in (answer.remark or "") and b"bad" not in bodies
+        await client.close()
         await made.stop("n0")
 
     asyncio.run(run())

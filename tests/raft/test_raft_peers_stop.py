@@ -14,6 +14,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.access import Access
 from saturnmq.raft.core.messages import Response, TransferRequest
 from saturnmq.raft.peers import Peers
+from waiting import until
 
 
 async def reported_by(stops: Any) -> list[str]:
@@ -54,6 +55,16 @@ def test_stop_in_mid_transfer_reports_no_unread_error() -> None:
         await peers.stop()
 
     assert virtualtime.run(reported_by(stops)) == [] and answered == []
+
+
+def test_stop_closes_the_connections_to_other_members() -> None:
+    async def stops(peers: Peers, server: RemotingServer) -> None:
+        peers.send("n1", request(), 3000, lambda response: None)
+        await until(lambda: server.connections)
+        await peers.stop()
+        await until(lambda: not server.connections)
+
+    assert virtualtime.run(reported_by(stops)) == []
 
 
 def test_request_after_the_stop_is_not_sent() -> None:

@@ -23,6 +23,7 @@ from saturnmq.raft.core.messages import (
     Code,
     GetRequest,
     GetResponse,
+    HeartBeatRequest,
     HeartBeatResponse,
     MetadataResponse,
     PushKind,
@@ -58,6 +59,28 @@ GOLDEN_REQUESTS = [
         DLedgerCode.VOTE,
         VoteRequest(**SIDES, leader_id="n0", ledger_end_index=10, ledger_end_term=3, term=4),
         '{"code":200,"group":"g","leaderId":"n0","ledgerEndIndex":10,"ledgerEndTerm":3,"localId":"n0","remoteId":"n1","term":4}',
+    ),
+    (  # fields that Java members do not know
+        DLedgerCode.VOTE,
+        VoteRequest(**SIDES, leader_id="n0", term=4, changes=7, transfer=True),
+        '{"code":200,"group":"g","leaderId":"n0","ledgerEndIndex":-1,"ledgerEndTerm":-1,"localId":"n0","remoteId":"n1",'
+        '"saturnmqChanges":7,"saturnmqTransfer":true,"term":4}',
+    ),
+    (
+        DLedgerCode.HEART_BEAT,
+        HeartBeatRequest(**SIDES, leader_id="n0", term=4, interval_ms=500, changes=7),
+        '{"code":200,"group":"g","leaderId":"n0","localId":"n0","remoteId":"n1","saturnmqChanges":7,'
+        '"saturnmqHeartBeatMs":500,"term":4}',
+    ),
+    (
+        DLedgerCode.APPEND,
+        AppendRequest(**SIDES, body=b"x"),
+        '{"body":"eA==","code":200,"group":"g","localId":"n0","remoteId":"n1","term":-1}',
+    ),
+    (
+        DLedgerCode.GET,
+        GetRequest(**SIDES, begin_index=3, max_size=9),
+        '{"beginIndex":3,"code":200,"group":"g","localId":"n0","maxSize":9,"remoteId":"n1","term":-1}',
     ),
     (
         DLedgerCode.PUSH,
@@ -105,6 +128,16 @@ GOLDEN_RESPONSES = [
         '{"beginIndex":0,"code":200,"count":1,"endIndex":10,"group":"g","index":10,"term":3}',
     ),
     (DLedgerCode.HEART_BEAT, HeartBeatResponse(), '{"code":200,"term":-1}'),
+    (
+        DLedgerCode.HEART_BEAT,
+        HeartBeatResponse(group="g", term=4, interval_ms=500, changes=7),
+        '{"code":200,"group":"g","saturnmqChanges":7,"saturnmqHeartBeatMs":500,"term":4}',
+    ),
+    (
+        DLedgerCode.APPEND,
+        AppendResponse(group="g", index=3, pos=9),
+        '{"code":200,"group":"g","index":3,"pos":9,"term":-1}',
+    ),
     (
         DLedgerCode.METADATA,
         MetadataResponse(group="g", leader_id="n0", peers={"n0": "127.0.0.1:40911", "n1": "127.0.0.1:40912"}),

@@ -193,7 +193,11 @@ def test_closed_store_has_no_descriptor_open(tmp_path: Path) -> None:
     for n in range(30):
         store.put(message(b"%d" % n, properties=b"KEYS\x01k"))
     asyncio.run(store.write_all())
+    store.put(message(b"last"))
+    asyncio.run(store.log.stop_flush())  # with its checksum, in a file that is kept open
+    assert any("checksums" in target for target in descriptors())
     store.close_files()
+    assert descriptors() == []
     again = opened(tmp_path)
     for queue in again.queues.by_key.values():
         assert queue.unit(0) is not None

@@ -363,3 +363,25 @@ def test_file_whose_header_cannot_be_written_is_removed(tmp_path: Path) -> None:
     made.put("T", ["k"], PhysicalOffset(0), NOW)
     assert made.query("T", "k", 64, 0, FOREVER) == [0]
     made.close()
+
+
+@pytest.mark.spec("DUR-04")
+@pytest.mark.parametrize("allocate", [True, False])
+def test_only_a_file_with_all_its_blocks_is_written_through_its_mapping(tmp_path: Path, allocate: bool) -> None:
+    class Counting(Disk):
+        writes = 0
+
+        def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+            self.writes += 1
+            super().write(fd, at, data)
+
+    disk = Counting()
+    made = MessageIndex(tmp_path, 10_000, 10_000, disk, lambda: NOW, allocate=allocate)
+    for _ in range(2):  # a new file, then one that was opened again
+        disk.writes = 0
+        made.put("T", ["k"], PhysicalOffset(made.dispatch_from + 100), NOW)
+        assert (disk.writes == 0) is allocate
+        made.close()
+        made = MessageIndex(tmp_path, 10_000, 10_000, disk, lambda: NOW, allocate=not allocate)
+        assert made.load() == []
+    made.close()
