@@ -126,6 +126,26 @@ def test_listener_receives_index_and_end_of_each_commit(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.spec("DL-S04")
+def test_work_is_due_while_entries_wait_for_an_asynchronous_flush(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1, sync_before_ack=False, checkpoint_interval_ms=3_600_000)
+        member = await made.start("n0")
+        await made.append(b"first")
+        await made.until(lambda: not member.files.dirty, "never flushed")
+        far = member._clock_ms() + 3_600_000
+        assert member._work_in_ms(far) < 3_000_000, "retention is next"
+        await made.append(b"second")
+        if member.files.dirty:
+            assert member._work_in_ms(far) == 0
+        await made.until(lambda: not member.files.dirty, "not flushed soon")
+        member._disk_failed("broken")
+        assert member._work_in_ms(far) > 3_000_000, "a failed member has only its checkpoint to write"
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("by_broker", [True, False])
 def test_append_of_a_client_is_left_to_the_broker_if_there_is_one(tmp_path: Path, by_broker: bool) -> None:
     async def run() -> None:
