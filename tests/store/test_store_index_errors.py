@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_store import message, opened
 
 from saturnmq.protocol.errors import DiskFull, InvariantBroken, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.index import message_index
+from saturnmq.store.index import index_queue, message_index
 from saturnmq.store.index.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES, IndexFile, IndexShape
 from saturnmq.store.index.message_index import LastUpdate, MessageIndex, Synced
 
@@ -385,3 +386,24 @@ def test_only_a_file_with_all_its_blocks_is_written_through_its_mapping(tmp_path
         made = MessageIndex(tmp_path, 10_000, 10_000, disk, lambda: NOW, allocate=not allocate)
         assert made.load() == []
     made.close()
+
+
+def test_rebuild_advances_by_a_record_at_least_in_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    for number in range(5):
+        store.put(message(properties=b"KEYS\x01k%d" % number))
+    assert store.index is not None and store.index_queue is not None
+    store.index.clear()
+    monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)  # each step ends after its first record
+    store.index_queue.rebuild(PhysicalOffset(0))
+    for left in (5, 4, 3, 2, 1):
+        assert store.index_queue.lagging, left
+        reading = store.index_queue._reading
+        assert reading is not None
+        store.index_queue._catch_up(reading)
+        assert len(store.query("T", f"k{5 - left}", 9, 0, FOREVER).records) == 1
+    reading = store.index_queue._reading
+    assert reading is not None
+    store.index_queue._catch_up(reading)
+    assert not store.index_queue.lagging
+    store.close_files()
