@@ -18,6 +18,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, write_pending
+from saturnmq.store.queue.queues import QueueTable
 
 FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
 
@@ -380,3 +381,39 @@ def test_file_is_not_deleted_before_its_units_count_as_written(tmp_path: Path) -
     queue.end_flush(pending)
     assert queue.delete_before(99_999) == 2
     cache.close()
+
+
+def test_unit_behind_a_hole_is_not_the_end_of_its_queue(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for n in range(4):
+        store.put(message(b"%d" % n))
+    queue, end = store.queues.by_key["T", 0], store.log.end
+    assert queue.end_before(end) == 4 and queue.end_before(end - 1) == 3
+    queue._tail[40:60] = bytes(20)  # a power loss: this unit was never written, the one behind it was
+    assert queue.end_before(end) == 2
+    store.close_files()
+
+
+def test_queue_whose_records_have_expired_goes_on_at_its_end(tmp_path: Path) -> None:
+    log_start = [0]
+    table = QueueTable(
+        tmp_path / "consumequeue",
+        400,
+        Disk(),
+        tmp_path / "queues.json",
+        lambda: log_start[0],
+        None,
+        log_file_bytes=4096,
+    )
+    for topic, physical in (("Expired", 1000), ("Present", 9000)):
+        queue = table.get_or_make(topic, 0)
+        for number in range(3):
+            assert queue.append(number, physical + number * 100, 100, 0)
+    log_start[0] = 5000
+    table.clear()
+    assert [queue.max_offset for queue in table.by_key.values()] == [0, 0]
+    table.restore_ends()
+    ends = {topic: (queue.min_offset, queue.max_offset) for (topic, _), queue in table.by_key.items()}
+    assert ends == {"Expired": (3, 3), "Present": (0, 0)}
+    assert [key for key, _, _ in table.round(1).queues] == [("Expired", 0)], "written by the next round"
+    table.close()
