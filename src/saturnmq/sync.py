@@ -623,8 +623,38 @@ class Message(Generic[T]):
         return self._inner.flag
 
     def ack(self) -> None:
-        """Acknowledge the message. Repeating it has no effect; after `retry` or `reject` it raises AlreadySettled."""
+        """Acknowledge the message. Repeating it has no effect; after `retry` or `reject` it raises AlreadySettled.
+
+        On a consumer with auto_commit=False it is held, and neither committed nor delivered again, until a later message of its
+        queue is settled by `commit` or `rollback`, or `Consumer.commit` is called.
+        """
         _portal.run("Message.ack", self._inner.ack)
+
+    def commit(self) -> None:
+        """Acknowledge the message and commit it with all that its queue holds. Needs ordered=True, auto_commit=False.
+
+        With auto_commit=True of an ordered consumer it is an acknowledgement and logs a warning; on other consumers it raises
+        ClientError.
+
+        Example:
+            consumer = client.consumer("ledger", ordered=True, auto_commit=False)
+            for message in consumer:
+                add(message.value)
+                (message.commit() if message.value.last else message.ack())
+        """
+        _portal.run("Message.commit", self._inner.commit)
+
+    def rollback(self, after: timedelta | None = None) -> None:
+        """Put back the message and all that its queue holds: they are delivered again, in order, with the same attempt.
+
+        after: for how long the queue is suspended first, 10 ms to 30 s; None takes the consumer's `suspend`. Needs ordered=True,
+        auto_commit=False. With auto_commit=True of an ordered consumer it is an acknowledgement and logs a warning, as in Java; on
+        other consumers it raises ClientError.
+
+        Example:
+            message.rollback(after=timedelta(seconds=5))
+        """
+        _portal.run("Message.rollback", lambda: self._inner.rollback(after))
 
     def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
         """Request redelivery. After max_times redeliveries the message goes to the dead-letter queue.
@@ -762,7 +792,11 @@ class Consumer(Generic[T]):
         return _portal.run("Consumer.lag", lambda: self._inner.lag(where))
 
     def commit(self) -> None:
-        """Store offsets now instead of at the next timer."""
+        """Store offsets now instead of at the next timer. With auto_commit=False, first commit all acknowledged messages.
+
+        database.commit()
+        consumer.commit()
+        """
         _portal.run("Consumer.commit", self._inner.commit)
 
     def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, QueueOffset]:

@@ -12,6 +12,8 @@ import pytest
 from saturnmq import Client, Message, MessageQueue, Outgoing, SendStatus, TransactionState, bytes_codec
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.consumer.inbox import Inbox
+from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message as Record
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -58,6 +60,8 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "message.ack": lambda w: settle(w, "ack"),
     "message.retry": lambda w: settle(w, "retry"),
     "message.reject": lambda w: settle(w, "reject"),
+    "message.commit": lambda w: settle_held(w, "commit"),
+    "message.rollback": lambda w: settle_held(w, "rollback"),
     "puller.queues": lambda w: w.puller.queues("T"),
     "puller.refresh": lambda w: w.puller.refresh("T"),
     "puller.min_offset": lambda w: w.puller.min_offset(QUEUE),
@@ -106,6 +110,17 @@ async def batch_of(world: World) -> Any:
 
 async def settle(world: World, how: str) -> None:
     await getattr(await world.consumer.recv(), how)()
+
+
+async def settle_held(world: World, how: str) -> None:
+    """Settle the second message of an ordered queue that holds the first one."""
+    world.cluster.broker.script[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(
+        body=LockBatchResponse(LockBatchRequest.decode(command.body).mq_set).encode()
+    )
+    async with world.client.consumer("manual", start="first", ordered=True, auto_commit=False) as inbox:
+        await inbox.subscribe("T")
+        await (await inbox.recv()).ack()
+        await getattr(await inbox.recv(), how)()
 
 
 async def step_and_cancel(work: Coroutine[Any, Any, Any], steps: int) -> bool:

@@ -685,6 +685,39 @@ def test_direct_consumption_answers_with_the_verdict(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("CA-15")
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_direct_consumption_of_an_ordered_listener_commits_nothing(run: Run, cluster: Any, auto_commit: bool) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            c.broker.script[41] = holds_all
+
+            @client.listener("T", group="g", start="first", ordered=True, auto_commit=auto_commit)
+            async def handle(message: Message[str]) -> Ack:
+                return Ack(message.value)
+
+            running = asyncio.ensure_future(client.run())
+            await c.broker.wait_for(11)
+            results = {}
+            for verdict in Ack:
+                result = await asked_directly(c, verdict.value.encode())
+                assert (result.order, result.auto_commit) == (True, auto_commit)
+                results[verdict] = result.consume_result
+            assert results == {
+                Ack.SUCCESS: "CR_SUCCESS",
+                Ack.RETRY: "CR_LATER",
+                Ack.REJECT: "CR_ROLLBACK",
+                Ack.COMMIT: "CR_COMMIT",
+                Ack.ROLLBACK: "CR_ROLLBACK",
+            }
+            assert c.broker.sent_back == [] and ("g", "T", 1) not in c.broker.offsets, "it only visits"
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(work)
+
+
+@pytest.mark.spec("CA-15")
 def test_direct_consumption_that_times_out_is_not_handed_out_later(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -353,14 +353,14 @@ def test_ordered_retry_blocks_its_queue_for_10_ms_to_30_s(
         slept.append(seconds)
 
     monkeypatch.setattr("saturnmq.client.consumer.ordered_queue.asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("saturnmq.client.consumer.ordered_queue.next_attempt", lambda message: message)
     core = SimpleNamespace(spawn=lambda name, work, vital: asyncio.run(work), settings=SimpleNamespace(namespace=None))
-    host: Any = SimpleNamespace(core=core)
-    queue = OrderedQueue(host, QUEUE, 0, None, setting_s)
+    offered: list[Any] = []
+    host: Any = SimpleNamespace(core=core, deliver=offered.extend)
+    queue = OrderedQueue(host, QUEUE, 0, None, setting_s, auto_commit=True)
     message: Any = SimpleNamespace(offset=0)
     after = None if after_s is None else timedelta(seconds=after_s)
-    queue.repeat_later(queue._now, message, after)
-    assert slept == [pause_s]
+    queue.repeat_later(queue._now, [message], after)
+    assert slept == [pause_s] and offered == [message]
 
 
 @pytest.mark.spec("OR-05", "OR-06")

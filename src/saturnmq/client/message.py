@@ -49,6 +49,8 @@ class Outgoing(Generic[T]):
 class Ack(Enum):
     """The verdict of a handler: consumed, redeliver later, or move to the dead-letter queue.
 
+    COMMIT and ROLLBACK belong to ordered consumers with auto_commit=False: see `Message.commit` and `Message.rollback`.
+
     Example:
         @client.listener("orders", group="billing")
         async def bill(message: Message[bytes]) -> Ack:
@@ -58,6 +60,8 @@ class Ack(Enum):
     SUCCESS = "success"
     RETRY = "retry"
     REJECT = "reject"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
 
 
 class Settler(Protocol):
@@ -229,8 +233,38 @@ class Message(Generic[T]):
         return self._record.flag
 
     async def ack(self) -> None:
-        """Acknowledge the message. Repeating it has no effect; after `retry` or `reject` it raises AlreadySettled."""
+        """Acknowledge the message. Repeating it has no effect; after `retry` or `reject` it raises AlreadySettled.
+
+        On a consumer with auto_commit=False it is held, and neither committed nor delivered again, until a later message of its
+        queue is settled by `commit` or `rollback`, or `Consumer.commit` is called.
+        """
         await self._owner().settle(self, Ack.SUCCESS)
+
+    async def commit(self) -> None:
+        """Acknowledge the message and commit it with all that its queue holds. Needs ordered=True, auto_commit=False.
+
+        With auto_commit=True of an ordered consumer it is an acknowledgement and logs a warning; on other consumers it raises
+        ClientError.
+
+        Example:
+            consumer = client.consumer("ledger", ordered=True, auto_commit=False)
+            async for message in consumer:
+                await add(message.value)
+                await (message.commit() if message.value.last else message.ack())
+        """
+        await self._owner().settle(self, Ack.COMMIT)
+
+    async def rollback(self, after: timedelta | None = None) -> None:
+        """Put back the message and all that its queue holds: they are delivered again, in order, with the same attempt.
+
+        after: for how long the queue is suspended first, 10 ms to 30 s; None takes the consumer's `suspend`. Needs ordered=True,
+        auto_commit=False. With auto_commit=True of an ordered consumer it is an acknowledgement and logs a warning, as in Java; on
+        other consumers it raises ClientError.
+
+        Example:
+            await message.rollback(after=timedelta(seconds=5))
+        """
+        await self._owner().settle(self, Ack.ROLLBACK, after=after)
 
     async def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
         """Request redelivery. After max_times redeliveries the message goes to the dead-letter queue.
@@ -258,4 +292,13 @@ class Message(Generic[T]):
 def next_attempt(message: Message[T]) -> Message[T]:
     """A copy of the message with its delivery count increased by one, for a local redelivery."""
     record = replace(message._record, reconsume_times=message._record.reconsume_times + 1)
+    return _with_record(message, record)
+
+
+def same_attempt(message: Message[T]) -> Message[T]:
+    """A copy of the message that can be settled by itself, for a local redelivery that counts as no failure."""
+    return _with_record(message, message._record)
+
+
+def _with_record(message: Message[T], record: Record) -> Message[T]:
     return Message(record, message.queue, message._codec, message._settler, message._namespace, message._bounds)

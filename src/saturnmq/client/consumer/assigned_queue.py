@@ -25,7 +25,7 @@ from saturnmq.client.consumer.offsets import Offsets, note_failure
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_identity import Mark, QueueIdentity, Undecided, is_missing
 from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
-from saturnmq.client.errors import AlreadySettled, ConnectFailed
+from saturnmq.client.errors import AlreadySettled, ClientError, ConnectFailed
 from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.puller.puller import PullResult, PullStatus, pull_command, pull_result
@@ -135,6 +135,11 @@ class Generation:
 
         A message of a queue that was reassigned is left to its new owner. A failed or cancelled retry settles nothing.
         """
+        if verdict in (Ack.COMMIT, Ack.ROLLBACK):
+            raise ClientError(
+                f"{message!r} cannot be settled as {verdict.value} by consumer {self.assignment.host.group}",
+                hint="Create the consumer with ordered=True, auto_commit=False; or call ack, retry or reject.",
+            )
         offset = message.offset
         known = self.verdicts.get(offset)
         if known is None and self.repeated and message.attempt <= self.repeated.get(offset, 0):
@@ -165,6 +170,9 @@ class Generation:
         self.report(message, verdict, reason)
         self.close(offset)
 
+    def commit_held(self) -> None:
+        """Do nothing: only an ordered queue holds acknowledged messages."""
+
     async def _fail(self, message: Message[Any], verdict: Ack, after: timedelta | None, reason: str) -> None:
         host = self.assignment.host
         if host.sends_back:
@@ -191,7 +199,7 @@ class Generation:
         handed_out = self.delivered.get(message.offset)
         if handed_out is not None:
             took_s = time.monotonic() - handed_out[0]
-            host.stats.consumed(message.record.topic, took_s, failed=verdict is not Ack.SUCCESS)
+            host.stats.consumed(message.record.topic, took_s, failed=verdict not in (Ack.SUCCESS, Ack.COMMIT))
         context = self.contexts.pop(message.offset, None)
         if context is not None:
             context.verdict, context.reason, context.timed_out = verdict, reason, timed_out

@@ -49,7 +49,8 @@ T = TypeVar("T")
 class Consumer(Positioned, Generic[T]):
     """A member of a consumer group. Create it with `Client.consumer`; use it in `async with`, or call `start` and `stop`.
 
-    Receive with `async for`, `recv` or `batches`, and settle every message with `ack`, `retry` or `reject`. Delivery is at least
+    Receive with `async for`, `recv` or `batches`, and settle every message with `ack`, `retry` or `reject`; with auto_commit=False
+    also with `commit` or `rollback`. Delivery is at least
     once: an unsettled message is delivered again after `ack_timeout` seconds, a rebalance or a restart. Only the contiguous
     settled head of a queue is committed. Pulling pauses while too many messages are unsettled (`prefetch`, `prefetch_bytes`).
 
@@ -198,7 +199,8 @@ class Consumer(Positioned, Generic[T]):
 
     def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> AssignedQueue:
         if self.settings.ordered:
-            return OrderedQueue(self, queue, offset, self._locks, self.settings.suspend)
+            settings = self.settings
+            return OrderedQueue(self, queue, offset, self._locks, settings.suspend, auto_commit=settings.auto_commit)
         return AssignedQueue(self, queue, offset)
 
     @property

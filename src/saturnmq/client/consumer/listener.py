@@ -198,6 +198,7 @@ class Feeder:
         A cancelled handler settles nothing.
         """
         spec, reason = self.spec, ""
+        ordered = self.consumer.settings.ordered
         try:
             message.value  # noqa: B018 - an undecodable message counts as a handler error (API-08)
             async with asyncio.timeout(spec.time_limit):
@@ -212,7 +213,11 @@ class Feeder:
                 await message.retry(spec.retry.after, reason=reason)
             elif outcome is Ack.REJECT:
                 await message.reject()
-            elif wants_reply(message):
+            elif outcome is Ack.COMMIT and ordered:
+                await message.commit()
+            elif outcome is Ack.ROLLBACK and ordered:
+                await message.rollback(spec.retry.after)
+            elif wants_reply(message) and not isinstance(outcome, Ack):
                 await self._reply(message, outcome)
             else:
                 logger.warning("handler returned no Ack group=%s result=%r", spec.group, outcome)

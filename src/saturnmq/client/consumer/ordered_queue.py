@@ -1,5 +1,8 @@
 """Ordered consumption of one queue: one message at a time; a failed one blocks the queue; protected by a broker-side lock.
 
+With auto_commit=False an acknowledged message is held: its offset stays open, so nothing behind it is committed, until `commit`
+closes all held ones or `rollback` puts them back.
+
 Invariants: a message is handed out only after the one before it is settled (API-17); never without a lock that is certainly held
 (OR-05, OR-06); never from an offset that another member has passed while the lock was lost (OR-04).
 
@@ -16,7 +19,7 @@ from typing import Any, Final, cast
 
 from saturnmq.client.consumer.assigned_queue import TIMED_OUT, AssignedQueue, Generation, Host, check_same
 from saturnmq.client.consumer.queue_locks import QueueLocks
-from saturnmq.client.message import Ack, Message, next_attempt
+from saturnmq.client.message import Ack, Message, next_attempt, same_attempt
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.offsets import QueueOffset
@@ -29,21 +32,27 @@ SUSPEND_S: Final = (0.01, 30.0)  # OR-07: range of the time for which a failed m
 class OrderedGeneration(Generation):
     """The messages of one period of ownership of an ordered queue.
 
-    waiting: pulled, not yet offered to readers. done: verdicts by offset and attempt.
+    waiting: pulled, not yet offered to readers. done: by offset and attempt, the delivery that was settled and its verdict. held:
+    acknowledged and not committed, in rising offset order; empty with auto_commit.
     """
 
-    __slots__ = ("done", "waiting")
+    __slots__ = ("done", "held", "waiting")
 
     assignment: OrderedQueue
 
     def __init__(self, assignment: OrderedQueue, start_offset: QueueOffset) -> None:
         super().__init__(assignment, start_offset)
         self.waiting: deque[Message[Any]] = deque()
-        self.done: dict[tuple[int, int], Ack] = {}
+        self.done: dict[tuple[int, int], tuple[Message[Any], Ack]] = {}
+        self.held: list[Message[Any]] = []
 
     def is_settled(self, message: Message[Any]) -> bool:
-        """Whether this attempt of the message already has a verdict."""
-        return (message.offset, message.attempt) in self.done
+        """Whether this delivery of the message already has a verdict."""
+        return self._verdict_on(message) is not None
+
+    def _verdict_on(self, message: Message[Any]) -> Ack | None:
+        delivery, verdict = self.done.get((message.offset, message.attempt), (None, None))
+        return verdict if delivery is message else None
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
         """Record that a reader takes the message; False unless it is the head of the queue."""
@@ -58,10 +67,10 @@ class OrderedGeneration(Generation):
     ) -> None:
         """Settle a message: success moves on to the next one, retry repeats this one later, reject makes it a dead letter.
 
-        A retry beyond max_times also makes it a dead letter; while that send fails, the queue waits (OR-08).
+        With auto_commit, commit and rollback count as success, with a warning (OR-07). A retry beyond max_times also makes it a
+        dead letter; while that send fails, the queue waits (OR-08).
         """
-        key = (message.offset, message.attempt)
-        known = self.done.get(key)
+        known = self._verdict_on(message)
         if known is not None:
             check_same(message, known, verdict)
             return
@@ -69,9 +78,16 @@ class OrderedGeneration(Generation):
         if self.process_queue.dropped or assignment.head is not message:
             assignment.give_back(message)
             return
-        self.done[key] = verdict
-        finished = verdict is Ack.SUCCESS
-        if not finished:
+        key = (message.offset, message.attempt)
+        self.done[key] = (message, verdict)
+        if assignment.auto_commit and verdict in (Ack.COMMIT, Ack.ROLLBACK):
+            logger.warning(
+                "verdict counts as an acknowledgement group=%s message=%r verdict=%s hint='needs auto_commit=False'",
+                assignment.host.group, message, verdict.value,
+            )  # fmt: skip
+            verdict = Ack.SUCCESS
+        finished = verdict in (Ack.SUCCESS, Ack.COMMIT)
+        if verdict in (Ack.RETRY, Ack.REJECT):
             try:
                 finished = await self._dead_letter(message, verdict, reason)
             except BaseException:
@@ -80,14 +96,37 @@ class OrderedGeneration(Generation):
         self.report(message, verdict, reason, timed_out=reason == TIMED_OUT)
         self.delivered.pop(message.offset, None)
         if finished:
-            self.close(message.offset)
+            self._finish(message, verdict)
             if assignment.head is message:
                 assignment.head = None
         elif assignment.head is message:
-            assignment.repeat_later(self, message, after)
+            again = self._roll_back(message) if verdict is Ack.ROLLBACK else [next_attempt(message)]
+            assignment.repeat_later(self, again, after)
         assignment.give_back(message)
         if len(self.done) > 4096:
             self.done = {key: value for key, value in self.done.items() if key[0] >= message.offset}
+
+    def _finish(self, message: Message[Any], verdict: Ack) -> None:
+        """Close the offset of a finished message, or hold it until a commit. A dead letter is never held."""
+        assignment = self.assignment
+        if verdict is Ack.SUCCESS and not assignment.auto_commit:
+            self.held.append(message)
+            assignment.warn_if_filled(len(self.held))
+            return
+        if verdict is Ack.COMMIT:
+            self.commit_held()
+        self.close(message.offset)
+
+    def commit_held(self) -> None:
+        """Commit all held messages."""
+        held, self.held = self.held, []
+        for message in held:
+            self.close(message.offset)
+
+    def _roll_back(self, message: Message[Any]) -> list[Message[Any]]:
+        """New deliveries of all held messages and this one, in order."""
+        held, self.held = self.held, []
+        return [same_attempt(delivery) for delivery in (*held, message)]
 
     async def _dead_letter(self, message: Message[Any], verdict: Ack, reason: str) -> bool:
         """Whether the message is finished: it is in the dead-letter queue, or was dropped by a member that does not send back."""
@@ -117,15 +156,24 @@ class OrderedGeneration(Generation):
 class OrderedQueue(AssignedQueue):
     """An ordered queue and the task that pulls it.
 
-    head: the message to be settled next. handed: the message that a reader holds unsettled, possibly from before a seek. locks:
-    None in broadcast mode, where no lock is needed. leaving: the queue is reassigned as soon as `handed` is settled.
+    head: the message to be settled next, or the first one that is delivered after a suspension. handed: the message that a reader
+    holds unsettled, possibly from before a seek. locks: None in broadcast mode, where no lock is needed. leaving: the queue is
+    reassigned as soon as `handed` is settled.
     """
 
     span_limited = False  # OR-04
 
     def __init__(
-        self, host: Host, queue: MessageQueue, start_offset: QueueOffset, locks: QueueLocks | None, suspend_s: float
+        self,
+        host: Host,
+        queue: MessageQueue,
+        start_offset: QueueOffset,
+        locks: QueueLocks | None,
+        suspend_s: float,
+        *,
+        auto_commit: bool,
     ) -> None:
+        self.auto_commit = auto_commit
         self.head: Message[Any] | None = None
         self.handed: Message[Any] | None = None
         self.handed_at = 0.0
@@ -142,6 +190,21 @@ class OrderedQueue(AssignedQueue):
     @property
     def _now(self) -> OrderedGeneration:
         return cast("OrderedGeneration", self.generation)
+
+    @property
+    def taken(self) -> list[QueueOffset]:
+        """Offsets of the messages that readers hold or have acknowledged without a commit."""
+        generation = self._now
+        handed = [message for _, message in generation.delivered.values()]
+        return sorted({message.offset for message in (*generation.held, *handed)})
+
+    def warn_if_filled(self, held: int) -> None:
+        """Log that no further message can be pulled before a commit."""
+        if self._full and held == len(self.generation.process_queue):
+            logger.warning(
+                "queue waits for a commit group=%s queue=%s uncommitted=%d prefetch=%d hint='await consumer.commit()'",
+                self.host.group, self.queue, held, self.host.prefetch,
+            )  # fmt: skip
 
     @property
     def locked(self) -> bool:
@@ -180,17 +243,17 @@ class OrderedQueue(AssignedQueue):
                 self.host.wake_rebalance()
         self.offer_next()
 
-    def repeat_later(self, generation: OrderedGeneration, message: Message[Any], after: timedelta | None) -> None:
-        """Offer the same message again after a delay, as its next attempt (OR-07)."""
+    def repeat_later(self, generation: OrderedGeneration, again: list[Message[Any]], after: timedelta | None) -> None:
+        """Suspend the queue, then offer these deliveries ahead of what waits (OR-07)."""
         least, most = SUSPEND_S
         pause_s = min(max(self._suspend_s if after is None else after.total_seconds(), least), most)
-        again = next_attempt(message)
+        self.head = again[0]
 
         async def wait() -> None:
             await asyncio.sleep(pause_s)
-            if not generation.process_queue.dropped and self.head is message:
+            if not generation.process_queue.dropped and self.head is again[0]:
                 self.head = None
-                generation.waiting.appendleft(again)
+                generation.waiting.extendleft(reversed(again))
                 self.offer_next()
 
         self.host.core.spawn(f"suspend {self.queue.topic} {self.queue.queue_id}", wait(), vital=False)

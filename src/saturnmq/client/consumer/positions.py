@@ -108,8 +108,14 @@ class Positioned(Member):
         }
 
     async def commit(self) -> None:
-        """Store offsets now instead of at the next timer."""
+        """Store offsets now instead of at the next timer. With auto_commit=False, first commit all acknowledged messages.
+
+        await database.commit()
+        await consumer.commit()
+        """
         self._check()
+        for assignment in self._assigned.values():
+            assignment.generation.commit_held()
         await self.offsets.persist_all()
 
     async def persist_offsets(self) -> None:

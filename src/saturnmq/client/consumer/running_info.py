@@ -47,7 +47,13 @@ logger = logging.getLogger(__name__)
 
 DIRECT_TIMEOUT_S: Final = 9.5  # the broker waits 10 s for the answer
 MIB: Final = 1024 * 1024
-_RESULTS: Final = {Ack.SUCCESS: "CR_SUCCESS", Ack.RETRY: "CR_LATER", Ack.REJECT: "CR_ROLLBACK"}
+_RESULTS: Final = {
+    Ack.SUCCESS: "CR_SUCCESS",
+    Ack.RETRY: "CR_LATER",
+    Ack.REJECT: "CR_ROLLBACK",
+    Ack.COMMIT: "CR_COMMIT",
+    Ack.ROLLBACK: "CR_ROLLBACK",
+}
 
 
 def answer_broker(consumer: Positioned, command: Command) -> Command | Awaitable[Command | None] | None:
@@ -97,7 +103,7 @@ def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
     """State of one assigned queue: open messages, lock, last pull and last settlement."""
     open_messages = assignment.generation.process_queue
     ordered = assignment if isinstance(assignment, OrderedQueue) else None
-    held = len(assignment.generation.delivered) if ordered is not None else 0
+    taken = ordered.taken if ordered is not None else []  # Java keeps them in a map of their own
     first = next(iter(open_messages), 0)
     return ProcessQueueInfo(
         commit_offset=open_messages.commit_offset,
@@ -105,9 +111,9 @@ def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
         cached_msg_max_offset=open_messages.max_offset if len(open_messages) else 0,
         cached_msg_count=len(open_messages),
         cached_msg_size_mib=open_messages.body_bytes // MIB,
-        transaction_msg_min_offset=first if held else 0,
-        transaction_msg_max_offset=first if held else 0,
-        transaction_msg_count=held,
+        transaction_msg_min_offset=taken[0] if taken else 0,
+        transaction_msg_max_offset=taken[-1] if taken else 0,
+        transaction_msg_count=len(taken),
         locked=ordered is not None and ordered.locked,
         droped=open_messages.dropped,
         last_pull_timestamp=assignment.pulled_ms,
@@ -155,7 +161,8 @@ async def _consume_directly(consumer: Positioned, command: Command) -> Command:
     queue = MessageQueue(namespaces.strip(namespace, record.topic), header.broker_name or "", record.queue_id)
     direct = _Direct()
     begin = time.monotonic()
-    result = ConsumeMessageDirectlyResult(order=consumer.settings.ordered, auto_commit=True)
+    settings = consumer.settings
+    result = ConsumeMessageDirectlyResult(order=settings.ordered, auto_commit=settings.auto_commit)
     message = Message(record, queue, consumer.codec, direct, namespace)
     consumer.deliver_first([message])
     try:

@@ -41,6 +41,7 @@ class ConsumerOptions(TypedDict, total=False):
     strategy: Strategy
     ordered: bool
     suspend: float
+    auto_commit: bool
     model: Model
     trace: bool | str | None
     hooks: Sequence[ConsumeHook]
@@ -60,6 +61,8 @@ class ConsumerSettings:
     ack_timeout: seconds after which a message that was handed out but not settled is delivered again.
     strategy: how the members of the group divide the queues of a topic.
     ordered: one unsettled message per queue; a failed message blocks its queue for `suspend` seconds and is then repeated.
+    auto_commit: False, which needs `ordered`, holds acknowledged messages of a queue until one of it is settled by `commit`, which
+    commits them all, or by `rollback`, which puts them all back. At most `prefetch` messages of a queue can be held.
     model: "cluster" divides the queues among the members; "broadcast" gives all of them to every member, and a failed message is
     dropped with a warning (if `ordered`, repeated).
     trace: whether, or to which topic, message trace records are sent; None takes the client's setting.
@@ -79,6 +82,7 @@ class ConsumerSettings:
     strategy: Strategy = average
     ordered: bool = False
     suspend: float = 1.0
+    auto_commit: bool = True
     model: Model = "cluster"
     trace: bool | str | None = None
     hooks: Sequence[ConsumeHook] = ()
@@ -111,6 +115,10 @@ class ConsumerSettings:
                 problems.append("start is a datetime without time zone, must be aware")
         elif self.start not in ("last", "first"):
             problems.append(f"start is {self.start!r:.60}, must be 'last', 'first' or an aware datetime")
+        if not isinstance(self.auto_commit, bool):
+            problems.append(f"auto_commit is {self.auto_commit!r:.40}, must be True or False")
+        elif not self.auto_commit and not self.ordered:
+            problems.append("auto_commit is False, which needs ordered=True")
         if self.model not in ("cluster", "broadcast"):
             problems.append(f"model is {self.model!r:.40}, must be 'cluster' or 'broadcast'")
         if problem := trace_topic_problem(self.trace):

@@ -435,7 +435,7 @@ class TraceConsumeHook(ConsumeHook):
                 request_id=request_id,
                 message_id=context.message.message_id,
                 cost_ms=context.elapsed_ms,
-                success=context.verdict is Ack.SUCCESS,
+                success=context.verdict in (Ack.SUCCESS, Ack.COMMIT),
                 keys=context.message.record.properties.get(PropertyKey.KEYS),
                 outcome=outcome_of(context),
                 timestamp_ms=now_ms(),
@@ -449,6 +449,6 @@ def outcome_of(context: ConsumeContext) -> Outcome:
     """The contextCode of a finished delivery."""
     if context.timed_out:
         return Outcome.TIME_OUT
-    if context.verdict is Ack.SUCCESS:
+    if context.verdict in (Ack.SUCCESS, Ack.COMMIT):
         return Outcome.SUCCESS
     return Outcome.EXCEPTION if context.reason.startswith(FAILED_PREFIX) else Outcome.FAILED
