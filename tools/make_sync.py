@@ -30,6 +30,7 @@ LEFT_OUT: Final = {
         "run": "runs the listeners",
         "last_words": "called by the portal at exit",
     },
+    "Batch": {"ack_index": "a property that can be set"},
     "Producer": {"answer": "internal", "send_prepared": "internal"},
     "Consumer": dict.fromkeys(
         (
@@ -93,7 +94,8 @@ class Kind:
     """One class of the file. path: its module's path below src/saturnmq/client; bases: (path, class) that it inherits from.
 
     first: code after the docstring. bodies: code of methods that are more than a call; returns: annotations that differ.
-    on_loop: whether methods that are not coroutines run on the event loop, because another thread must not call them.
+    base: what a generic class inherits from. on_loop: whether methods that are not coroutines run on the event loop, because
+    another thread must not call them.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Kind:
     first: str
     bases: tuple[tuple[str, str], ...] = ()
     generic: bool = True
+    base: str = "Generic[T]"
     attributes: dict[str, tuple[str, str]] = field(default_factory=dict)
     bodies: dict[str, str] = field(default_factory=dict)
     returns: dict[str, str] = field(default_factory=dict)
@@ -218,6 +221,37 @@ KINDS: Final = (
         attributes={"queue": _MESSAGE_QUEUE},
     ),
     Kind(
+        "Batch",
+        "consumer/batch.py",
+        """A list of messages that were received together, with `ack_index`, the index of the last good one.
+
+        Each message can also be settled by itself; then the batch leaves it alone.
+
+        Example:
+            for batch in consumer.batches(100):
+                batch.ack_index = store([message.value for message in batch])
+                batch.ack()
+        """,
+        """\
+    def __init__(self, inner: AsyncBatch[T]) -> None:
+        super().__init__(Message(message) for message in inner)
+        self._inner = inner
+
+    @property
+    def ack_index(self) -> int:
+        \"\"\"The index of the last good message, as `ackIndex` in Java: those behind it are redelivered. By default all are good.
+
+        -1 means that none is good. Greater values than the index of the last message mean all, as lower ones than -1 mean none.
+        \"\"\"
+        return self._inner.ack_index
+
+    @ack_index.setter
+    def ack_index(self, index: int) -> None:
+        self._inner.ack_index = index
+""",
+        base="list[Message[T]]",
+    ),
+    Kind(
         "Consumer",
         "consumer/consumer.py",
         """saturnmq.Consumer with blocking calls, for threads and scripts.
@@ -252,12 +286,12 @@ KINDS: Final = (
         bodies={
             "recv": "return Message({call})",
             "batches": """
-                def wrapped(batch: list[AsyncMessage[T]]) -> list[Message[T]]:
-                    return [Message(message) for message in batch]
+                def wrapped(batch: AsyncBatch[T]) -> Batch[T]:
+                    return Batch(batch)
 
                 return _portal.iterate("Consumer.batches", lambda: self._inner.batches(max_count, wait), wrapped)""",
         },
-        returns={"recv": "Message[T]", "batches": "Iterator[list[Message[T]]]"},
+        returns={"recv": "Message[T]", "batches": "Iterator[Batch[T]]"},
     ),
     Kind(
         "Puller",
@@ -282,6 +316,7 @@ KINDS: Final = (
 )
 # Names of the generated file that no signature mentions, or under another name.
 IMPORTS: Final = {
+    "AsyncBatch": "from saturnmq.client.consumer.batch import Batch as AsyncBatch",
     "AsyncClient": "from saturnmq.client.client import Client as AsyncClient",
     "AsyncConsumer": "from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer",
     "AsyncMessage": "from saturnmq.client.message import Message as AsyncMessage",
@@ -446,7 +481,7 @@ class Writer:
 
     def kind(self, kind: Kind) -> Iterator[str]:
         """The lines of one class."""
-        yield f"class {kind.name}{'(Generic[T])' if kind.generic else ''}:"
+        yield f"class {kind.name}{f'({kind.base})' if kind.generic else ''}:"
         yield from docstring(textwrap.dedent("    " * 2 + kind.doc).strip(), "    ")
         yield ""
         yield from kind.first.rstrip("\n").split("\n")

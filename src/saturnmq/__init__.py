@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from saturnmq.client.codecs import bytes_codec as bytes_codec
     from saturnmq.client.codecs import json_codec as json_codec
     from saturnmq.client.codecs import str_codec as str_codec
+    from saturnmq.client.consumer.batch import Batch as Batch
     from saturnmq.client.consumer.consumer import Consumer as Consumer
     from saturnmq.client.consumer.listener import Retry as Retry
     from saturnmq.client.errors import AlreadySettled as AlreadySettled
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME: Final = {
+    "saturnmq.client.consumer.batch": ("Batch",),
     "saturnmq.client.client": ("Client",),
     "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
     "saturnmq.client.consumer.consumer": ("Consumer",),

@@ -28,6 +28,7 @@ from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.transaction_checks import Check
 from saturnmq.client.connection.url import ClientSettings, from_environment, parse_url
+from saturnmq.client.consumer.batch import Batch as AsyncBatch
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.positions import Place, Where
 from saturnmq.client.consumer.settings import ConsumerOptions
@@ -51,7 +52,7 @@ from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.offsets import QueueOffset
 
-__all__ = ["Client", "Consumer", "Message", "Producer", "Puller", "Transaction"]
+__all__ = ["Batch", "Client", "Consumer", "Message", "Producer", "Puller", "Transaction"]
 
 T = TypeVar("T")
 
@@ -674,6 +675,53 @@ class Message(Generic[T]):
         _portal.run("Message.reject", lambda: self._inner.reject(reason))
 
 
+class Batch(list[Message[T]]):
+    """A list of messages that were received together, with `ack_index`, the index of the last good one.
+
+    Each message can also be settled by itself; then the batch leaves it alone.
+
+    Example:
+        for batch in consumer.batches(100):
+            batch.ack_index = store([message.value for message in batch])
+            batch.ack()
+    """
+
+    def __init__(self, inner: AsyncBatch[T]) -> None:
+        super().__init__(Message(message) for message in inner)
+        self._inner = inner
+
+    @property
+    def ack_index(self) -> int:
+        """The index of the last good message, as `ackIndex` in Java: those behind it are redelivered. By default all are good.
+
+        -1 means that none is good. Greater values than the index of the last message mean all, as lower ones than -1 mean none.
+        """
+        return self._inner.ack_index
+
+    @ack_index.setter
+    def ack_index(self, index: int) -> None:
+        self._inner.ack_index = index
+
+    def ack(self, after: timedelta | None = None) -> None:
+        """Acknowledge the messages up to `ack_index`, and request redelivery of the rest as `Message.retry` does.
+
+        after: the delay of the redelivery. Raises the first error of a send-back; the call can then be repeated.
+
+        Example:
+            batch.ack_index = 2  # the first three are stored
+            batch.ack()
+        """
+        _portal.run("Batch.ack", lambda: self._inner.ack(after))
+
+    def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
+        """Request redelivery of all messages, as `Message.retry` does.
+
+        Example:
+            batch.retry(after=timedelta(seconds=30), reason="the database is busy")
+        """
+        _portal.run("Batch.retry", lambda: self._inner.retry(after, reason=reason))
+
+
 class Consumer(Generic[T]):
     """saturnmq.Consumer with blocking calls, for threads and scripts.
 
@@ -752,18 +800,17 @@ class Consumer(Generic[T]):
         """
         return Message(_portal.run("Consumer.recv", lambda: self._inner.recv(timeout)))
 
-    def batches(self, max_count: int, wait: float = 1.0) -> Iterator[list[Message[T]]]:
-        """Iterate over lists of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
+    def batches(self, max_count: int, wait: float = 1.0) -> Iterator[Batch[T]]:
+        """Iterate over batches of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
 
         Ends after `stop`; otherwise raises what `recv` raises.
 
-            for messages in consumer.batches(100, wait=1.0):
-                store([message.value for message in messages])
-                for message in messages:
-                    message.ack()
+            for batch in consumer.batches(100, wait=1.0):
+                store([message.value for message in batch])
+                batch.ack()
         """
-        def wrapped(batch: list[AsyncMessage[T]]) -> list[Message[T]]:
-            return [Message(message) for message in batch]
+        def wrapped(batch: AsyncBatch[T]) -> Batch[T]:
+            return Batch(batch)
 
         return _portal.iterate("Consumer.batches", lambda: self._inner.batches(max_count, wait), wrapped)
 

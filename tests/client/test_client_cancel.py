@@ -62,6 +62,8 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "message.reject": lambda w: settle(w, "reject"),
     "message.commit": lambda w: settle_held(w, "commit"),
     "message.rollback": lambda w: settle_held(w, "rollback"),
+    "batch.ack": lambda w: settle_batch(w, "ack"),
+    "batch.retry": lambda w: settle_batch(w, "retry"),
     "puller.queues": lambda w: w.puller.queues("T"),
     "puller.refresh": lambda w: w.puller.refresh("T"),
     "puller.min_offset": lambda w: w.puller.min_offset(QUEUE),
@@ -110,6 +112,14 @@ async def batch_of(world: World) -> Any:
 
 async def settle(world: World, how: str) -> None:
     await getattr(await world.consumer.recv(), how)()
+
+
+async def settle_batch(world: World, how: str) -> None:
+    source = world.consumer.batches(3, wait=0.05)
+    batch = await anext(source)
+    await source.aclose()
+    batch.ack_index = 0
+    await getattr(batch, how)()
 
 
 async def settle_held(world: World, how: str) -> None:
@@ -268,7 +278,7 @@ def test_cancellation_list_covers_every_public_coroutine() -> None:
     """New public coroutines must be added to CALLS."""
     import inspect
 
-    from saturnmq import Consumer, Message, Producer, Puller
+    from saturnmq import Batch, Consumer, Message, Producer, Puller
 
     known = {name.split(" ")[0] for name in CALLS} | {"client.start", "client.stop"}
     known |= {
@@ -279,7 +289,7 @@ def test_cancellation_list_covers_every_public_coroutine() -> None:
         "consumer.persist_offsets",  # internal
         "consumer.recv",
     }
-    for kind in (Client, Producer, Consumer, Puller, Message):
+    for kind in (Client, Producer, Consumer, Puller, Message, Batch):
         for name, _member in inspect.getmembers(kind, inspect.iscoroutinefunction):
             if not name.startswith("_"):
                 assert f"{kind.__name__.lower()}.{name}" in known

@@ -22,6 +22,7 @@ import saturnmq
 from saturnmq import sync
 from saturnmq.client import client as client_module
 from saturnmq.client import message as message_module
+from saturnmq.client.consumer import batch as batch_module
 from saturnmq.client.consumer import consumer as consumer_module
 from saturnmq.client.producer import producer as producer_module
 from saturnmq.client.puller import puller as puller_module
@@ -33,6 +34,7 @@ PAIRS = [
     (consumer_module.Consumer, sync.Consumer),
     (puller_module.Puller, sync.Puller),
     (message_module.Message, sync.Message),
+    (batch_module.Batch, sync.Batch),
 ]
 
 
@@ -100,7 +102,11 @@ def test_sync_client_sends_receives_and_pulls(url: str) -> None:
             assert sum(inbox.committed().values()) == 4
             out.send("SyncTopic", b"five")
             batch = next(inbox.batches(10, wait=0.05))
-            assert [message.value for message in batch] == [b"five"]
+            assert [message.value for message in batch] == [b"five"] and batch.ack_index == 0
+            batch.ack_index = -1
+            batch.ack()
+            with pytest.raises(saturnmq.AlreadySettled):
+                batch[0].ack()
             with pytest.raises(TimeoutError):
                 inbox.recv(0.01)
         puller = client.puller()

@@ -13,6 +13,7 @@ from typing import assert_type
 import saturnmq.sync
 from saturnmq import (
     Ack,
+    Batch,
     Client,
     Codec,
     Consumer,
@@ -130,8 +131,8 @@ async def consumers(client: Client) -> None:
         assert_type(message, Message[Order])
         assert_type(message.stored_at, datetime)
         message.value = Order(1, 1.0)  # type: ignore[misc]
-    batches: AsyncIterator[list[Message[Order]]] = typed.batches(10)
-    assert_type(await anext(batches), list[Message[Order]])
+    batches: AsyncIterator[Batch[Order]] = typed.batches(10)
+    assert_type(await anext(batches), Batch[Order])
     client.consumer("g", prefetsch=1)  # type: ignore[call-overload]
     puller = client.puller()
     assert_type(puller, Puller)

@@ -266,6 +266,7 @@ class Client:
         group: str,
         filter: Filter | str = ALL,  # noqa: A002 - the name of spec 08
         concurrency: int = 20,
+        batch: int | None = None,
         retry: Retry = DEFAULT_RETRY,
         time_limit: float = TIME_LIMIT_S,
         codec: Codec[Any] | None = None,
@@ -279,9 +280,13 @@ class Client:
         message itself (`await message.retry(...)`); its result then has no effect, so a handler that begins with
         `await message.ack()` is never repeated.
 
+        With `batch` the handler takes a Batch, a list of the messages that have arrived, at most that many. It may set
+        `batch.ack_index`: then None and Ack.SUCCESS acknowledge the messages up to that index, and the rest is redelivered. Other
+        results count for all messages; a batch gets no reply.
+
         filter: tags such as "paid || refunded", or `sql(...)`. concurrency: handlers at a time. codec: by default chosen from
-        the annotation Message[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as ordered=True; they
-        override what the listener derives. Raises ConfigError or MessageRefused for bad values.
+        the annotation Message[T] or Batch[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as
+        ordered=True; they override what the listener derives. Raises ConfigError or MessageRefused for bad values.
 
         Example:
             @client.listener("orders", group="search", concurrency=32, retry=Retry(max_times=16))
@@ -294,7 +299,7 @@ class Client:
         consumer_settings(group, options, self._settings.instance)
 
         def decorate(handler: H) -> H:
-            spec = make_spec(handler, topic, group, wanted, concurrency, retry, time_limit, codec, options)
+            spec = make_spec(handler, topic, group, wanted, concurrency, batch, retry, time_limit, codec, options)
             self._listeners.append(spec)
             return handler
 

@@ -25,6 +25,7 @@ from typing import Any, Generic, Self, TypeVar
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.consumer.assigned_queue import RETRY_LATER_S, AssignedQueue, mark_delivered
+from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.client.consumer.offsets import note_failure
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
@@ -259,19 +260,18 @@ class Consumer(Positioned, Generic[T]):
         self._warned = False
         return await self._inbox.get()
 
-    async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[list[Message[T]], None]:
-        """Iterate over lists of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
+    async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[Batch[T], None]:
+        """Iterate over batches of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
 
         Ends after `stop`; otherwise raises what `recv` raises.
 
-            async for messages in consumer.batches(100, wait=1.0):
-                await store([message.value for message in messages])
-                for message in messages:
-                    await message.ack()
+            async for batch in consumer.batches(100, wait=1.0):
+                await store([message.value for message in batch])
+                await batch.ack()
         """
         while True:
             try:
-                batch = [await self.recv()]
+                batch = Batch([await self.recv()])
             except Closed:
                 return
             deadline = time.monotonic() + wait

@@ -1,8 +1,9 @@
 """Message handlers registered with `@client.listener`, and the worker loops that run them.
 
 Each handler has one consumer and `concurrency` worker tasks. Coroutine handlers run on the event loop, plain functions in threads.
+A handler takes one message, or with `batch` those that have arrived, up to that number.
 
-Requirements: API-08, API-11, API-16, API-19, API-27.
+Requirements: API-08, API-11, API-16, API-19, API-27, CC-03, PRC-12.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from saturnmq.client.codecs import Codec, codec_for, encode_value
+from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.settings import ConsumerOptions
-from saturnmq.client.errors import AlreadySettled, Closed
+from saturnmq.client.errors import AlreadySettled
 from saturnmq.client.filters import Filter
 from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
@@ -32,8 +34,10 @@ from saturnmq.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Message[Any]], Any]
+Handler = Callable[[Message[Any]], Any] | Callable[[Batch[Any]], Any]
 TIME_LIMIT_S: Final = 900.0
+BATCH_MAX: Final = 1024
+_BATCH_VERDICTS: Final = (Ack.SUCCESS, Ack.RETRY, Ack.REJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,14 @@ DEFAULT_RETRY: Final = Retry()
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """A registered handler and its options."""
+    """A registered handler and its options. batch: how many messages it takes at most; None: one message, not in a list."""
 
     topic: str
     group: str
     handler: Handler
     filter: Filter
     concurrency: int
+    batch: int | None
     retry: Retry
     time_limit: float
     codec: Codec[Any]
@@ -74,14 +79,14 @@ class ListenerSpec:
         """Options of the handler's consumer: those given to the decorator over defaults from retry, concurrency and time limit."""
         own: ConsumerOptions = {
             "max_times": self.retry.max_times,
-            "prefetch": max(256, 2 * self.concurrency),
+            "prefetch": max(256, 2 * self.concurrency, 2 * (self.batch or 1)),
             "ack_timeout": max(2 * self.time_limit, 60.0),
         }
         return {**own, **self.options}
 
 
-def handler_problem(handler: Handler) -> str | None:
-    """Why the handler cannot be called with one message, or None if it can."""
+def handler_problem(handler: Handler, *, takes_batch: bool) -> str | None:
+    """Why the handler cannot be called with one message, or with one batch, or None if it can."""
     if not callable(handler):
         return f"the handler is {type(handler).__name__}, must be a function"
     name = getattr(handler, "__qualname__", repr(handler))
@@ -92,10 +97,16 @@ def handler_problem(handler: Handler) -> str | None:
     try:
         signature.bind(None)
     except TypeError:
-        return f"handler {name}{signature} must take the message as its one positional argument"
+        subject = "batch" if takes_batch else "message"
+        return f"handler {name}{signature} must take the {subject} as its one positional argument"
     parameter, kind = _first_parameter(handler)
-    if inspect.isclass(kind) and kind is not Any and kind not in Message.__mro__:
-        return f"handler {name}: parameter {parameter!r} is a {kind.__name__}, must be Message[{kind.__name__}]"
+    expected, other = (Batch, Message) if takes_batch else (Message, Batch)
+    if other in (kind, typing.get_origin(kind)):
+        how = "because of batch=..." if takes_batch else "or give the listener batch=..."
+        return f"handler {name}: parameter {parameter!r} is a {other.__name__}, must be {expected.__name__}[...], {how}"
+    if inspect.isclass(kind) and kind is not Any and kind not in expected.__mro__:
+        wanted = f"{expected.__name__}[{kind.__name__}]"
+        return f"handler {name}: parameter {parameter!r} is a {kind.__name__}, must be {wanted}"
     return None
 
 
@@ -110,11 +121,13 @@ def _first_parameter(handler: Handler) -> tuple[str, Any]:
 
 
 def value_type(handler: Handler) -> Any:
-    """The type T of the handler's `Message[T]` annotation, None if there is none (API-08)."""
+    """The type T of the handler's annotation Message[T], Batch[T] or list[Message[T]], None if there is none (API-08)."""
     _, kind = _first_parameter(handler)
-    if typing.get_origin(kind) is Message:
-        arguments = typing.get_args(kind)
-        return arguments[0] if arguments else None
+    if typing.get_origin(kind) is list:
+        (kind,) = typing.get_args(kind)
+    if typing.get_origin(kind) in (Message, Batch):
+        (value,) = typing.get_args(kind)
+        return value
     return None
 
 
@@ -124,21 +137,29 @@ def make_spec(
     group: str,
     wanted: Filter,
     concurrency: int,
+    batch: int | None,
     retry: Retry,
     time_limit: float,
     codec: Codec[Any] | None,
     options: ConsumerOptions,
 ) -> ListenerSpec:
     """Build a validated spec; the codec defaults to the one for the handler's annotation. Raises ConfigError."""
-    problems = [problem] if (problem := handler_problem(handler)) else []
+    problems = [problem] if (problem := handler_problem(handler, takes_batch=batch is not None)) else []
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 1000:
         problems.append(f"concurrency is {concurrency!r}, must be 1..1000")
+    if batch is not None:
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= BATCH_MAX:
+            problems.append(f"batch is {batch!r}, must be 1..{BATCH_MAX} or None")
+        elif options.get("ordered"):
+            problems.append(
+                f"batch is {batch}, which needs ordered=False: an ordered queue delivers one message at a time"
+            )
     if not 0 < time_limit <= 86_400:
         problems.append(f"time_limit is {time_limit!r}, must be 0..86400 seconds")
     if problems:
         raise ConfigError(problems)
     chosen = codec or codec_for(value_type(handler))
-    return ListenerSpec(topic, group, handler, wanted, concurrency, retry, time_limit, chosen, options)
+    return ListenerSpec(topic, group, handler, wanted, concurrency, batch, retry, time_limit, chosen, options)
 
 
 class Feeder:
@@ -179,33 +200,73 @@ class Feeder:
         await self.consumer.stop()
 
     async def _work(self) -> None:
-        while not self._stopping:
-            try:
-                message = await self.consumer.recv()
-            except Closed:
-                return
-            worker = asyncio.current_task()
-            assert worker is not None
-            self._busy.add(worker)
-            try:
-                await self._handle(message)
-            finally:
-                self._busy.discard(worker)
+        worker, size = asyncio.current_task(), self.spec.batch
+        assert worker is not None
+        async with contextlib.aclosing(self.consumer.batches(size or 1, wait=0.0)) as batches:
+            async for batch in batches:
+                self._busy.add(worker)
+                try:
+                    await (self._handle(batch[0]) if size is None else self._handle_batch(batch))
+                finally:
+                    self._busy.discard(worker)
+                if self._stopping:
+                    return
 
     async def _handle(self, message: Message[Any]) -> None:
         """Run the handler and settle the message by its result or exception, unless the handler has settled it itself.
 
         A cancelled handler settles nothing.
         """
-        spec, reason = self.spec, ""
-        ordered = self.consumer.settings.ordered
+        outcome, reason = self._undecodable(message) or await self._outcome(message)
+        await self._settle(message, outcome, reason)
+
+    async def _handle_batch(self, batch: Batch[Any]) -> None:
+        """As `_handle`: None and success acknowledge up to `ack_index`, what is behind it is retried; others count for all (CC-03).
+
+        Messages that cannot be decoded are retried by themselves; the handler gets the rest.
+        """
+        readable = Batch[Any]()
+        for message in batch:
+            if (failure := self._undecodable(message)) is None:
+                readable.append(message)
+            else:
+                await self._settle(message, *failure)
+        if not readable:
+            return
+        messages = list(readable)
+        outcome, reason = await self._outcome(readable)
+        if outcome is None:
+            outcome = Ack.SUCCESS
+        elif not isinstance(outcome, Ack) or outcome not in _BATCH_VERDICTS:
+            logger.warning("handler returned no Ack group=%s result=%r", self.spec.group, outcome)
+            outcome = Ack.RETRY
+        for index, message in enumerate(messages):
+            is_good = outcome is not Ack.SUCCESS or index <= readable.ack_index
+            await self._settle(message, outcome if is_good else Ack.RETRY, reason)
+
+    def _undecodable(self, message: Message[Any]) -> tuple[Ack, str] | None:
+        """The outcome for a message whose body does not fit the codec: a handler error (API-08). None if it fits."""
         try:
-            message.value  # noqa: B018 - an undecodable message counts as a handler error (API-08)
-            async with asyncio.timeout(spec.time_limit):
-                outcome = await self._call(message)
+            message.value  # noqa: B018 - decodes
         except Exception as error:
-            logger.warning("handler failed group=%s message=%r error=%r", spec.group, message, error)
-            outcome, reason = Ack.RETRY, f"{FAILED_PREFIX}{type(error).__name__}: {error}"
+            return self._failure(message, error)
+        return None
+
+    def _failure(self, subject: Message[Any] | Batch[Any], error: Exception) -> tuple[Ack, str]:
+        logger.warning("handler failed group=%s message=%r error=%r", self.spec.group, subject, error)
+        return Ack.RETRY, f"{FAILED_PREFIX}{type(error).__name__}: {error}"
+
+    async def _outcome(self, argument: Message[Any] | Batch[Any]) -> tuple[Any, str]:
+        """The result of the handler and the reason of a failure; an exception and a timeout are a retry."""
+        try:
+            async with asyncio.timeout(self.spec.time_limit):
+                return await self._call(argument), ""
+        except Exception as error:
+            return self._failure(argument, error)
+
+    async def _settle(self, message: Message[Any], outcome: Any, reason: str) -> None:
+        """Settle the message by the handler's outcome; one that is settled already keeps its verdict."""
+        spec, ordered = self.spec, self.consumer.settings.ordered
         try:
             if outcome is None or outcome is Ack.SUCCESS:
                 await message.ack()
@@ -241,11 +302,11 @@ class Feeder:
             logger.warning("reply not delivered group=%s message=%r error=%s", self.spec.group, message, error)
         await message.ack()
 
-    async def _call(self, message: Message[Any]) -> Any:
-        handler = self.spec.handler
+    async def _call(self, argument: Message[Any] | Batch[Any]) -> Any:
+        handler: Callable[[Any], Any] = self.spec.handler
         if inspect.iscoroutinefunction(handler):
-            return await handler(message)
-        outcome = await asyncio.to_thread(handler, message)
+            return await handler(argument)
+        outcome = await asyncio.to_thread(handler, argument)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
 
