@@ -405,6 +405,99 @@ def test_prefetch_bytes_bounds_all_queues_together(run: Run, cluster: Any) -> No
     run(work)
 
 
+QUIET: dict[str, Any] = {"rebalance_ms": 60_000, "heartbeat_ms": 100_000, "route_poll_ms": 100_000}
+
+
+def open_messages(inbox: Any, topic: str = "T") -> list[int]:
+    """How many messages of each assigned queue of the topic are pulled and not settled."""
+    return [len(item.generation.process_queue) for item in inbox.assignments if item.queue.topic == topic]
+
+
+@pytest.mark.spec("RB-06", "CA-06", "PL-01")
+@pytest.mark.parametrize("option", ["prefetch_per_topic", "prefetch_bytes_per_topic"])
+def test_threshold_per_topic_is_divided_by_the_queues_of_each_assignment(run: Run, cluster: Any, option: str) -> None:
+    limits: dict[str, Any] = {"prefetch_per_topic": {option: 20}, "prefetch_bytes_per_topic": {option: 20_000}}[option]
+    pull_batch = 5 if option == "prefetch_per_topic" else 1  # a limit of bytes is checked before each pull
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, **QUIET) as client:
+            for queue_id in range(4):
+                for _ in range(40):
+                    c.broker.put("T", queue_id, b"x" * 1000)
+            async with client.consumer("g", start="first", pull_batch=pull_batch, **limits) as inbox:
+                await inbox.subscribe("T")
+                await until(lambda: open_messages(inbox) == [5] * 4, why=lambda: open_messages(inbox))
+                with pytest.raises(TimeoutError):
+                    while True:
+                        await inbox.recv(0.05)
+                assert open_messages(inbox) == [5] * 4
+                c.broker.groups["g"].add("zzz")  # sorts behind this client: two queues are left
+                inbox.wake_rebalance()
+                await until(lambda: open_messages(inbox) == [10] * 2, why=lambda: open_messages(inbox))
+                c.broker.groups["g"].remove("zzz")
+                inbox.wake_rebalance()
+                await until(lambda: open_messages(inbox) == [10, 10, 5, 5], why=lambda: open_messages(inbox))
+                many = {f"z{n:02}" for n in range(3)}
+                c.broker.groups["g"] |= many  # one queue each
+                inbox.wake_rebalance()
+                await until(lambda: open_messages(inbox) == [20], why=lambda: open_messages(inbox))
+
+    run(work)
+
+
+@pytest.mark.spec("RB-06")
+def test_threshold_below_the_number_of_queues_leaves_one_message_each(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, **QUIET) as client:
+            for queue_id in range(4):
+                for n in range(3):
+                    c.broker.put("T", queue_id, b"%d" % n)
+            async with client.consumer("g", start="first", prefetch_per_topic=3) as inbox:
+                await inbox.subscribe("T")
+                await until(lambda: open_messages(inbox) == [1] * 4, why=lambda: open_messages(inbox))
+                assert {r.ext["maxMsgNums"] for r in c.broker.of(11) if r.ext["topic"] == "T"} == {"1"}
+                for _ in range(12):
+                    await (await inbox.recv(30)).ack()
+
+    run(work)
+
+
+def test_pull_interval_passes_between_pulls_that_found_messages(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float, *rest: Any) -> None:
+        if seconds == 7.5:
+            pauses.append(seconds)
+            seconds = 0
+        await real_sleep(seconds, *rest)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(4):
+                c.broker.put("T", 0, b"%d" % n, "TAGS\x01" + ("other" if n == 3 else "mine"))
+            options: dict[str, Any] = {"start": "first", "pull_batch": 1, "pull_interval": 7.5}
+            async with client.consumer("g", **options) as inbox:
+                await inbox.subscribe("T", "mine")
+                for _ in range(3):
+                    await (await inbox.recv(30)).ack()
+                await until(lambda: inbox.committed() == {MessageQueue("T", "b0", 0): 4})
+                await until(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is long-polling
+                assert len(pauses) == 3, "none after a pull whose messages were all filtered, none while waiting"
+            async with client.consumer("h", start="first", pull_batch=1) as inbox:
+                await inbox.subscribe("T")
+                for _ in range(4):
+                    await inbox.recv(30)
+            assert len(pauses) == 3, "by default there is none"
+
+    run(work)
+
+
 @pytest.mark.spec("PL-01")
 def test_stuck_message_stops_its_queue_at_the_span_limit(run: Run, cluster: Any) -> None:
     async def work() -> None:

@@ -18,6 +18,7 @@ LEAST_AND_MOST: list[tuple[str, float, float]] = [
     ("pull_batch", 1, 1024),
     ("ack_timeout", 0.01, 86_400),
     ("suspend", 0.01, 30),
+    ("pull_interval", 0, 65.535),
 ]
 
 
@@ -26,6 +27,7 @@ def test_consumer_defaults() -> None:
     settings = ConsumerSettings()
     assert (settings.prefetch, settings.prefetch_bytes, settings.pull_batch) == (256, 64 << 20, 32)
     assert (settings.start, settings.model, settings.strategy) == ("last", "cluster", average)
+    assert (settings.prefetch_per_topic, settings.prefetch_bytes_per_topic, settings.pull_interval) == (None, None, 0)
     assert (settings.ack_timeout, settings.suspend, settings.ordered) == (15 * 60, 1.0, False)
     assert settings.times_max == 16
     assert ConsumerSettings(ordered=True).times_max == 2**31 - 1, "without a limit"
@@ -38,6 +40,18 @@ def test_consumer_option_outside_its_range_is_rejected(name: str, least: float, 
         consumer_settings("g", {name: inside}, None)
     for outside in (least - 1, most + 1, "many", None, True):
         with pytest.raises(ConfigError, match=f"{name} is"):
+            consumer_settings("g", {name: outside}, None)
+
+
+@pytest.mark.spec("CA-06")
+@pytest.mark.parametrize(
+    ("name", "most"), [("prefetch_per_topic", 6_553_500), ("prefetch_bytes_per_topic", 102_400 * 2**20)]
+)
+def test_consumer_threshold_per_topic_outside_its_range_is_rejected(name: str, most: int) -> None:
+    for inside in (1, most, None):
+        consumer_settings("g", {name: inside}, None)
+    for outside in (0, -1, most + 1, 1.5, "many", True):
+        with pytest.raises(ConfigError, match=rf"{name} is .*, must be 1\.\.{most} or None"):
             consumer_settings("g", {name: outside}, None)
 
 

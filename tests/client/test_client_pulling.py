@@ -449,7 +449,9 @@ def test_pull_answer_code_maps_to_a_status(code: int, status: PullStatus | None)
 def test_span_limit_is_2000_offsets() -> None:
     assert assigned_queue.SPAN_MAX == 2000
     core = SimpleNamespace(settings=SimpleNamespace(namespace=None))
-    host: Any = SimpleNamespace(core=core, prefetch=10_000, bytes_left=lambda: True)
+    host: Any = SimpleNamespace(
+        core=core, prefetch_of=lambda topic: 10_000, prefetch_bytes_of=lambda topic: None, bytes_left=lambda: True
+    )
     queue = assigned_queue.AssignedQueue(host, QUEUE, 0)
     queue.generation.process_queue.put([(0, 1), (2000, 1)])
     assert not queue._full, "a span of exactly 2000 is no reason to wait"

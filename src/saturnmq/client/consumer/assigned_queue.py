@@ -70,13 +70,15 @@ class Host(Protocol):
     send_back: SendBack
     stats: ConsumeStats
     hooks: Sequence[ConsumeHook]
-    prefetch: int
     pull_batch: int
+    pull_interval: float
 
     @property
     def commits(self) -> bool: ...
     @property
     def sends_back(self) -> bool: ...
+    def prefetch_of(self, topic: str) -> int: ...
+    def prefetch_bytes_of(self, topic: str) -> int | None: ...
     def wanted_tags(self, topic: str) -> frozenset[str]: ...
     def subscription_version(self, topic: str) -> int: ...
     def subscription_type(self, topic: str) -> str: ...
@@ -377,16 +379,22 @@ class AssignedQueue:
         host.room_made()
 
     def check_capacity(self) -> None:
-        """Wake the pull loop once the open messages have dropped to half of `prefetch` (API-23)."""
-        open_messages = self.generation.process_queue
-        half = self.host.prefetch // 2
-        if len(open_messages) <= half and not self._full:
+        """Wake the pull loop once the open messages have dropped to half of each limit of the queue (API-23)."""
+        open_messages, topic = self.generation.process_queue, self.queue.topic
+        bytes_max = self.host.prefetch_bytes_of(topic)
+        is_low = len(open_messages) <= self.host.prefetch_of(topic) // 2
+        is_low &= bytes_max is None or open_messages.body_bytes <= bytes_max // 2
+        if is_low and not self._full:
             self._capacity.set()
 
     @property
     def _full(self) -> bool:
-        open_messages = self.generation.process_queue
-        full = len(open_messages) >= self.host.prefetch or (self.span_limited and open_messages.span > SPAN_MAX)
+        open_messages, topic = self.generation.process_queue, self.queue.topic
+        bytes_max = self.host.prefetch_bytes_of(topic)
+        full = len(open_messages) >= self.host.prefetch_of(topic) or (
+            bytes_max is not None and open_messages.body_bytes >= bytes_max
+        )
+        full |= self.span_limited and open_messages.span > SPAN_MAX
         return full or not self.may_hand_out or not self.host.bytes_left()
 
     def _log_wait(self) -> None:
@@ -428,7 +436,7 @@ class AssignedQueue:
         self.pulled_ms = now_ms()
         if generation is not self.generation or self.unverified:
             return  # it was reset or suspected during the pull
-        self._take(generation, result)
+        has_messages = self._take(generation, result)
         waited_s = time.monotonic() - begin
         if self.unverified:
             await asyncio.sleep(EXCEPTION_DELAY_S)  # a new leader may not have loaded its queues yet
@@ -437,6 +445,8 @@ class AssignedQueue:
         elif result.status in _IDLE and waited_s < IDLE_DELAY_S:
             await asyncio.sleep(IDLE_DELAY_S)  # avoids a tight loop on a broker without long polling
         await self._learn(result)
+        if has_messages and self.host.pull_interval:
+            await asyncio.sleep(self.host.pull_interval)
 
     async def _pull(self) -> PullResult:
         """Send one long-polling pull. Raises the error of the answer or of the connection."""
@@ -453,7 +463,7 @@ class AssignedQueue:
             queue,
             group=host.group,
             offset=self.next_offset,
-            max_count=min(host.pull_batch, host.prefetch),
+            max_count=min(host.pull_batch, host.prefetch_of(queue.topic)),
             sys_flag=sys_flag,
             commit_offset=commit,
             suspend_ms=BROKER_SUSPEND_MS,
@@ -528,12 +538,13 @@ class AssignedQueue:
         if self._identity.mark is None and result.status is PullStatus.NO_NEW_MESSAGE and is_stored:
             await self._identity.learn(QueueOffset(self.next_offset - 1))
 
-    def _take(self, generation: Generation, result: PullResult) -> None:
+    def _take(self, generation: Generation, result: PullResult) -> bool:
+        """Process the answer to a pull; True if it had messages for the readers."""
         host, process_queue = self.host, generation.process_queue
         if result.status is PullStatus.OFFSET_ILLEGAL:
             if result.next_offset < self.next_offset and not self._verified:
                 self.suspect()
-                return
+                return False
             logger.warning(
                 "offset moved group=%s queue=%s from=%d to=%d",
                 host.group,
@@ -542,7 +553,7 @@ class AssignedQueue:
                 result.next_offset,
             )
             self.restart_at(result.next_offset)
-            return
+            return False
         self._verified = False
         messages: list[Message[Any]] = []
         if result.status is PullStatus.FOUND:
@@ -569,6 +580,7 @@ class AssignedQueue:
         if messages:
             host.stats.fetched(self.queue.topic, len(messages))
             self._offer(messages)
+        return bool(messages)
 
     def _check_order(self, first: QueueOffset, next_offset: QueueOffset) -> None:
         """Log the first and then every thousandth answer that is behind the requested offset."""

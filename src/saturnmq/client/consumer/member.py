@@ -67,6 +67,8 @@ class Member(ABC):
         self.settings = settings
         self.prefetch = settings.prefetch
         self.pull_batch = settings.pull_batch
+        self.pull_interval = settings.pull_interval
+        self._shares: dict[str, int] = {}  # by topic, how many queues this member has
         self.send_back = SendBack(core, self.group, settings.times_max)
         self.stats = ConsumeStats()
         self.offsets: Offsets = ClusterOffsets(core, self.group)
@@ -188,6 +190,7 @@ class Member(ABC):
         self._tags.pop(wire, None)
         self._since_ms.pop(wire, None)
         self._placed.discard(wire)
+        self._shares.pop(wire, None)
         if self.state is State.RUNNING:
             self.wake_rebalance()  # completes the release if the caller is cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
@@ -427,6 +430,7 @@ class Member(ABC):
         mine = await self._share(route)
         if mine is None:
             return False
+        self._divide_thresholds(topic, len(mine))
         changed = False
         for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in mine]:
             changed |= await self._release(queue)
@@ -446,6 +450,27 @@ class Member(ABC):
         if changed and topic in self._subscriptions:
             self._subscriptions[topic].sub_version = self._next_version(topic)  # RB-06
         return changed
+
+    def _divide_thresholds(self, topic: str, share: int) -> None:
+        """Divide the thresholds per topic by the number of this member's queues, before it acquires them (RB-06)."""
+        if self._shares.get(topic) != share:
+            self._shares[topic] = share
+            for assignment in self._assigned.values():
+                if assignment.queue.topic == topic:
+                    assignment.check_capacity()
+
+    def prefetch_of(self, topic: str) -> int:
+        """Unsettled messages at which a queue of the topic is not pulled further."""
+        per_topic = self.settings.prefetch_per_topic
+        return self.prefetch if per_topic is None else self._per_queue(topic, per_topic)
+
+    def prefetch_bytes_of(self, topic: str) -> int | None:
+        """Unsettled body bytes at which a queue of the topic is not pulled further; None if it has no limit of its own."""
+        per_topic = self.settings.prefetch_bytes_per_topic
+        return None if per_topic is None else self._per_queue(topic, per_topic)
+
+    def _per_queue(self, topic: str, per_topic: int) -> int:
+        return max(1, per_topic // max(1, self._shares.get(topic, 1)))
 
     async def _share(self, route: Route) -> list[MessageQueue] | None:
         """This member's queues of a topic; None if they cannot be determined now."""

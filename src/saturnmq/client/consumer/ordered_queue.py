@@ -203,7 +203,7 @@ class OrderedQueue(AssignedQueue):
         if self._full and held == len(self.generation.process_queue):
             logger.warning(
                 "queue waits for a commit group=%s queue=%s uncommitted=%d prefetch=%d hint='await consumer.commit()'",
-                self.host.group, self.queue, held, self.host.prefetch,
+                self.host.group, self.queue, held, self.host.prefetch_of(self.queue.topic),
             )  # fmt: skip
 
     @property

@@ -26,7 +26,10 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "pull_batch": (1, 1024),
     "ack_timeout": (0.01, 86_400.0),
     "suspend": (0.01, 30.0),
+    "pull_interval": (0, 65.535),
 }
+# Thresholds per topic, which None turns off.
+_TOPIC_MAXIMA: Final = {"prefetch_per_topic": 6_553_500, "prefetch_bytes_per_topic": 102_400 * 2**20}
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -34,8 +37,11 @@ class ConsumerOptions(TypedDict, total=False):
 
     prefetch: int
     prefetch_bytes: int
+    prefetch_per_topic: int | None
+    prefetch_bytes_per_topic: int | None
     start: str | datetime
     pull_batch: int
+    pull_interval: float
     max_times: int | None
     ack_timeout: float
     strategy: Strategy
@@ -54,9 +60,12 @@ class ConsumerSettings:
 
     prefetch: unsettled messages per queue at which pulling pauses; it resumes at half.
     prefetch_bytes: unsettled body bytes over all queues at which pulling pauses; it resumes at half.
+    prefetch_per_topic: replaces `prefetch` by this number divided by this member's queues of the topic, at least 1, after each
+    change of the assignment. prefetch_bytes_per_topic: unsettled body bytes of a queue at which pulling pauses, divided likewise;
+    `prefetch_bytes` still applies to all queues together. Each can be exceeded by one pull.
     start: "last", "first" or an aware datetime: where to begin in queues without a stored offset of the group. For a new group, a
     broker returns offset 0 for a queue whose first message is still in memory, regardless of this option.
-    pull_batch: messages per pull request.
+    pull_batch: messages per pull request. pull_interval: seconds between a pull that found messages and the next one of its queue.
     max_times: redeliveries before a message goes to the dead-letter queue; None: 16, or unlimited if `ordered`.
     ack_timeout: seconds after which a message that was handed out but not settled is delivered again.
     strategy: how the members of the group divide the queues of a topic.
@@ -75,8 +84,11 @@ class ConsumerSettings:
 
     prefetch: int = 256
     prefetch_bytes: int = 64 * 1024 * 1024
+    prefetch_per_topic: int | None = None
+    prefetch_bytes_per_topic: int | None = None
     start: str | datetime = "last"
     pull_batch: int = 32
+    pull_interval: float = 0.0
     max_times: int | None = None
     ack_timeout: float = 900.0
     strategy: Strategy = average
@@ -102,6 +114,11 @@ class ConsumerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 problems.append(f"{name} is {value!r}, must be {low}..{high}")
+        for name, high in _TOPIC_MAXIMA.items():
+            value = getattr(self, name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_whole and 1 <= value <= high):
+                problems.append(f"{name} is {value!r:.40}, must be 1..{high} or None")
         limit = self.route_timeout
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= 86_400
