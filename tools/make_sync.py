@@ -35,7 +35,7 @@ LEFT_OUT: Final = {
     "Consumer": dict.fromkeys(
         (
             "bytes_left", "deliver", "deliver_first", "handle", "heartbeat_data", "persist_offsets", "prefetch_bytes_of",
-            "prefetch_of", "redeliver_later",
+            "prefetch_of", "redeliver_later", "resize",
             "reset_offsets", "room_made", "subscription_expression", "subscription_lost", "subscription_type",
             "subscription_version", "task_ended", "topic_missing",
             "wake_rebalance", "wanted_tags", "assignments", "commits", "sends_back",

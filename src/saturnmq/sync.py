@@ -207,6 +207,16 @@ class Client:
             return Consumer(self._inner.consumer(group, **options))
         return Consumer(self._inner.consumer(group, codec=codec, **options))
 
+    def set_concurrency(self, group: str, concurrency: int) -> None:
+        """Change how many handlers the listener of this group runs at a time, 1 to 1000, also while it runs.
+
+        When the number is lowered, running handlers finish first. Raises ConfigError, also if no listener has the group.
+
+        Example:
+            client.set_concurrency("search", 50)
+        """
+        _portal.call("Client.set_concurrency", lambda: self._inner.set_concurrency(group, concurrency))
+
     def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0,
     ) -> list[str]:

@@ -22,6 +22,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -40,6 +41,7 @@ from saturnmq.client.consumer.listener import (
     Handler,
     ListenerSpec,
     Retry,
+    concurrency_problem,
     make_spec,
     run_feeders,
 )
@@ -85,6 +87,7 @@ class Client:
         self._core = Core(self._settings)
         self._core.tracing = Tracing(self._core)
         self._listeners: list[ListenerSpec] = []
+        self._feeders: list[Feeder] = []
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -272,7 +275,7 @@ class Client:
         codec: Codec[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
-        """Decorator that registers a message handler, which `run` calls. A plain function runs in a thread.
+        """Decorator that registers a message handler, which `run` calls. A plain function runs in threads of the listener.
 
         Returning None or Ack.SUCCESS acknowledges the message. Ack.RETRY, an exception or exceeding time_limit (seconds) sends
         it back for redelivery as `retry` says. Ack.REJECT moves it to the dead-letter queue. Any other value is the reply if the
@@ -330,7 +333,33 @@ class Client:
             )
             for spec in self._listeners
         ]
-        await run_feeders(feeders, drain_timeout, handle_signals=handle_signals)
+        self._feeders += feeders
+        try:
+            await run_feeders(feeders, drain_timeout, handle_signals=handle_signals)
+        finally:
+            self._feeders = [feeder for feeder in self._feeders if feeder not in feeders]
+
+    def set_concurrency(self, group: str, concurrency: int) -> None:
+        """Change how many handlers the listener of this group runs at a time, 1 to 1000, also while it runs.
+
+        When the number is lowered, running handlers finish first. Raises ConfigError, also if no listener has the group.
+
+        Example:
+            client.set_concurrency("search", 50)
+        """
+        problems = [problem] if (problem := concurrency_problem(concurrency)) else []
+        groups = sorted({spec.group for spec in self._listeners})
+        if group not in groups:
+            known = ", ".join(groups) or "none"
+            problems.append(f"group {group!r:.60} has no listener, this client has: {known}")
+        if problems:
+            raise ConfigError(problems)
+        self._listeners = [
+            replace(spec, concurrency=concurrency) if spec.group == group else spec for spec in self._listeners
+        ]
+        for feeder in self._feeders:
+            if feeder.spec.group == group:
+                feeder.resize(concurrency)
 
     async def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0

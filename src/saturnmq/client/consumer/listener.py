@@ -1,21 +1,23 @@
 """Message handlers registered with `@client.listener`, and the worker loops that run them.
 
-Each handler has one consumer and `concurrency` worker tasks. Coroutine handlers run on the event loop, plain functions in threads.
-A handler takes one message, or with `batch` those that have arrived, up to that number.
+Each handler has one consumer and `concurrency` worker tasks. Coroutine handlers run on the event loop, plain functions in threads
+of their own. A handler takes one message, or with `batch` those that have arrived, up to that number.
 
-Requirements: API-08, API-11, API-16, API-19, API-27, CC-03, PRC-12.
+Requirements: API-08, API-11, API-16, API-19, API-27, CA-02, CC-03, PRC-12.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import signal
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Message[Any]], Any] | Callable[[Batch[Any]], Any]
 TIME_LIMIT_S: Final = 900.0
 BATCH_MAX: Final = 1024
+CONCURRENCY_MAX: Final = 1000
 _BATCH_VERDICTS: Final = (Ack.SUCCESS, Ack.RETRY, Ack.REJECT)
 
 
@@ -131,6 +134,13 @@ def value_type(handler: Handler) -> Any:
     return None
 
 
+def concurrency_problem(concurrency: int) -> str | None:
+    """Why a listener cannot have this concurrency, None if it can."""
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= CONCURRENCY_MAX:
+        return f"concurrency is {concurrency!r}, must be 1..{CONCURRENCY_MAX}"
+    return None
+
+
 def make_spec(
     handler: Handler,
     topic: str,
@@ -145,8 +155,8 @@ def make_spec(
 ) -> ListenerSpec:
     """Build a validated spec; the codec defaults to the one for the handler's annotation. Raises ConfigError."""
     problems = [problem] if (problem := handler_problem(handler, takes_batch=batch is not None)) else []
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 1000:
-        problems.append(f"concurrency is {concurrency!r}, must be 1..1000")
+    if problem := concurrency_problem(concurrency):
+        problems.append(problem)
     if batch is not None:
         if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= BATCH_MAX:
             problems.append(f"batch is {batch!r}, must be 1..{BATCH_MAX} or None")
@@ -163,40 +173,80 @@ def make_spec(
 
 
 class Feeder:
-    """Runs one handler on the messages of its consumer, `concurrency` at a time."""
+    """Runs one handler on the messages of its consumer, `concurrency` at a time.
+
+    busy: workers inside a handler; only the others may be cancelled at once. retiring: workers that end because the concurrency was
+    lowered. threads: those of a plain function.
+    """
 
     def __init__(self, spec: ListenerSpec, replier: Producer[bytes], consumer: Consumer[Any]) -> None:
         self.spec = spec
         self._replier = replier
         self.consumer = consumer
         self._stopping = False
-        self._workers: list[asyncio.Task[None]] = []
-        self._busy: set[asyncio.Task[Any]] = set()  # workers inside a handler; only the others may be cancelled at once
+        self._workers: set[asyncio.Task[None]] = set()
+        self._retiring: set[asyncio.Task[Any]] = set()
+        self._busy: set[asyncio.Task[Any]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._ended = asyncio.Event()
+        self._error: BaseException | None = None
 
     async def start(self) -> None:
         """Subscribe, join the group and start the workers."""
         await self.consumer.subscribe(self.spec.topic, self.spec.filter)
         await self.consumer.start()
-        name = f"saturnmq listener {self.spec.group}"
-        self._workers = [
-            asyncio.get_running_loop().create_task(self._work(), name=f"{name} {n}")
-            for n in range(self.spec.concurrency)
-        ]
+        self.resize(self.spec.concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Run so many handlers at a time from now on. Running handlers beyond that finish first (CA-02)."""
+        spec = self.spec = replace(self.spec, concurrency=concurrency)
+        self.consumer.resize(concurrency, spec.consumer_options["prefetch"])
+        if not inspect.iscoroutinefunction(spec.handler):
+            self._close_threads()
+            self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=f"saturnmq-{spec.group}")
+        idle = self._workers - self._busy - self._retiring
+        while idle and self._surplus > 0:  # busy ones end after their message
+            task = idle.pop()
+            self._retiring.add(task)
+            task.cancel()
+        for _ in range(-self._surplus):
+            task = asyncio.get_running_loop().create_task(self._work(), name=f"saturnmq listener {spec.group}")
+            self._workers.add(task)
+            task.add_done_callback(self._worker_ended)
+
+    @property
+    def _surplus(self) -> int:
+        """How many workers there are beyond the concurrency; negative if some are missing."""
+        return len(self._workers) - len(self._retiring) - self.spec.concurrency
+
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        self._retiring.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._error = self._error or task.exception()
+        if self._error is not None or not self._workers:
+            self._ended.set()
+
+    def _close_threads(self) -> None:
+        """Let the threads end once they have run what they were given."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
 
     async def wait(self) -> None:
-        """Wait until a worker fails; its error is raised."""
-        await asyncio.gather(*self._workers)
+        """Wait until all workers have ended, or one fails; its error is raised."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
     async def stop(self, drain_timeout: float) -> None:
         """Wait up to `drain_timeout` seconds for running handlers, cancel the rest, then leave the group (API-27)."""
         self._stopping = True
-        if self._workers:
-            for task in self._workers:
-                if task not in self._busy:
-                    task.cancel()
-            if drain_timeout > 0:
-                await asyncio.wait(self._workers, timeout=drain_timeout)
-            await cancel(*self._workers)
+        for task in self._workers - self._busy:
+            task.cancel()
+        if self._workers and drain_timeout > 0:
+            await asyncio.wait(set(self._workers), timeout=drain_timeout)
+        await cancel(*self._workers)
+        self._close_threads()
         await self.consumer.stop()
 
     async def _work(self) -> None:
@@ -210,6 +260,9 @@ class Feeder:
                 finally:
                     self._busy.discard(worker)
                 if self._stopping:
+                    return
+                if self._surplus > 0:
+                    self._retiring.add(worker)
                     return
 
     async def _handle(self, message: Message[Any]) -> None:
@@ -306,7 +359,9 @@ class Feeder:
         handler: Callable[[Any], Any] = self.spec.handler
         if inspect.iscoroutinefunction(handler):
             return await handler(argument)
-        outcome = await asyncio.to_thread(handler, argument)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        outcome = await loop.run_in_executor(self._threads, context.run, handler, argument)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
 

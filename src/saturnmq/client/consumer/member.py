@@ -68,6 +68,7 @@ class Member(ABC):
         self.prefetch = settings.prefetch
         self.pull_batch = settings.pull_batch
         self.pull_interval = settings.pull_interval
+        self.concurrency: int | None = None  # of the listener that reads this consumer
         self._shares: dict[str, int] = {}  # by topic, how many queues this member has
         self.send_back = SendBack(core, self.group, settings.times_max)
         self.stats = ConsumeStats()
@@ -458,6 +459,12 @@ class Member(ABC):
             for assignment in self._assigned.values():
                 if assignment.queue.topic == topic:
                     assignment.check_capacity()
+
+    def resize(self, concurrency: int, prefetch: int) -> None:
+        """Continue with another concurrency of the listener, and the `prefetch` that suits it."""
+        self.concurrency, self.prefetch = concurrency, prefetch
+        for assignment in self._assigned.values():
+            assignment.check_capacity()
 
     def prefetch_of(self, topic: str) -> int:
         """Unsettled messages at which a queue of the topic is not pulled further."""

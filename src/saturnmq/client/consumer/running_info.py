@@ -85,7 +85,7 @@ def running_info(consumer: Positioned, *, with_stacks: bool) -> ConsumerRunningI
         "PROP_NAMESERVER_ADDR": ";".join(f"{address}" for address in core.name_servers.addresses) + ";",
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if consumer.sends_back or not consumer.commits else "CONSUME_ACTIVELY",
         "PROP_CONSUMEORDERLY": "true" if settings.ordered else "false",
-        "PROP_THREADPOOL_CORE_SIZE": str(settings.prefetch),
+        "PROP_THREADPOOL_CORE_SIZE": str(consumer.concurrency or settings.prefetch),
         "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
         "PROP_CLIENT_VERSION": VERSION_DESC,
     }
