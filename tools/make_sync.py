@@ -25,11 +25,7 @@ TARGET: Final = SOURCE / "saturnmq" / "sync.py"
 WIDTH: Final = 120
 # Async methods that the blocking classes do not have, and why.
 LEFT_OUT: Final = {
-    "Client": {
-        "listener": "handlers run on an event loop",
-        "run": "runs the listeners",
-        "last_words": "called by the portal at exit",
-    },
+    "Client": {"last_words": "called by the portal at exit"},
     "Batch": {"ack_index": "a property that can be set"},
     "Producer": {"answer": "internal", "send_prepared": "internal"},
     "Consumer": dict.fromkeys(
@@ -57,6 +53,8 @@ Example:
         receipt = out.send("orders", b"hello", tag="paid")
         print(receipt.message_id)
 
+Handlers of `Client.listener` are plain functions, which `Client.run` calls in threads.
+
 All objects of a process share one daemon thread with one event loop. Each call runs its coroutine there and blocks until it is
 done; Ctrl-C cancels the coroutine and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, whose
 text names the async call to use. In a forked child, started clients and producers continue with a new loop, new connections and
@@ -71,6 +69,22 @@ OWNER: Final = """\
 
     @property
     def _inner(self) -> {kind}:
+        return self._own.get()
+"""
+CLIENT: Final = """\
+    def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
+        self._registrations: list[Callable[[AsyncClient], None]] = []
+
+        def make() -> AsyncClient:
+            client = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
+            for register in self._registrations:  # in a forked child
+                register(client)
+            return client
+
+        self._own = Inner(make)
+
+    @property
+    def _inner(self) -> AsyncClient:
         return self._own.get()
 """
 HOLDER: Final = """\
@@ -94,7 +108,8 @@ BLOCK: Final = CONTEXT.format(enter="self.start()", leave="self.stop()")
 class Kind:
     """One class of the file. path: its module's path below src/saturnmq/client; bases: (path, class) that it inherits from.
 
-    first: code after the docstring. bodies: code of methods that are more than a call; returns: annotations that differ.
+    first: code after the docstring. bodies: code of methods that are more than a call; docs: their docstrings where those
+    differ by more than WORDS; returns: annotations that differ.
     base: what a generic class inherits from. on_loop: whether methods that are not coroutines run on the event loop, because
     another thread must not call them.
     """
@@ -108,6 +123,7 @@ class Kind:
     base: str = "Generic[T]"
     attributes: dict[str, tuple[str, str]] = field(default_factory=dict)
     bodies: dict[str, str] = field(default_factory=dict)
+    docs: dict[str, str] = field(default_factory=dict)
     returns: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     on_loop: bool = True
@@ -130,14 +146,7 @@ KINDS: Final = (
                 with client.producer("orders-p") as out:
                     out.send("orders", b"hello")
         """,
-        OWNER.format(
-            parameters="*, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any",
-            make="lambda: AsyncClient(name_servers=name_servers, timeout=timeout, **settings)",
-            kind="AsyncClient",
-        )
-        + "\n"
-        + BLOCK
-        + '\n    def __repr__(self) -> str:\n        return f"<sync {self._inner!r}>"\n',
+        CLIENT + "\n" + BLOCK + '\n    def __repr__(self) -> str:\n        return f"<sync {self._inner!r}>"\n',
         generic=False,
         bodies={
             "start": """
@@ -159,6 +168,48 @@ KINDS: Final = (
                 if codec is None:
                     return Consumer(self._inner.consumer(group, **options))
                 return Consumer(self._inner.consumer(group, codec=codec, **options))""",
+            "listener": """
+                def decorator(inner: AsyncClient) -> Callable[[Any], Any]:
+                    return inner.listener(topic, group=group, filter=filter, concurrency=concurrency, batch=batch,
+                                          retry=retry, time_limit=time_limit, codec=codec, **options)
+
+                decorator(self._inner)  # raises for bad values
+
+                def decorate(handler: H) -> H:
+                    adapted = adapt(handler, {Message: AsyncMessage, Batch: AsyncBatch})
+
+                    def register(inner: AsyncClient) -> None:
+                        decorator(inner)(adapted)
+
+                    register(self._inner)
+                    self._registrations.append(register)
+                    return handler
+
+                return decorate""",
+            "set_concurrency": """
+                inner = self._inner  # on this thread: in a forked child it is started now
+                _portal.call("Client.set_concurrency", lambda: inner.set_concurrency(group, concurrency))""",
+            "run": """
+                inner = self._inner  # on this thread: in a forked child it is started now
+
+                def start() -> Coroutine[Any, Any, None]:
+                    return inner.run(drain_timeout=drain_timeout)
+
+                run_until_interrupted("Client.run", start, handle_signals=handle_signals)""",
+        },
+        docs={
+            "run": """
+                Run all listeners until Ctrl-C; then drain, persist offsets, leave the groups and raise KeyboardInterrupt.
+
+                drain_timeout: seconds for running handlers to finish; a second Ctrl-C or signal ends the wait at once. Unfinished
+                messages are redelivered. handle_signals: shut down on SIGTERM too, and return instead of raising KeyboardInterrupt;
+                only the main thread can handle signals. Raises ConfigError if there is no listener, and the error of one that
+                failed.
+
+                Example:
+                    with Client.from_url("rmq://127.0.0.1:9876") as client:
+                        client.run(handle_signals=True)
+                """,
         },
     ),
     Kind(
@@ -324,6 +375,10 @@ IMPORTS: Final = {
     "AsyncProducer": "from saturnmq.client.producer.producer import Producer as AsyncProducer",
     "AsyncPuller": "from saturnmq.client.puller.puller import Puller as AsyncPuller",
     "AsyncTransaction": "from saturnmq.client.producer.transactions import Transaction as AsyncTransaction",
+    "H": "from saturnmq.client.sync.listeners import H",
+    "adapt": "from saturnmq.client.sync.listeners import adapt",
+    "run_until_interrupted": "from saturnmq.client.sync.listeners import run_until_interrupted",
+    "Coroutine": "from collections.abc import Coroutine",
     "Closed": "from saturnmq.client.errors import Closed",
     "Inner": "from saturnmq.client.sync.portal import Inner",
     "_portal": "from saturnmq.client.sync.portal import portal as _portal",
@@ -448,7 +503,7 @@ class Writer:
         yield from wrapped(f"    def {function.name}(", parameters, tail, "        ")
         if doc is None:  # an overload
             return
-        yield from docstring(doc, "        ")
+        yield from docstring(textwrap.dedent(kind.docs.get(function.name, doc)).strip(), "        ")
         name, label = function.name, f'"{kind.name}.{function.name}"'
         if "property" in decorators:
             yield f"        return self._inner.{name}"

@@ -9,6 +9,8 @@ Example:
         receipt = out.send("orders", b"hello", tag="paid")
         print(receipt.message_id)
 
+Handlers of `Client.listener` are plain functions, which `Client.run` calls in threads.
+
 All objects of a process share one daemon thread with one event loop. Each call runs its coroutine there and blocks until it is
 done; Ctrl-C cancels the coroutine and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, whose
 text names the async call to use. In a forked child, started clients and producers continue with a new loop, new connections and
@@ -18,7 +20,7 @@ a new client id; consumers and pullers must be created in the child.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -30,6 +32,7 @@ from saturnmq.client.connection.transaction_checks import Check
 from saturnmq.client.connection.url import ClientSettings, from_environment, parse_url
 from saturnmq.client.consumer.batch import Batch as AsyncBatch
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
+from saturnmq.client.consumer.listener import DEFAULT_RETRY, TIME_LIMIT_S, Retry
 from saturnmq.client.consumer.positions import Place, Where
 from saturnmq.client.consumer.settings import ConsumerOptions
 from saturnmq.client.errors import Closed
@@ -43,6 +46,8 @@ from saturnmq.client.producer.transactions import Transaction as AsyncTransactio
 from saturnmq.client.puller.puller import PULLER_GROUP, PullResult
 from saturnmq.client.puller.puller import Puller as AsyncPuller
 from saturnmq.client.receipt import Receipt, TransactionState
+from saturnmq.client.receipt import Receipt
+from saturnmq.client.sync.listeners import H, adapt, run_until_interrupted
 from saturnmq.client.sync.portal import Inner
 from saturnmq.client.sync.portal import portal as _portal
 from saturnmq.client.trace.records import TraceRecord
@@ -72,7 +77,15 @@ class Client:
     """
 
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
-        self._own = Inner(lambda: AsyncClient(name_servers=name_servers, timeout=timeout, **settings))
+        self._registrations: list[Callable[[AsyncClient], None]] = []
+
+        def make() -> AsyncClient:
+            client = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
+            for register in self._registrations:  # in a forked child
+                register(client)
+            return client
+
+        self._own = Inner(make)
 
     @property
     def _inner(self) -> AsyncClient:
@@ -207,6 +220,70 @@ class Client:
             return Consumer(self._inner.consumer(group, **options))
         return Consumer(self._inner.consumer(group, codec=codec, **options))
 
+    def listener(
+        self, topic: str, *, group: str, filter: Filter | str = ALL, concurrency: int = 20, batch: int | None = None,
+        retry: Retry = DEFAULT_RETRY, time_limit: float = TIME_LIMIT_S, codec: Codec[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[H], H]:
+        """Decorator that registers a message handler, which `run` calls. A plain function runs in threads of the listener.
+
+        Returning None or Ack.SUCCESS acknowledges the message. Ack.RETRY, an exception or exceeding time_limit (seconds) sends
+        it back for redelivery as `retry` says. Ack.REJECT moves it to the dead-letter queue. Any other value is the reply if the
+        message is a request (`Producer.request`), else it is logged and the message is redelivered. A handler may settle the
+        message itself (`message.retry(...)`); its result then has no effect, so a handler that begins with
+        `message.ack()` is never repeated.
+
+        With `batch` the handler takes a Batch, a list of the messages that have arrived, at most that many. It may set
+        `batch.ack_index`: then None and Ack.SUCCESS acknowledge the messages up to that index, and the rest is redelivered. Other
+        results count for all messages; a batch gets no reply.
+
+        filter: tags such as "paid || refunded", or `sql(...)`. concurrency: handlers at a time. codec: by default chosen from
+        the annotation Message[T] or Batch[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as
+        ordered=True; they override what the listener derives. Raises ConfigError or MessageRefused for bad values.
+
+        Example:
+            @client.listener("orders", group="search", concurrency=32, retry=Retry(max_times=16))
+            def index(message: Message[Order]) -> Ack:
+                search.put(message.value)
+                return Ack.SUCCESS
+        """
+        def decorator(inner: AsyncClient) -> Callable[[Any], Any]:
+            return inner.listener(topic, group=group, filter=filter, concurrency=concurrency, batch=batch,
+                                  retry=retry, time_limit=time_limit, codec=codec, **options)
+
+        decorator(self._inner)  # raises for bad values
+
+        def decorate(handler: H) -> H:
+            adapted = adapt(handler, {Message: AsyncMessage, Batch: AsyncBatch})
+
+            def register(inner: AsyncClient) -> None:
+                decorator(inner)(adapted)
+
+            register(self._inner)
+            self._registrations.append(register)
+            return handler
+
+        return decorate
+
+    def run(self, *, drain_timeout: float = 20.0, handle_signals: bool = False) -> None:
+        """Run all listeners until Ctrl-C; then drain, persist offsets, leave the groups and raise KeyboardInterrupt.
+
+        drain_timeout: seconds for running handlers to finish; a second Ctrl-C or signal ends the wait at once. Unfinished
+        messages are redelivered. handle_signals: shut down on SIGTERM too, and return instead of raising KeyboardInterrupt;
+        only the main thread can handle signals. Raises ConfigError if there is no listener, and the error of one that
+        failed.
+
+        Example:
+            with Client.from_url("rmq://127.0.0.1:9876") as client:
+                client.run(handle_signals=True)
+        """
+        inner = self._inner  # on this thread: in a forked child it is started now
+
+        def start() -> Coroutine[Any, Any, None]:
+            return inner.run(drain_timeout=drain_timeout)
+
+        run_until_interrupted("Client.run", start, handle_signals=handle_signals)
+
     def set_concurrency(self, group: str, concurrency: int) -> None:
         """Change how many handlers the listener of this group runs at a time, 1 to 1000, also while it runs.
 
@@ -215,7 +292,8 @@ class Client:
         Example:
             client.set_concurrency("search", 50)
         """
-        _portal.call("Client.set_concurrency", lambda: self._inner.set_concurrency(group, concurrency))
+        inner = self._inner  # on this thread: in a forked child it is started now
+        _portal.call("Client.set_concurrency", lambda: inner.set_concurrency(group, concurrency))
 
     def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0,

@@ -102,7 +102,7 @@ def handler_problem(handler: Handler, *, takes_batch: bool) -> str | None:
     except TypeError:
         subject = "batch" if takes_batch else "message"
         return f"handler {name}{signature} must take the {subject} as its one positional argument"
-    parameter, kind = _first_parameter(handler)
+    parameter, kind = first_parameter(handler)
     expected, other = (Batch, Message) if takes_batch else (Message, Batch)
     if other in (kind, typing.get_origin(kind)):
         how = "because of batch=..." if takes_batch else "or give the listener batch=..."
@@ -113,7 +113,7 @@ def handler_problem(handler: Handler, *, takes_batch: bool) -> str | None:
     return None
 
 
-def _first_parameter(handler: Handler) -> tuple[str, Any]:
+def first_parameter(handler: Handler) -> tuple[str, Any]:
     """Name and annotation of the handler's first parameter; annotation None if unknown."""
     try:
         hints = typing.get_type_hints(handler)
@@ -125,7 +125,7 @@ def _first_parameter(handler: Handler) -> tuple[str, Any]:
 
 def value_type(handler: Handler) -> Any:
     """The type T of the handler's annotation Message[T], Batch[T] or list[Message[T]], None if there is none (API-08)."""
-    _, kind = _first_parameter(handler)
+    _, kind = first_parameter(handler)
     if typing.get_origin(kind) is list:
         (kind,) = typing.get_args(kind)
     if typing.get_origin(kind) in (Message, Batch):
