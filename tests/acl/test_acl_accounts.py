@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits, shown_resource
 from saturnmq.acl.documents import (
     BYTES_MAX,
+    entries_of,
     next_version,
     read_document,
     read_rules,
     with_account,
+    without_account,
     write_document,
 )
 from saturnmq.acl.files import AccountFiles, account_paths, resolve_secret
@@ -126,6 +128,9 @@ def test_the_example_of_apache_is_understood() -> None:
         (account('"longenough\\L"'), "accessKey must not contain control characters"),
         ("globalWhiteRemoteAddresses: [1.2.3.4.5]", "Netaddress examine Exception netaddress is 1.2.3.4.5"),
         ("accounts: {a: b}", "accounts must be a list of maps"),
+        ("accounts: text", "accounts must be a list of maps"),
+        ("accounts: [text]", "accounts must be a list of maps"),
+        ("accounts: [[accessKey, longenough]]", "accounts must be a list of maps"),
         ("- a", "the file must be a map"),
         ("a: &x b\nc: *x", "line 2: aliases are not allowed"),
         ("a: " + "[" * 17 + "]" * 17, "line 1: nested deeper than 16"),
@@ -333,6 +338,22 @@ def test_a_change_that_cannot_be_used_or_written_leaves_the_file(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"plain_acl.yml cannot be written"):
         files.save(files.default, lambda document: with_account(document, "newaccount", {"secretKey": "12345678"}), 1)
     assert path.read_text() == EXAMPLE and files.scan() is None and "newaccount" not in before.accounts
+
+
+@pytest.mark.parametrize(
+    "entries", ["text", {"accessKey": "longenough"}, ["text"], [{"accessKey": "longenough"}, "text"]]
+)
+def test_accounts_that_are_no_maps_are_neither_listed_nor_changed(entries: object) -> None:
+    """A document may be changed that was never made into rules."""
+    document = {"accounts": entries}
+    for use in (
+        lambda: entries_of(document),
+        lambda: with_account(document, "longenough", {"admin": True}),
+        lambda: without_account(document, "longenough"),
+    ):
+        with pytest.raises(ConfigError, match=r"^accounts must be a list of maps$"):
+            use()
+    assert document == {"accounts": entries}
 
 
 def test_versions_that_are_no_numbers_start_again() -> None:

@@ -130,13 +130,6 @@ class ClientSettings:
             problems.append(f"access_channel is {self.access_channel!r:.40}, must be 'local' or 'cloud'")
         return problems
 
-    def check(self) -> ClientSettings:
-        """Return self. Raises ConfigError with all problems at once (API-01)."""
-        problems = self.validate()
-        if problems:
-            raise ConfigError(problems)
-        return self
-
 
 _RANGES: Final[dict[str, tuple[float, float]]] = {
     "timeout": (0.001, 3600.0),
