@@ -46,7 +46,6 @@ from saturnmq.client.producer.transactions import Transaction as AsyncTransactio
 from saturnmq.client.puller.puller import PULLER_GROUP, PullResult
 from saturnmq.client.puller.puller import Puller as AsyncPuller
 from saturnmq.client.receipt import Receipt, TransactionState
-from saturnmq.client.receipt import Receipt
 from saturnmq.client.sync.listeners import H, adapt, run_until_interrupted
 from saturnmq.client.sync.portal import Inner
 from saturnmq.client.sync.portal import portal as _portal

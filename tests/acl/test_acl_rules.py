@@ -77,6 +77,32 @@ def test_memory_may_be_used_up_to_its_limit() -> None:
         assert len(seen) == kept
 
 
+def test_full_memory_frees_a_sixteenth_and_no_more() -> None:
+    """Signatures of accounts of equal size: 16 fit, the 17th leaves 15."""
+    one = rules._SLOT_BYTES + rules._ENTRY_BYTES
+    seen = SeenSignatures(bytes_max=16 * one)
+    for number in range(16):
+        assert seen.add(f"account{number}", "s", NOW, NOW)
+    assert (len(seen), seen.bytes) == (16, 16 * one)
+    assert seen.add("account16", "s", NOW, NOW)
+    assert (len(seen), seen.bytes) == (15, 15 * one)
+
+
+def test_full_memory_forgets_expired_signatures_before_others() -> None:
+    one = rules._SLOT_BYTES + rules._ENTRY_BYTES
+    seen = SeenSignatures(bytes_max=4 * one)
+    later = NOW + WINDOW_MS + 1
+    assert seen.add("small", "expired", NOW, NOW)
+    recent = [(f"s{number}", later + SLOT_MS * number) for number in range(4)]
+    assert all(seen.add("large", signature, time_ms, later) for signature, time_ms in recent[:3])
+    assert (len(seen), seen.bytes) == (4, 4 * one)
+    seen._bytes_max = 5 * one - 1
+    assert seen.add("large", *recent[3], later)
+    assert seen.bytes == len(seen) * one, "what is counted is what is there"
+    assert not any(seen.add("large", signature, time_ms, later) for signature, time_ms in recent), "none is forgotten"
+    assert seen.add("large", "new", recent[0][1], later), "so their times are still accepted"
+
+
 @pytest.mark.spec("SEC-10")
 def test_a_busy_account_takes_no_memory_from_others() -> None:
     seen = SeenSignatures(bytes_max=10_000)

@@ -20,7 +20,7 @@ def local_ip(peer: str) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host if host != "localhost" else "127.0.0.1", int(port)))
+            probe.connect((host, int(port)))
             return str(probe.getsockname()[0])
     except (OSError, ValueError):
         return "127.0.0.1"

@@ -577,5 +577,4 @@ class Producer(Attempts, Generic[T]):
         self._core.check_running("client")
         move_retry_counts(prepared)
         prepared.sys_flag |= transaction_flag(prepared.properties)
-        deadline = self._deadline(timeout)
-        return await self._deliver(prepared, None, deadline)
+        return await self._send(prepared, self._deadline(timeout), (None, None, None, None))
