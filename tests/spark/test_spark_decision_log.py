@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +119,39 @@ def test_files_of_finished_batch_writes_are_deleted(tmp_path: Path, monkeypatch:
     log.finish(f"run-{KEPT_BATCHES + 49}")
     assert log.batches() == sorted(f"run-{n}" for n in range(50, KEPT_BATCHES + 50))
     assert len(list(tmp_path.iterdir())) == 2 * KEPT_BATCHES
+
+
+@pytest.mark.parametrize(("age_s", "kept"), [(3590, True), (3610, False)])
+def test_files_of_batch_writes_are_kept_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: int, kept: bool
+) -> None:
+    """A broker may ask about a half for so long, however many batch writes there were meanwhile."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    log = DecisionLog(str(tmp_path))
+    now = time.time()
+    monkeypatch.setattr(decision_log.time, "time", lambda: now)
+    for n in range(KEPT_BATCHES + 1):
+        log.decide(decision(f"run-{n}"))
+        (tmp_path / f"run-{n}.done").touch()
+        os.utime(tmp_path / f"run-{n}.done", (now - age_s + n, now - age_s + n))
+    log.finish(f"run-{KEPT_BATCHES}")
+    assert ("run-0" in log.batches(), "run-1" in log.batches()) == (kept, True)
+
+
+def test_files_of_finished_stream_batches_are_kept_for_a_hundred_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unfinished batch keeps its files whatever its number, and batch writes beside the stream keep theirs."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    log = DecisionLog(str(tmp_path))
+    for batch in ("3", "4", "run-old", "5", "104"):
+        log.decide(decision(batch))
+    for batch in ("4", "5", "run-old", "104"):
+        log.finish(batch)
+    assert log.batches() == ["run-old", "3", "4", "5", "104"]
+    log.decide(decision("105"))
+    log.finish("105")
+    assert log.batches() == ["run-old", "3", "5", "104", "105"] and log.last() == 105
 
 
 def test_check_backs_do_not_read_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,15 +182,17 @@ async def _close_later(state: _State, key: Connection, link: Link) -> None:
     loop = asyncio.get_running_loop()
 
     def close() -> None:
-        if state.lock.acquire(blocking=False):
-            try:
-                if link.users or state.links.get(key) is not link:
-                    return
-                del state.links[key]
-            finally:
-                state.lock.release()
-            _closing.add(task := loop.create_task(link.client.stop()))
-            task.add_done_callback(_closing.discard)
+        if not state.lock.acquire(blocking=False):  # its holder may wait for this loop
+            link.idle = loop.call_later(IDLE_SECONDS, close)
+            return
+        try:
+            if link.users or state.links.get(key) is not link:
+                return
+            del state.links[key]
+        finally:
+            state.lock.release()
+        _closing.add(task := loop.create_task(link.client.stop()))
+        task.add_done_callback(_closing.discard)
 
     link.idle = loop.call_later(IDLE_SECONDS, close)
 
