@@ -194,8 +194,8 @@ class RouteCache:
         if route is not None and route.read_queues and not route.substitute:
             return route
         self.use(topic)
-        found = await self.refresh(topic)
-        route = found if found is not None else self._routes.get(topic)
+        await self.refresh(topic)
+        route = self._routes.get(topic)
         return None if route is None or route.substitute else route
 
     async def refresh(self, topic: str, *, substitute: bool = False) -> Route | None:
