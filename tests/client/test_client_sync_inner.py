@@ -1,0 +1,39 @@
+"""Synchronous objects after a fork: the child re-creates what the parent had started."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from saturnmq.client.connection import forks
+from saturnmq.client.sync.portal import Inner
+
+
+class Startable:
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    async def start(self) -> None:
+        self.threads.append(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_object_is_made_again_after_a_fork_and_started_if_it_was(
+    monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    made: list[Startable] = []
+
+    def make() -> Startable:
+        made.append(Startable())
+        return made[-1]
+
+    inner = Inner(make)
+    inner.started = started
+    assert inner.get() is inner.get() is made[0] and len(made) == 1
+    for count in (2, 3):
+        monkeypatch.setattr(forks, "generation", forks.generation + 1)  # as in a child
+        assert inner.get() is inner.get() is made[-1] and len(made) == count
+        assert len(made[-1].threads) == started, "started once, by the loop's thread"
+        assert threading.current_thread().name not in made[-1].threads
+    assert made[0].threads == [] and inner.started is started
