@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saturnmq.acl import files as files_module
 from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits, shown_resource
 from saturnmq.acl.documents import (
     BYTES_MAX,
@@ -338,6 +339,31 @@ def test_a_change_that_cannot_be_used_or_written_leaves_the_file(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"plain_acl.yml cannot be written"):
         files.save(files.default, lambda document: with_account(document, "newaccount", {"secretKey": "12345678"}), 1)
     assert path.read_text() == EXAMPLE and files.scan() is None and "newaccount" not in before.accounts
+
+
+def test_changed_file_is_durable_before_and_after_it_replaces_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deleted account must not return after a crash."""
+    path = write(tmp_path / "conf/plain_acl.yml", EXAMPLE)
+    files = AccountFiles(tmp_path, private=True)
+    files.load()
+    steps: list[object] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def seen_fsync(handle: int) -> None:
+        steps.append(("fsync", os.fstat(handle).st_size > len(EXAMPLE) // 2))
+        fsync(handle)
+
+    def seen_replace(source: Path, target: Path) -> Path:
+        steps.append((source.name, target.name))
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    monkeypatch.setattr(Path, "replace", seen_replace)
+    monkeypatch.setattr(files_module, "sync_path", lambda folder: steps.append(("folder", folder)))
+    files.save(files.default, lambda document: without_account(document, "rocketmq2"), 1)
+    assert steps == [("fsync", True), ("plain_acl.yml.tmp", "plain_acl.yml"), ("folder", path.parent)]
 
 
 @pytest.mark.parametrize(
