@@ -659,3 +659,60 @@ def test_sync_flush_message_is_delivered_once_visible(tmp_path: Path) -> None:
             assert b.bodies() == [b"a"]
 
     run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_level_that_backs_off_is_tried_when_its_pause_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(1, b"a")
+            b.clock.ms += 1000
+            with monkeypatch.context() as patch:
+                patch.setattr(b.store, "put", lambda message: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
+                waits = []
+                for _ in range(9):
+                    waits.append(b.service.deliver_due())
+                    b.clock.ms += waits[-1]
+            assert waits == [100, 200, 400, 800, 1000, 600, 1000, 1000, 1000], (
+                "pauses of 1.6 s and then 2 s are in two steps"
+            )
+            b.clock.ms += 950
+            assert b.service.deliver_due() == 50
+            b.clock.ms += 50
+            b.service.deliver_due()
+            assert b.bodies() == [b"a"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_level_with_a_backlog_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            for _ in range(4 * delay.BATCH_COUNT):
+                b.add(1, b"many")
+            b.add(2, b"one")
+            b.clock.ms += 5000
+            assert [b.service.deliver_due() for _ in range(2)] == [0, 0]
+            assert b.bodies().count(b"many") == 2 * delay.BATCH_COUNT - 1 and b.bodies().count(b"one") == 1
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_bytes_of_one_delivery_round_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "BATCH_BYTES", 2000)
+
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            for _ in range(7):
+                b.add(1, b"x" * 600)
+            b.clock.ms += 1000
+            counts = []
+            while b.service.deliver_due() == 0:
+                counts.append(len(b.bodies()))
+            assert counts[:2] == [3, 6] and len(b.bodies()) == 7, (
+                "the round ends with the message that exceeds the limit"
+            )
+
+    run(work)

@@ -373,6 +373,96 @@ def test_waiting_message_uses_24_bytes_of_memory(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("API-13")
+def test_progress_is_the_time_before_the_first_waiting_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`done_ms` covers what is delivered, whether the others are in memory, sorted, being read, or not read yet."""
+
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            service, start = b.service, b.clock.ms
+            assert (service.done_ms(), service.table(), service.next_due_ms(0)) == (0, {}, None)
+            b.run()
+            assert (service.done_ms(), service.table(), service.next_due_ms(0)) == (start, {}, None)
+            b.add(1500, b"a")
+            b.add(1700, b"b")
+            b.run(1200)
+            assert service.done_ms() == start + 1200
+            assert (service.next_due_ms(b.clock.ms), service.next_due_ms(start + 1500)) == (start + 1500, next_hour())
+            b.run(400)
+            assert b.bodies() == [b"a"] and service.done_ms() == start + 1600
+            assert service.next_due_ms(b.clock.ms) == start + 1700
+            monkeypatch.setattr(b.store, "put", lambda *_: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
+            b.run(5000)
+            assert service.done_ms() == start + 1699 and service.table() == {"timerDoneMs": str(start + 1699)}
+            monkeypatch.undo()
+            b.run(timer.RETRY_MS)
+            assert b.bodies() == [b"a", b"b"] and service.done_ms() == b.clock.ms
+            b.add(9500, b"c")
+            b.add(2 * timer.HOUR_MS + 60_000, b"not read yet")
+            assert service.done_ms() == b.clock.ms == start + 6600 + timer.RETRY_MS
+            assert service.next_due_ms(b.clock.ms) == (b.clock.ms + 9500) // 1000 * 1000
+            b.clock.ms += 2 * timer.HOUR_MS
+            assert service.deliver_due() == 0, "the next hour is being read"
+            assert service.done_ms() < start + timer.HOUR_MS
+            b.run()
+            assert b.bodies()[-1] == b"c" and service.done_ms() == b.clock.ms
+
+    def next_hour() -> int:
+        return NOW // timer.HOUR_MS * timer.HOUR_MS + timer.HOUR_MS - timer.AHEAD_MS + 1
+
+    run(work)
+
+
+@pytest.mark.spec("API-13", "DUR-19")
+def test_progress_of_a_restart_lasts_until_the_units_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.run()
+            b.add(1000, b"a")
+            b.run(500)
+            stopped = b.service.done_ms()
+        b.clock.ms += 60_000
+        async with Bench(tmp_path, b.clock) as b:
+            assert b.service.done_ms() == stopped and b.service.published_progress() is None
+            with monkeypatch.context() as patch:
+                patch.setattr(type(b.store.queues.get_or_make(TIMER_TOPIC, 0)), "units", failing)
+                assert b.service.deliver_due() > 0
+            assert b.service.done_ms() == stopped, "what could not be read waits"
+            await b.service.save()
+            assert timer.parse_progress(b.file.path.read_bytes())[0] == stopped
+            b.service.deliver_due()
+            assert b.service.done_ms() == stopped, "read in part"
+            assert b.service.published_progress() is None
+            b.run()
+            assert b.bodies() == [b"a"] and b.service.done_ms() == b.clock.ms
+
+    def failing(*_: object) -> Any:
+        raise OSError("disk")
+
+    run(work)
+
+
+@pytest.mark.spec("API-13", "DUR-19")
+def test_published_progress_covers_durable_deliveries_only(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.run()
+            assert b.service.published_progress() is None, "of this moment; published by the next question"
+            first = timer.parse_progress((b.service.published_progress() or "").encode())
+            assert first == (b.clock.ms, 0)
+            b.add(500, b"a")
+            b.run(500)
+            b.service.published_progress()
+            delivered = b.store.log.end
+            assert timer.parse_progress((b.service.published_progress() or "").encode()) == first, "not durable yet"
+            await wait_confirmed(b.store.log, delivered, 5000)
+            while b.store.flushed_offset < delivered:
+                await asyncio.sleep(0)
+            assert timer.parse_progress((b.service.published_progress() or "").encode()) == (b.clock.ms, delivered)
+
+    run(work)
+
+
 # ---- failures
 
 

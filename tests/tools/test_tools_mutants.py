@@ -204,6 +204,16 @@ def test_constant_of_a_module_is_tested_where_it_is_used(project: Project) -> No
     assert choice.quick == ["tests/test_sizes.py::test_large"]
 
 
+def test_quick_whole_file_runs_before_the_tests(project: Project) -> None:
+    """The table of all settings is compared with their documentation, which executes no line that names one."""
+    result = covering(project, seconds=0.1)
+    for name, seconds in (("tests/test_page.py", 0.5), ("tests/test_server.py", 1.5)):
+        tests = {f"{name}::test_a": [seconds, True, False]}
+        result.add(name, {"tests": tests, "lines": {"": {"tiny/sizes.py": [1, 3]}}})
+    choice = result.choose(defect_at(3, "LIMIT", in_function=False), 60)
+    assert choice.quick == ["tests/test_page.py", "tests/test_sizes.py::test_large", "tests/test_server.py"]
+
+
 def test_failing_test_is_not_chosen(project: Project) -> None:
     result = Covering(project)
     name = "tests/test_sizes.py::test_large"

@@ -31,6 +31,7 @@ SETTINGS_TESTS: Final = ("tests/config/test_config_apache_keys.py", "tests/docs/
 # Tests outside tests/PACKAGE that prove a package.
 FURTHER_TESTS: Final = {
     "acl": ("tests/broker/test_broker_acl*.py",),
+    "broker": ("tests/config", "tests/docs/test_docs_configuration.py"),
     "filter": ("tests/store/test_store_filter.py",),
     "raft": ("tests/sim", "tests/broker/test_broker_dledger*.py", *SETTINGS_TESTS),
     "replication": (

@@ -38,7 +38,7 @@ async def look_up(domain: str, subgroup: str) -> list[str]:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-    except (OSError, ValueError) as error:  # includes TimeoutError
+    except (OSError, ValueError, OverflowError) as error:  # includes TimeoutError; a port above 65535
         raise LookupFailed(f"address server {domain}: {type(error).__name__}: {error}") from error
     return parse(answer)
 

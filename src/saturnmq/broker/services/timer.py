@@ -330,7 +330,7 @@ class TimerService:
         """Time (Unix ms) until which every message that woke is delivered."""
         bounds = [max(self._seen_ms, self._done_ms)]
         if self._reading is not None:
-            bounds.append(min(self._read_from_ms - 1, self._done_ms or self._read_from_ms - 1))
+            bounds.append(self._read_from_ms - 1)
         elif self._loaded_until_ms == 0:
             bounds.append(self._done_ms)
         if self._active:

@@ -60,8 +60,7 @@ EVERYTHING: Final = Wanted()
 
 def wanted_by_tags(text: str | None) -> Wanted:
     """Predicates of a tag expression. Raises FilterError (23)."""
-    if not text or text == "*":
-        return EVERYTHING
+    text = text or ""
     return _tags(text) if len(text) <= _CACHED_CHARS_MAX else _of_tags(tag_matcher(text))
 
 
