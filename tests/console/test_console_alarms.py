@@ -9,7 +9,7 @@ import threading
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from browsing import Times, run
@@ -25,6 +25,7 @@ from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule
 from saturnmq.console.notices import mail, webhook
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
+from waiting import until
 
 Open = Callable[..., Any]
 HOSTILE = '<script>alert("x")</script>\u202e'
@@ -130,6 +131,174 @@ def test_dead_letters_count_from_the_first_one_of_a_watched_broker() -> None:
     assert grown(seen(7, 5), seen(7, 0, problem="no answer"), seen(7, 6)) == "+1"
     assert grown(seen(None, 0), seen(7, 0), seen(8, 0)) == "+1"  # its first total was not answered
     assert grown(seen(7, 0), seen(3, 0)) == "+3"  # deleted, and created again
+
+
+@pytest.mark.parametrize(
+    ("found", "rule", "off"),
+    [
+        ({"lag": 10}, {"lag": 11}, "lag"),
+        ({"disk": "0.85"}, {"disk": "0.851"}, "disk"),
+        ({"slave": 50}, {"slave": 49}, "slave_bytes"),
+        ({"send": "20"}, {"send": "21"}, "head_wait"),
+        ({"pull": "20"}, {"pull": "21"}, "head_wait"),
+        ({"lock": "30"}, {"lock": "31"}, "page_cache"),
+    ],
+)
+def test_value_at_the_limit_is_allowed_and_zero_is_no_limit(
+    found: dict[str, Any], rule: dict[str, Any], off: str
+) -> None:
+    alarms = Alarms()
+    alarms.rules = rules()
+    alarms.look(survey(**found), {})
+    assert alarms.active == {}
+    alarms.look(survey(**rule), {})
+    assert len(alarms.active) == 1
+    alarms.rules = Rules(rules().limits | {off: 0})
+    alarms.look(survey(**rule), {})
+    assert alarms.active == {}
+
+
+def test_slave_is_compared_only_while_both_answer() -> None:
+    def seen(master: str, slave: str) -> Survey:
+        ends = {"commitLogMaxOffset": "1000"}, {"commitLogMaxOffset": "0"}
+        return Survey([BrokerState("C", "b", 0, "h:1", ends[0], master), BrokerState("C", "b", 1, "h:2", ends[1], slave)],
+                      {}, {}, {})  # fmt: skip
+
+    def alarmed(master: str, slave: str) -> set[str]:
+        alarms = Alarms()
+        alarms.rules = rules()
+        alarms.look(seen(master, slave), {})
+        return {rule for rule, _ in alarms.active}
+
+    assert alarmed("", "") == {"slave"}
+    assert alarmed("silent", "") == alarmed("", "silent") == {"broker"}
+
+
+def test_rule_of_a_group_overrides_the_limit_of_all() -> None:
+    alarms = Alarms()
+    for general, own, lag, alarmed in (
+        (10, 100, 100, False), (10, 100, 101, True), (100, 10, 11, True), (100, 10, 10, False), (0, 10, 11, True),
+        (10, 0, 11, True), (10, 0, 10, False), (0, 0, 10**9, False),
+    ):  # fmt: skip
+        alarms.rules = Rules({"lag": general, "dead_letters": 0}, {"g": GroupRule(0, own)})
+        alarms.look(survey(lag=lag), {"g": 0})
+        assert bool(alarms.active) is alarmed, (general, own, lag)
+
+
+@pytest.mark.spec("CON-07")
+def test_limits_are_accepted_up_to_their_largest_value() -> None:
+    async def work() -> None:
+        alarms = Alarms()
+        most = {"lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31, "head_wait": 2**31,
+                "page_cache": 2**31}  # fmt: skip
+        await alarms.change(Rules(most))
+        assert alarms.rules.limits == most
+        for name, value in most.items():
+            await alarms.change(Rules({name: 0}))
+            for wrong in (value + 1, -1):
+                with pytest.raises(ConfigError, match=rf"{name} {wrong} must be in 0\.\.{value}"):
+                    await alarms.change(Rules({name: wrong}))
+        with pytest.raises(ConfigError, match=r"speed 1 must be in 0\.\.0"):
+            await alarms.change(Rules({"speed": 1}))
+        groups = {f"g{number}": GroupRule(1, 0) for number in range(500)}
+        await alarms.change(Rules({}, groups))
+        with pytest.raises(ConfigError, match="501 groups have rules; at most 500 may"):
+            await alarms.with_group("one more", GroupRule(1, 0))
+        await alarms.with_group("g7", GroupRule(2, 3))
+        assert alarms.rules.groups["g7"] == GroupRule(2, 3) and len(alarms.rules.groups) == 500
+        assert Rules().limits == {"lag": 100_000, "disk": 85, "slave_bytes": 67_108_864, "dead_letters": 1,
+                                  "head_wait": 1000, "page_cache": 500}  # fmt: skip
+
+    run(work)
+
+
+def test_rules_are_evaluated_each_minute_whatever_fails() -> None:
+    class Surveys:
+        problem = "refused"
+        asked: ClassVar[list[float]] = []
+        answers: ClassVar[list[Any]] = [
+            None,
+            ValueError("a defect"),
+            Survey([], {}, {}, {}),
+            survey(),
+            survey(lag=10**9),
+        ]
+
+        async def recent(self, seconds: float) -> Survey | None:
+            self.asked.append(seconds)
+            answer = self.answers[len(self.asked) - 1]
+            if isinstance(answer, Exception):
+                raise answer
+            assert answer is None or isinstance(answer, Survey)
+            return answer
+
+    async def work() -> None:
+        slept: list[tuple[float, dict[tuple[str, str], str]]] = []
+        counts: list[int] = []
+        ended = asyncio.Event()
+        alarms = Alarms(counted=lambda at, count: counts.append(count))
+
+        async def sleep(seconds: float) -> None:
+            slept.append((seconds, {key: event.value for key, event in alarms.active.items()}))
+            if len(slept) == len(Surveys.answers):
+                ended.set()
+                await asyncio.Event().wait()
+
+        async with Admin("127.0.0.1:1") as admin:
+            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+            await ended.wait()
+            watching.cancel()
+            await asyncio.wait([watching])
+            await asyncio.sleep(0)
+            assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+        cluster = ("cluster", "127.0.0.1:1")
+        assert slept == [
+            (60.0, {cluster: "refused"}),
+            (60.0, {cluster: "alarms not evaluated: ValueError('a defect')"}),
+            (60.0, {cluster: "no broker is registered"}),
+            (60.0, {}),
+            (60.0, {("lag", "C/g"): "1000000000"}),
+        ]
+        assert Surveys.asked == [30.0] * 5 and counts == [1, 1, 0, 1]
+
+    run(work)
+
+
+def test_event_is_tried_again_after_5_and_10_seconds() -> None:
+    async def work() -> None:
+        pauses: list[float] = []
+        sent: list[str] = []
+        failures = 2
+
+        async def send(document: dict[str, Any]) -> None:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise OSError("refused")
+            sent.append(document["what"])
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        alarms = Alarms(None, send)
+        for count in range(201):
+            alarms.unreachable([f"h:{count}"], "silent")
+        assert alarms.unsent == 1, "200 wait at most"
+        sending = asyncio.ensure_future(alarms._send(sleep))
+        await until(lambda: len(sent) == 200)
+        assert pauses == [5.0, 10.0] and alarms.unsent == 1
+        failures = 3
+        alarms.unreachable(["h:lost"], "silent")
+        alarms.unreachable(["h:next"], "silent")
+        await until(lambda: sent[-1] == "h:next")
+        assert pauses == [5.0, 10.0] * 2 and alarms.unsent == 2 and "h:lost" not in sent
+        sending.cancel()
+        silent = Alarms()
+        for count in range(300):
+            silent.unreachable([f"h:{count}"], "silent")
+        assert silent.unsent == 0, "without a receiver nothing is lost"
+
+    run(work)
 
 
 def test_failed_evaluation_is_an_alarm() -> None:
