@@ -11,6 +11,7 @@ from browsing import name_server, run
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
 from saturnmq.console.graph import EDGES_MAX, draw, edges_of
+from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker
@@ -94,3 +95,11 @@ def test_secrets_are_masked_and_values_are_one_line() -> None:
     for key, value in (("a b", ""), ("secretKey", "x"), ("key", "a\nb=c"), ("key", "x" * 5000), ("", "")):
         with pytest.raises(ConfigError):
             checked(key, value)
+    for word in ("aclSecret", "PASSWORD", "keyPasswd", "token", "my.credential", "privateKey", "accessKey"):
+        assert masked(word, "x") == "***" and masked(word, "") == ""
+    assert checked("k", " " * 4096) == "" and checked("k" + "x" * 127, " a b ") == "a b"
+    for key, value, field in (("k" + "x" * 127 + "y", "", "key"), ("1k", "", "key"), ("k", "x" * 4097, "value"),
+                              ("k", "\x1f", "value"), ("token", "x", "key")):  # fmt: skip
+        with pytest.raises(WrongField) as caught:
+            checked(key, value)
+        assert caught.value.field == field

@@ -92,6 +92,112 @@ def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
     run(work)
 
 
+class Ending:
+    """A scan that ends as a test says: with a state, or an exception; it has read 7 of 9."""
+
+    wanted: Any = None
+    scanned, expected = 7, 9
+
+    def __init__(self, end: str | Exception) -> None:
+        self.end = end
+
+    async def run(self) -> None:
+        if isinstance(self.end, Exception):
+            raise self.end
+
+
+def test_job_has_the_end_of_its_scan_or_its_problem() -> None:
+    async def work() -> None:
+        jobs = Jobs(Times())
+
+        async def ended(end: str | Exception) -> tuple[str, str, int, bool]:
+            job = jobs.start("ann", "search", "t", cast(Scan, Ending(end)), [])
+            assert (job.state, job.running, job.percent) == ("running", True, 77)
+            assert job.task is not None
+            await asyncio.wait([job.task])
+            return job.state, job.problem, job.percent, job.running
+
+        assert await ended("enough") == ("enough", "", 100, False)
+        assert await ended(SaturnError("no route")) == ("failed", "no route", 100, False)
+        assert await ended(ValueError("a defect")) == ("failed", "ValueError", 100, False)
+        job = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        await asyncio.sleep(0)
+        await jobs.cancel(job)
+        assert (job.state, job.problem) == ("cancelled", "")
+        early = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        await jobs.cancel(early)
+        assert (early.state, early.running) == ("cancelled", False), "before it began"
+        left = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        await asyncio.sleep(0)
+        await jobs.close()
+        assert left.state == "cancelled"
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("scanned", "expected", "percent"), [(0, 0, 0), (0, 9, 0), (1, 0, 99), (99, 100, 99), (500, 100, 99)]
+)
+def test_progress_of_a_running_job_is_below_100_percent(scanned: int, expected: int, percent: int) -> None:
+    async def work() -> None:
+        jobs, scan = Jobs(), Ending("complete")
+        scan.scanned, scan.expected = scanned, expected  # type: ignore[misc]
+        job = jobs.start("ann", "search", "t", cast(Scan, scan), [])
+        assert job.percent == percent
+        await jobs.close()
+
+    run(work)
+
+
+def test_job_that_no_page_asks_for_is_wanted_for_20_seconds() -> None:
+    async def work() -> None:
+        clock, scan = Times(), Waiting()
+        jobs = Jobs(clock)
+        job = jobs.start("ann", "tail", "t", cast(Scan, scan), [])
+        clock.now += 19
+        assert scan.wanted()
+        assert jobs.find("ann", job.id) is job and jobs.find("bob", job.id) is None
+        clock.now += 19
+        assert scan.wanted()
+        jobs.find("bob", job.id)
+        clock.now += 1
+        assert not scan.wanted(), "a question of another user does not count"
+        clock.now += 10_000
+        assert jobs.find("ann", job.id) is job, "a job that runs does not expire"
+        await jobs.close()
+
+    run(work)
+
+
+def test_newest_jobs_of_all_users_are_kept() -> None:
+    async def work() -> None:
+        clock = Times()
+        jobs = Jobs(clock)
+
+        async def ended(owner: str) -> Any:
+            clock.now += 1
+            job = jobs.start(owner, "search", "t", cast(Scan, Ending("complete")), [])
+            await asyncio.wait([cast("asyncio.Task[None]", job.task)])
+            return job
+
+        kept = [await ended(f"user{number}") for number in range(JOBS_MAX)]
+        ann = [await ended("ann") for _ in range(KEPT_MAX)]
+        assert [jobs.find(job.owner, job.id) is job for job in kept] == [False] * KEPT_MAX + [True] * (
+            JOBS_MAX - KEPT_MAX
+        )
+        newest = await ended("ann")
+        assert jobs.of("ann") == [newest, *reversed(ann[1:])], "of ten jobs of one user its own oldest"
+        assert sum(jobs.find(job.owner, job.id) is job for job in kept) == JOBS_MAX - KEPT_MAX
+        running = Jobs(clock)
+        for number in range(JOBS_MAX):
+            running.start(f"user{number}", "search", "t", cast(Scan, Waiting()), [])
+        with pytest.raises(ConfigError, match="40 searches are running; at most 40 may; try again later"):
+            running.start("ann", "search", "t", cast(Scan, Waiting()), [])
+        await running.close()
+
+    run(work)
+
+
 class DeadPuller:
     """A topic of two brokers, one of which does not answer and the other of which is empty."""
 

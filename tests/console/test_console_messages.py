@@ -127,6 +127,42 @@ def test_body_is_shown_by_its_type(data: bytes, form: str, text: str) -> None:
     assert (shown.form, shown.text, shown.size, shown.cut) == (form, text, len(data), False)
 
 
+@pytest.mark.parametrize(
+    ("data", "wanted", "form", "cut", "length"),
+    [
+        (b"x" * 65_536, "", "text", False, 65_536),
+        (b"x" * 65_537, "", "text", True, 65_536),
+        (b"[" + b" " * 65_534 + b"]", "", "json", False, 2),
+        (b"[" + b" " * 65_535 + b"]", "", "text", True, 65_536),
+        (b'{"a":1}', "text", "text", False, 7),
+        (b"\xffabc", "text", "text", False, 4),
+        (b"abc", "hex", "hex", False, 62),
+        (b"\xff" * 16_384, "", "hex", False, 1024 * 76 - 1),
+        (b"\xff" * 16_385, "", "hex", True, 1024 * 76 - 1),
+        (b"", "", "text", False, 0),
+        (b"x" * 70_000 + b"\xff", "", "text", True, 65_536),
+        (b"x" * 65_531 + b"\xff" + b"x" * 9, "", "hex", True, 1024 * 76 - 1),
+    ],
+)
+def test_body_is_shown_up_to_64_ki_characters(data: bytes, wanted: str, form: str, cut: bool, length: int) -> None:
+    shown = body_of(data, wanted=wanted)
+    assert (shown.form, shown.cut, len(shown.text), shown.size) == (form, cut, length, len(data))
+
+
+def test_json_that_grows_much_with_indentation_is_text() -> None:
+    deep = b"[" * 500 + b"]" * 500
+    assert body_of(deep).form == "text" and body_of(deep).text == deep.decode()
+    assert body_of(b"[" * 100 + b"]" * 100).form == "json"
+
+
+def test_hexadecimal_lines_have_16_bytes_with_their_characters() -> None:
+    assert body_of(bytes(range(0x1E, 0x30)), wanted="hex").text.splitlines() == [
+        "00000000  1e 1f 20 21 22 23 24 25 26 27 28 29 2a 2b 2c 2d  .. !\"#$%&'()*+,-",
+        "00000010  2e 2f" + 43 * " " + " ./",
+    ]
+    assert body_of(b"~\x7f\x80", wanted="hex").text.endswith(" ~..")
+
+
 def test_long_body_is_cut_between_characters() -> None:
     shown = body_of(b"x" + "é".encode() * TEXT_MAX)
     assert shown.cut and shown.form == "text" and shown.text.endswith("é")

@@ -99,6 +99,27 @@ def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:
     assert time_line("none", [Bar("c", "send", -1, -1)]) == ""
 
 
+def test_time_line_places_bars_by_their_times() -> None:
+    """510 units from x = 300 on stand for the whole time; a bar is 3 units wide at least."""
+    begin = 1_700_000_000_000
+    bars = [Bar("first", "send", begin, begin + 100), Bar("x" * 45, "consume", begin + 50, begin + 51),
+            Bar("y" * 44, "consume", begin + 1000, begin + 1020, True), Bar("unknown", "send", -1, -1)]  # fmt: skip
+    drawing = str(time_line("t", bars))
+    assert re.findall(r'<rect class="(.*?)" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', drawing) == [
+        ("send", "300.0", "9", "50.0", "13"), ("consume", "325.0", "31", "3.0", "13"),
+        ("consume failed", "800.0", "53", "10.0", "13"),
+    ]  # fmt: skip
+    assert re.findall(r'<text x="(.*?)" y="(.*?)"(?: text-anchor="end")?>(.*?)</text>', drawing) == [
+        ("292", "20", "first"), ("355.0", "20", "+0 ms, 100 ms"), ("292", "42", "x" * 43 + "…"), ("333.0", "42", "+50 ms, 1 ms"),
+        ("292", "64", "y" * 44), ("815.0", "64", "+1000 ms, 20 ms"), ("300", "88", "2023-11-14 22:13:20.000 UTC"),
+    ]  # fmt: skip
+    assert 'viewBox="0 0 900 94"' in drawing and 'y1="26" x2="900" y2="26"' in drawing
+    assert str(time_line("t", [Bar("b", "send", 5, 5)] * 201)).count("<rect") == 200
+    assert ">253402300800000 UTC<" in time_line("t", [Bar("b", "send", 253_402_300_800_000, -1)]), (
+        "a time that no calendar has"
+    )
+
+
 @pytest.mark.spec("CON-10")
 def test_trace_of_a_message_is_drawn_by_id_and_by_key(console: Open) -> None:
     async def work() -> None:
