@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from xml.etree import ElementTree
 
@@ -22,10 +24,11 @@ from saturnmq.console.alarms import Alarms
 from saturnmq.console.bodies import TEXT_MAX, body_of
 from saturnmq.console.charts import line_chart, many, short, size
 from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
-from saturnmq.console.serving import Server
+from saturnmq.console.serving import Server, _Connection
 from saturnmq.console.state import ClusterState, View
 from saturnmq.console.users import ATTEMPTS_MAX
 from saturnmq.history.collector import samples_of
+from saturnmq.protocol.errors import ConfigError
 
 Open = Callable[..., Any]
 NOWHERE = "127.0.0.1:1"
@@ -88,6 +91,60 @@ def test_connections_without_a_whole_request_are_closed() -> None:
     run(work)
 
 
+def test_response_has_as_long_as_its_request_once() -> None:
+    class Timers:
+        """A loop of which only timers are used, and a transport."""
+
+        def __init__(self) -> None:
+            self.delays: list[float] = []
+            self.aborted = False
+
+        def call_later(self, seconds: float, callback: Any) -> Any:
+            self.delays.append(seconds)
+            return SimpleNamespace(cancel=lambda: None)
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    def late(*cycles: Any) -> tuple[list[float], bool]:
+        connection, timers = object.__new__(_Connection), Timers()
+        connection.loop, connection.transport = cast(Any, timers), cast(Any, timers)
+        for cycle in cycles:
+            connection.cycle = cycle
+            connection._late()
+        return timers.delays, timers.aborted
+
+    answering, next_one = (SimpleNamespace(response_complete=False, more_body=False) for _ in range(2))
+    assert late(answering) == ([30.0], False) and late(answering, next_one) == ([30.0, 30.0], False)
+    assert late(answering, answering) == ([30.0], True), "a response has as long again, once"
+    for cycle in (
+        None,
+        SimpleNamespace(response_complete=True, more_body=False),
+        SimpleNamespace(response_complete=False, more_body=True),
+    ):
+        assert late(cycle) == ([], True), "no whole request has come"
+
+
+def test_failure_of_the_background_ends_the_server_and_is_raised() -> None:
+    async def fails() -> None:
+        raise ValueError("a defect")
+
+    async def work() -> None:
+        started: list[str] = []
+        with pytest.raises(ValueError, match="a defect"):
+            await Server(Starlette(), "127.0.0.1", 0).run(started.append, fails())
+        (address,) = started
+        host, _, port = address.rpartition(":")
+        with pytest.raises(OSError):
+            await asyncio.open_connection(host, int(port))
+        with pytest.raises(
+            ConfigError, match=r"the console cannot listen on 192\.0\.2\.1:1: .*; --port chooses another"
+        ):
+            Server(Starlette(), "192.0.2.1", 1)
+
+    run(work)
+
+
 def test_part_of_a_line_is_not_shown_as_a_line_of_the_audit_log(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.write_text("x" * AUDIT_BYTES_MAX + " user=admin result=200\nuser=viewer\n")
@@ -133,8 +190,20 @@ def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest
         reader, writer = await asyncio.open_connection(host, int(port))
         with pytest.raises((EOFError, ConnectionError)):
             await reader.readexactly(1)
-        for _, one in (*held, (reader, writer)):
+        writer.close()
+        for _, one in held:
             one.close()
+            await one.wait_closed()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while True:  # the server may not have seen the end of the others yet
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                if line := await reader.readline():
+                    break
+            writer.close()
+            reader, writer = await asyncio.open_connection(host, int(port))
+        assert line.startswith(b"HTTP/1.1 404"), "connections that have ended do not count"
+        writer.close()
         idle.set()
         await serving
 
