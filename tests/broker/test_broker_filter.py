@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from wire import Wire, run, wire
 
 from recorded import VECTORS
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker.state import filters
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
-from saturnmq.filter import compile_sql
+from saturnmq.filter import SqlMatcher, compile_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
@@ -159,6 +161,50 @@ def test_match_all_needs_no_predicate_and_tags_one_set_lookup() -> None:
     assert by_code is not None and by_extension is by_record is None
     assert codes == by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
     assert wanted_by_tags("a || b").by_code is by_code
+
+
+def counted(text: str, names: tuple[str, ...], evaluated: list[dict[str, str | None]]) -> Callable[[bytes], bool]:
+    """Predicate of a filter that accepts a=1, and notes the properties that it is evaluated with."""
+
+    def condition(get: Callable[[str], str | None]) -> bool:
+        evaluated.append({name: get(name) for name in names})
+        return get("a") == "1"
+
+    by_record = wanted_by(SqlMatcher(text, condition, frozenset(names), "")).by_record
+    assert by_record is not None
+    return by_record
+
+
+@pytest.mark.spec("FIL-09")
+def test_result_of_a_filter_is_remembered_by_the_properties_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "_REMEMBERED_MAX", 3)
+    evaluated: list[dict[str, str | None]] = []
+    ask = counted("remembered", ("a", "b"), evaluated)
+    for other in (b"x\x011\x02", b"x\x012\x02", b"MYa\x011\x02", b"y\x01a\x02"):
+        assert ask(other + b"a\x011\x02b\x012") and ask(other + b"a\x011\x02b\x012\x02")
+    assert evaluated == [{"a": "1", "b": "2"}], "properties that it does not read make no difference"
+    assert not ask(b"x\x01a\x02") and not ask(b"b\x012\x02") and not ask(b"aa\x011\x02") and len(evaluated) == 3
+    assert ask(b"b\x012\x02a\x011") and len(evaluated) == 3
+    assert ask(b"a\x011\x02b\x013") and len(evaluated) == 4, "the fourth one: all are forgotten before"
+    assert ask(b"a\x011\x02b\x013") and len(evaluated) == 4
+    assert ask(b"a\x011\x02b\x012") and len(evaluated) == 5
+
+
+@pytest.mark.spec("FIL-09")
+def test_long_empty_or_many_properties_are_evaluated_each_time() -> None:
+    evaluated: list[dict[str, str | None]] = []
+    ask = counted("long", ("a", "b"), evaluated)
+    for value, times in ((b"x" * 253, 1), (b"x" * 254, 2)):  # with b, its separator and its end 256 bytes, and 257
+        evaluated.clear()
+        assert not ask(b"b\x01" + value) and not ask(b"b\x01" + value) and len(evaluated) == times
+    evaluated.clear()
+    assert not ask(b"b\x01\x02a\x012") and not ask(b"b\x01\x02a\x012") and len(evaluated) == 2, (
+        "of two, the last may be empty"
+    )
+    for count, times in ((8, 1), (9, 2)):
+        evaluated.clear()
+        ask = counted("many", tuple("abcdefghi"[:count]), evaluated)
+        assert ask(b"a\x011") and ask(b"a\x011") and len(evaluated) == times
 
 
 @pytest.mark.spec("FIL-03", "HB-08")
