@@ -14,13 +14,16 @@ from brokergroup import LedgerGroup, ledger, ledger_group, part, run
 from saturnmq.broker import Broker, dledger_sync
 from saturnmq.broker import dledger as dledger_module
 from saturnmq.broker.dledger import DLedger
+from saturnmq.broker.dledger_state import GroupState
+from saturnmq.broker.services.timer import encode_progress, parse_progress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
-from saturnmq.protocol.bodies import TopicRouteData
+from saturnmq.protocol.bodies import DelayOffsetTable, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
+from saturnmq.store import StateFile
 
 WRITES = (
     RequestCode.SEND_MESSAGE_V2,
@@ -449,6 +452,64 @@ def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> None:
             bodies = group.bodies(second)
             assert bodies == [b"now", b"later 0", b"later 1", b"later 2"]
             assert second.master.delay.offsets().get(2) == 3
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("last", "timer", "expected_timer", "expected_delays"),
+    [
+        (True, (1000, 51), (1000, 51), {1: 5, 2: 7, 3: 4}),
+        (True, (999, 99), (1000, 50), {1: 5, 2: 7, 3: 4}),
+        (True, None, (1000, 50), {1: 5, 2: 7, 3: 4}),
+        (False, (999, 99), (999, 99), {1: 3, 3: 4}),
+        (False, None, (1000, 50), {1: 3, 3: 4}),
+    ],
+)
+def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
+    tmp_path: Path, last: bool, timer: tuple[int, int] | None, expected_timer: tuple[int, int],
+    expected_delays: dict[int, int],
+) -> None:  # fmt: skip
+    copy = object.__new__(dledger_sync.LeaderCopy)
+    copy._delay_file, copy._timer_file = StateFile(tmp_path / "delayOffset.json"), StateFile(tmp_path / "timer.json")
+    copy._delay_file.write(DelayOffsetTable({1: 5, 2: 7}).encode())
+    copy._timer_file.write(encode_progress(1000, 50).encode())
+    text = "" if timer is None else encode_progress(*timer)
+    state = GroupState("g", "n1", not last, 1, text, b"", b"", b"", DelayOffsetTable({1: 3, 3: 4}).encode())
+
+    async def work() -> None:
+        copy._writing = asyncio.Lock()
+        await copy._take_progress(state, last=last)
+
+    asyncio.run(work())
+    assert copy._timer_file.read(parse_progress) == expected_timer
+    table = copy._delay_file.read(DelayOffsetTable.decode)
+    assert table is not None and table.offset_table == expected_delays
+
+
+@pytest.mark.spec("DL-C05", "DLY-08")
+def test_delivered_messages_are_not_delivered_again_after_a_leader_died(tmp_path: Path) -> None:
+    """The new leader asks the other followers too, which may report less progress of delays than it has copied, or none."""
+
+    async def work() -> None:
+        async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
+            for number in range(3):
+                await group.send(b"later %d" % number, i=encode_properties({"DELAY": "2"}).decode())
+            first = await group.master()
+            await group.until(lambda: len(group.stored(first)) == 3, "not delivered")
+
+            def copied(follower: Broker) -> bool:
+                path = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
+                return path.exists() and DelayOffsetTable.decode(path.read_bytes()).offset_table == {2: 3}
+
+            await group.until(lambda: all(map(copied, group.followers())), "the progress is not copied")
+            answers_late(first, asyncio.Event())  # as one that died
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            assert second.master.delay.offsets() == {2: 3}
+            await group.send(b"last", i=encode_properties({"DELAY": "1"}).decode())
+            await group.until(lambda: b"last" in group.bodies(second), "not delivered")
+            assert group.bodies(second) == [b"later 0", b"later 1", b"later 2", b"last"]
 
     run(work)
 

@@ -365,7 +365,8 @@ class LeaderCopy:
             if last:
                 own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
                 before = own.offset_table
-                delays = {level: max(before.get(level, NO_QUEUE_OFFSET), offset) for level, offset in delays.items()}
+                newer = {level: max(before.get(level, NO_QUEUE_OFFSET), offset) for level, offset in delays.items()}
+                delays = before | newer
             await self._write(self._delay_file, DelayOffsetTable(delays).encode())
             timer = state.timer.encode()
             if timer and (parse_progress(timer) > (self._timer_file.read(parse_progress) or (0, 0)) or not last):
