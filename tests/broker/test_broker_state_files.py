@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from wire import Wire, run, wire
 
+from saturnmq.broker import Broker
 from saturnmq.broker.state import filters
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -163,3 +166,26 @@ def test_key_value_file_longer_than_a_frame_is_read(tmp_path: Path) -> None:
     kv = KVConfig(path)
     kv.load()
     assert kv.get("n", "k") == "v"
+
+
+def test_background_work_is_finished_before_the_files_are_written() -> None:
+    """Clients that have just left make filters offline; files of queues are removed. Each step of the work takes 1 ms."""
+
+    def steps(done: list[str], name: str, broker: Broker) -> Iterator[None]:
+        for _ in range(100):
+            until = time.thread_time() + 0.001
+            while time.thread_time() < until:
+                pass
+            yield
+        done.append(f"{name} {broker.store.writable}")
+
+    async def work() -> None:
+        done: list[str] = []
+        async with wire() as w:
+            w.broker.cleaning.add(steps(done, "cleaning", w.broker))
+            w.broker.removals.add(steps(done, "removals", w.broker))
+            await w.broker.stop()
+            assert sorted(done) == ["cleaning True", "removals True"], "before the store is closed"
+            assert not w.broker.cleaning.busy and not w.broker.removals.busy
+
+    run(work)

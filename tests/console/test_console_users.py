@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -41,6 +43,17 @@ def test_password_is_checked_with_the_parameters_that_are_stored() -> None:
         f"{kind}${n}$8$9${salt}${digest}", f"{kind}${n}${r}${p}${salt}", f"{kind}$x${r}${p}${salt}${digest}", "",
     ):  # fmt: skip
         assert not check_password("correct horse", wrong), wrong
+
+
+def test_parameters_of_a_password_are_bounded() -> None:
+    def stored(n: int, r: int, p: int) -> str:
+        digest = hashlib.scrypt(b"x", salt=b"salt", n=n, r=r, p=p, dklen=32, maxmem=2**28)
+        return "$".join(
+            ("scrypt", str(n), str(r), str(p), *(base64.b64encode(one).decode() for one in (b"salt", digest)))
+        )
+
+    assert check_password("x", stored(2, 8, 8)) and not check_password("x", stored(2, 13, 5))
+    assert check_password("x", stored(2**17, 2, 1)) and not check_password("x", stored(2**18, 2, 1))
 
 
 def test_bytes_of_a_password_beyond_1024_do_not_count() -> None:
@@ -256,6 +269,11 @@ def test_name_waits_after_a_hundred_wrong_passwords_where_it_never_logged_in(use
     assert desk.sessions.wait_seconds("ann", "192.0.2.1") == 0, "its own address"
     assert desk.log_in("ann", "192.0.2.1") is not None
     assert desk.sessions.wait_seconds("ann", "198.51.100.1") == 301, "still, elsewhere"
+    desk.clock.now += 100
+    for _ in range(5):
+        desk.log_in("bob", "198.51.100.1", "wrong")
+    assert desk.sessions.wait_seconds("bob", "198.51.100.1") == desk.sessions.wait_seconds("ann", "198.51.100.1") == 301
+    assert desk.sessions.wait_seconds("ann", "198.51.100.2") == 201
 
 
 @pytest.mark.usefixtures("quick")

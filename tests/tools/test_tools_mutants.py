@@ -13,7 +13,7 @@ from mutants import __main__ as command
 from mutants.contexts import RESULTS
 from mutants.covering import Choice, Covering, Project, fingerprint
 from mutants.defects import Defect, defects, draw, without_effect
-from mutants.running import Outcome, Workspace
+from mutants.running import Outcome, Workspace, limit_seconds
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SOURCE = REPOSITORY / "src"
@@ -274,6 +274,7 @@ def test_bar_is_a_percentage(noticed: int, below: bool) -> None:
 
 def test_endless_loop_ends_at_the_time_limit(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mutants.running.LIMIT_EXTRA_S", 3.0)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     (project.source / "tiny" / "sizes.py").write_text(
         MODULE.replace("    return size * 2", "    while size > 9: pass\n    return 0")
     )
@@ -283,6 +284,16 @@ def test_endless_loop_ends_at_the_time_limit(project: Project, tmp_path: Path, m
         if defect.after == "while (size < 9): pass"
     )  # fmt: skip
     assert workspace.judge(defect, covering(project, seconds=0.1), 60).killer == "time limit"
+
+
+@pytest.mark.parametrize(("load", "limit"), [(0.0, 50.0), (2.0, 50.0), (18.0, 450.0)])
+def test_time_limit_grows_with_the_load_of_the_machine(
+    load: float, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a load of 18 on two processors, tests that had not begun after 20 s counted as noticing a defect."""
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert limit_seconds(10.0) == limit
 
 
 def test_names_that_do_not_exist_are_errors(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from mutants.defects import Defect
 
 TOKEN: Final = "MUTANTS_RUN"
 LIMIT_FACTOR: Final = 3.0
-LIMIT_EXTRA_S: Final = 20.0  # pytest's start, imports, collection, on a busy machine
+LIMIT_EXTRA_S: Final = 20.0  # pytest's start, imports, collection
 NOT_NOTICED: Final = (0, 5)  # all passed; no test left
 
 
@@ -38,6 +38,12 @@ class Outcome:
     killer: str
     tests: str
     seconds: float
+
+
+def limit_seconds(seconds: float) -> float:
+    """How long tests that took `seconds` may take: longer while more processes want to run than there are processors."""
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return (LIMIT_FACTOR * seconds + LIMIT_EXTRA_S) * max(waiting, 1.0)
 
 
 class Workspace:
@@ -113,7 +119,7 @@ class Workspace:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:
-            process.wait(LIMIT_FACTOR * seconds + LIMIT_EXTRA_S)
+            process.wait(limit_seconds(seconds))
         except subprocess.TimeoutExpired:
             return "time limit"
         finally:
