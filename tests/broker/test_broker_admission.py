@@ -106,6 +106,25 @@ def test_sends_are_rejected_while_none_completes(stage: Stage) -> None:
     assert sampled.after(0.1) == set()
 
 
+@pytest.mark.spec("SND-16")
+def test_refusal_names_the_stage_that_waits_longer() -> None:
+    """A send waits for the event loop, and then for the disk; a pull for the event loop only."""
+    for late, stage in ((0.4, "flush"), (0.8, "queue")):
+        sampled = Sampled(Stage.FLUSH)
+        sampled.after(0.1)
+        sampled.in_flight.sends = 1
+        sampled.now += 0.5
+        sampled.admission.sample(sampled.now, late)
+        stalled_ms = sampled.admission.stalled_ms
+        assert stalled_ms > 400
+        for code, waited_ms, where in (
+            (RequestCode.SEND_MESSAGE_V2, max(stalled_ms, int(late * 1000)), stage),
+            (RequestCode.PULL_MESSAGE, int(late * 1000), "queue"),
+        ):
+            text = sampled.admission.refuse(_Peer(), Command(code)).remark or ""  # type: ignore[arg-type]
+            assert f"period in queue: {waited_ms}ms" in text and text.endswith(f"stage: {where}"), text
+
+
 class _Peer:
     remote_address = "192.0.2.7:1"
 

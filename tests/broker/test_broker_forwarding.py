@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,15 +182,20 @@ def test_consumers_see_the_leaders_members_at_every_broker(tmp_path: Path) -> No
     run(work)
 
 
-def test_at_a_java_leader_followers_answer_as_without_forwarding(tmp_path: Path) -> None:
+def test_at_a_java_leader_followers_answer_as_without_forwarding(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             leader, follower = await follower_of(group)
             group.member(
                 group.name_of(leader)
             ).peers.serve_forwarded = None  # then 51901 is unknown, as to a Java broker
-            for _ in range(2):
-                assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            caplog.set_level(logging.INFO, "saturnmq.broker.forwarding")
+            sends = [group.send_to(follower, b"second") for _ in range(3)]  # all are sent to the leader
+            assert {answer.code for answer in await asyncio.gather(*sends)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+            assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert caplog.text.count("leader takes no forwarded requests") == 1
             assert not part(follower).forwarding.possible
             assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 14
             await group.same("T", 0, [b"first"])

@@ -10,10 +10,12 @@ from wire import Clock, Wire, run, wire
 
 from apachenames import labels_by_name
 from metricstext import families, values
+from saturnmq.broker.metrics import apache, own
 from saturnmq.protocol.bodies import ConsumerRunningInfo, ConsumeStatus
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store.settings import FlushDiskType
+from waiting import until
 
 ACCUMULATION = "rocketmq_message_accumulation"
 UNFILLED = {"rocketmq_group_consume_tps", "rocketmq_group_consume_total_offset"}
@@ -93,6 +95,39 @@ def test_message_accumulation_can_be_switched_off() -> None:
             return scrape(w)
 
     assert ACCUMULATION not in families(run(main))
+
+
+def test_own_gauges_show_the_store_the_clients_and_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker with one message, a group of producers, two groups of consumers, and a given disk."""
+    for module in (apache, own):
+        monkeypatch.setattr(module, "space", lambda folder: (1000, 400))
+
+    async def main() -> None:
+        async with wire() as w:
+            await w.send(body=b"x" * 10)
+            await w.heartbeat("G", "T")
+            await w.heartbeat("H", "T")
+            store = w.broker.store
+            await until(lambda: store.flushed_offset == store.max_physical_offset)
+            text = scrape(w)
+            assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_total") == 1000
+            assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_free") == 400
+            for name, expected in (
+                ("disk_size_bytes", 1000), ("disk_free_bytes", 400), ("writable", 1), ("master", 1), ("log_begin_bytes", 0),
+                ("log_end_bytes", store.max_physical_offset), ("log_unflushed_bytes", 0), ("dispatch_behind_bytes", 0),
+                ("topics", len(w.broker.topics.table)), ("sends_waiting", 0), ("put_failures_total", 0),
+                ("put_messages_total", 1), ("put_bytes_total", store.max_physical_offset), ("read_messages_total", 0),
+                ("start_time_seconds", w.broker.stats.started_ms / 1000),
+            ):  # fmt: skip
+                assert value(text, f"saturnmq_{name}") == expected, name
+            for kind, count in (("producer", 1), ("consumer", 2)):
+                assert value(text, "saturnmq_groups_online", kind=kind) == count
+            for group in ("G", "H"):
+                assert value(text, "saturnmq_group_members", group=group) == 1
+            w.broker.role.slave = True
+            assert value(scrape(w), "saturnmq_master") == 0
+
+    run(main)
 
 
 def test_values_are_those_of_the_brokers_own_statistics() -> None:
