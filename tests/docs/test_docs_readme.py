@@ -45,7 +45,7 @@ def test_pipelines_are_the_ones_that_exist() -> None:
 
 
 def test_commands_of_mqadmin_are_counted() -> None:
-    count = sum(not command.ours for command in ADMIN_COMMANDS)
+    count = sum(not command.is_extension for command in ADMIN_COMMANDS)
     text = row("`saturnmq admin`")
     assert f"the {count} commands of `mqadmin`" in text
     ledger = {command.name.split()[1] for command in COMMANDS if command.name.startswith("admin ledger")}

@@ -551,8 +551,11 @@ class Producer(Attempts, Generic[T]):
         return Deadline((self._core.settings.timeout if timeout is None else timeout) * 1000)
 
     async def _send(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
-        """Send a message or batch within the in-flight limit. Raises SendFailed, and what the route lookup raises."""
+        """Send a message or batch of the application. Raises SendFailed, and what the route lookup raises."""
         prepared.asks_confirmation = True
+        return await self._send_in_limit(prepared, deadline, choice)
+
+    async def _send_in_limit(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
         size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)
@@ -577,4 +580,4 @@ class Producer(Attempts, Generic[T]):
         self._core.check_running("client")
         move_retry_counts(prepared)
         prepared.sys_flag |= transaction_flag(prepared.properties)
-        return await self._send(prepared, self._deadline(timeout), (None, None, None, None))
+        return await self._send_in_limit(prepared, self._deadline(timeout), (None, None, None, None))
