@@ -20,6 +20,7 @@ pytest_plugins = [
     "harness.gate.goals",
     "harness.gate.interrupts",
     "harness.gate.times",
+    "harness.gate.coroutines",
 ]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples

@@ -1,0 +1,49 @@
+"""Coroutine tests (harness/gate/coroutines.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+async def test_waits_are_skipped() -> None:
+    began = time.monotonic()
+    await asyncio.sleep(200)
+    assert time.monotonic() - began >= 200
+
+
+@pytest.mark.loop(real=True)
+async def test_a_real_loop_is_used_where_the_test_says_so() -> None:
+    assert type(asyncio.get_running_loop()).__module__.startswith("asyncio")
+
+
+def test_failures_time_limits_and_fixtures_of_coroutines_count(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        import pytest
+
+        @pytest.fixture
+        def number():
+            return 4
+
+        async def test_passes(number):
+            await asyncio.sleep(0)
+            assert number == 4
+
+        async def test_fails():
+            await asyncio.sleep(0)
+            assert False
+
+        @pytest.mark.loop(seconds=5)
+        async def test_takes_too_long():
+            await asyncio.sleep(6)
+        """
+    )
+    outcome = pytester.runpytest_inprocess("-p", "harness.gate.coroutines", "-p", "no:cacheprovider")
+    outcome.assert_outcomes(passed=1, failed=2)
+    outcome.stdout.fnmatch_lines(["E*TimeoutError*"])

@@ -1,0 +1,67 @@
+"""Runs tests that are coroutine functions: on an event loop that skips waits (harness.virtualtime), or on a real one.
+
+Tests of brokers, clients and the console have everything in one loop, so they skip waits. Tests of packages whose subject is the
+loop, the sockets or the disk use a real one, and so do those whose broker runs in a thread of its own. A test says otherwise by
+`@pytest.mark.loop(real=True)`, and how long it may take, in seconds of its loop, by `loop(seconds=7200)`.
+
+In REPORTED_FOLDERS an exception that reaches the event loop's handler fails the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from harness import virtualtime
+
+TESTS: Final = Path(__file__).resolve().parents[2]
+REAL_FOLDERS: Final = frozenset({"admin", "history", "namesrv", "net", "raft", "store", "testing"})
+REPORTED_FOLDERS: Final = frozenset({"net"})
+VIRTUAL_SECONDS: Final = 300
+REAL_SECONDS: Final = 60
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "loop(real, seconds): the event loop of a coroutine test and the time that it may take (harness.gate.coroutines)"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    folder = pyfuncitem.path.relative_to(TESTS).parts[0] if TESTS in pyfuncitem.path.parents else ""
+    real, seconds = loop_of(pyfuncitem, folder)
+    problems: list[dict[str, Any]] = []
+    bounded = _bounded(test, seconds, problems if folder in REPORTED_FOLDERS else None)
+    if real:
+        asyncio.run(bounded)
+    else:
+        virtualtime.run(bounded)
+    assert not problems, problems
+    return True
+
+
+def loop_of(item: pytest.Item, folder: str) -> tuple[bool, float]:
+    """Whether a test uses a real loop, and its limit in seconds of that loop."""
+    fixtures = getattr(item, "fixturenames", ())
+    real = folder in REAL_FOLDERS or any(name.startswith("saturn_") for name in fixtures)
+    marker = item.get_closest_marker("loop")
+    options = marker.kwargs if marker is not None else {}
+    real = bool(options.get("real", real))
+    return real, float(options.get("seconds", REAL_SECONDS if real else VIRTUAL_SECONDS))
+
+
+async def _bounded(test: Awaitable[None], seconds: float, problems: list[dict[str, Any]] | None) -> None:
+    if problems is not None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    async with asyncio.timeout(seconds):
+        await test
