@@ -344,7 +344,7 @@ def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:
         assert queue.overdrawn == {"a"}
         await asyncio.sleep(0)
         assert not queue.overdrawn
-        queue.left("b")
+        queue.departed("b")
         assert not queue.shared
 
     asyncio.run(work())

@@ -13,7 +13,7 @@ from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.net import connection as connection_module
 from saturnmq.net import endpoint as endpoint_module
 from saturnmq.net import requests as requests_module
-from saturnmq.net.endpoint import Listener
+from saturnmq.net.endpoint import BaseConnectionListener
 from saturnmq.protocol.frames.command import Command, encode_frame
 
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
@@ -139,7 +139,7 @@ def test_lost_connections_beyond_the_limit_are_not_drained(monkeypatch: pytest.M
     async def work() -> None:
         gone, peer = asyncio.Event(), socket.socket()
 
-        class Seen(Listener):
+        class Seen(BaseConnectionListener):
             def closed(self, connection: Connection, reason: str) -> None:
                 gone.set()
 

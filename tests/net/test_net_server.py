@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from netpair import echo, pair, run
 
-from saturnmq.net import Connection, Later, Listener, NetSettings, RemotingServer, StartError
+from saturnmq.net import BaseConnectionListener, Connection, Later, NetSettings, RemotingServer, StartError
 from saturnmq.protocol.errors import ConfigError, MissingField, response_error
 from saturnmq.protocol.frames.command import SERIALIZE_TYPE_ENV, Command, Serialization, encode_frame, own_serialization
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -182,7 +182,7 @@ def test_idle_connection_is_closed_and_active_one_kept() -> None:
     closed: list[str] = []
     gone = asyncio.Event()
 
-    class Watch(Listener):
+    class Watch(BaseConnectionListener):
         def closed(self, connection: Connection, reason: str) -> None:
             closed.append(reason)
             gone.set()
@@ -221,7 +221,7 @@ def test_connection_events_arrive_in_order() -> None:
     events: list[tuple[str, str]] = []
     done = asyncio.Event()
 
-    class Watch(Listener):
+    class Watch(BaseConnectionListener):
         def connected(self, connection: Connection) -> None:
             events.append(("connected", connection.remote_address))
 
@@ -400,7 +400,7 @@ def test_connection_active_in_one_direction_is_not_idle() -> None:
     def handler(connection: Connection, request: Command) -> None:
         return None
 
-    class Watch(Listener):
+    class Watch(BaseConnectionListener):
         def closed(self, connection: Connection, reason: str) -> None:
             closed.append(connection.remote_address)
 
@@ -426,7 +426,7 @@ def test_connection_active_in_one_direction_is_not_idle() -> None:
 def test_connection_error_is_reported_as_close_reason() -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
 
-    class Watch(Listener):
+    class Watch(BaseConnectionListener):
         def closed(self, connection: Connection, reason: str) -> None:
             reasons.put_nowait(reason)
 

@@ -12,10 +12,10 @@ import pytest
 from netpair import pair, run
 
 from saturnmq.net import (
+    BaseConnectionListener,
     CallTimeout,
     ConnectFailed,
     Connection,
-    Listener,
     NetSettings,
     RemotingClient,
     SendFailed,
@@ -148,7 +148,7 @@ def test_client_close_fails_callers_waiting_for_connect() -> None:
     run(work)
 
 
-class Gone(Listener):
+class Gone(BaseConnectionListener):
     """Records the reasons of closed connections."""
 
     def __init__(self) -> None:

@@ -9,20 +9,20 @@ import struct
 
 import pytest
 
-from saturnmq.net import Connection, Listener, NetSettings, RemotingServer
+from saturnmq.net import BaseConnectionListener, Connection, NetSettings, RemotingServer
 from saturnmq.net import connection as connection_module
 from saturnmq.net.limits import Limits, RequestMemory
-from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, Event, State
+from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, ConnectionEvent, ConnectionState
 from saturnmq.protocol.frames.command import Command, encode_frame
 
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Seen(Listener):
+class Seen(BaseConnectionListener):
     """States of the connections of a server, in the order of their events."""
 
     def __init__(self) -> None:
-        self.states: list[State] = []
+        self.states: list[ConnectionState] = []
         self.over = asyncio.Event()
 
     def connected(self, connection: Connection) -> None:
@@ -34,20 +34,22 @@ class Seen(Listener):
 
 
 def test_states_every_open_or_closing_connection_can_close_and_be_lost() -> None:
-    for state in set(State) - {State.NEW}:
-        assert (state, Event.CLOSE) in TRANSITIONS and (state, Event.LOST) in TRANSITIONS
-        assert TRANSITIONS[state, Event.LOST] is State.CLOSED
+    for state in set(ConnectionState) - {ConnectionState.NEW}:
+        assert (state, ConnectionEvent.CLOSE) in TRANSITIONS and (state, ConnectionEvent.LOST) in TRANSITIONS
+        assert TRANSITIONS[state, ConnectionEvent.LOST] is ConnectionState.CLOSED
 
 
 def test_states_closed_connection_stays_closed() -> None:
     for (state, _), after in TRANSITIONS.items():
         assert after in CLOSED_STATES or state not in CLOSED_STATES
-    assert {after for (state, _), after in TRANSITIONS.items() if state is State.CLOSED} == {State.CLOSED}
+    assert {after for (state, _), after in TRANSITIONS.items() if state is ConnectionState.CLOSED} == {
+        ConnectionState.CLOSED
+    }
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_states_of_connection_that_its_peer_ends(reset: bool) -> None:
-    async def work() -> list[State]:
+    async def work() -> list[ConnectionState]:
         seen, peer = Seen(), socket.socket()
 
         def handle(connection: Connection, command: Command) -> Command | None:
@@ -70,7 +72,12 @@ def test_states_of_connection_that_its_peer_ends(reset: bool) -> None:
         return seen.states
 
     states = asyncio.run(asyncio.wait_for(work(), 10))
-    assert states == [State.OPEN, State.OPEN, *([State.DRAINING] if reset else []), State.CLOSED]
+    assert states == [
+        ConnectionState.OPEN,
+        ConnectionState.OPEN,
+        *([ConnectionState.DRAINING] if reset else []),
+        ConnectionState.CLOSED,
+    ]
 
 
 def test_bytes_after_invalid_ones_of_reset_connection_are_not_handled(monkeypatch: pytest.MonkeyPatch) -> None:

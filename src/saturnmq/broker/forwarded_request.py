@@ -25,7 +25,7 @@ from typing import Final
 
 from saturnmq.broker.requests.table_row import CALLER
 from saturnmq.net import Connection
-from saturnmq.net.connection import Owner
+from saturnmq.net.connection import ConnectionOwner
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, FrameLimits, encode_frame
@@ -108,7 +108,7 @@ class ForwardedClient(Connection):
     It has no transport. The first response is passed to `answer`; it never closes.
     """
 
-    def __init__(self, owner: Owner, forwarded: ForwardedRequest, answer: Callable[[bytes], None]) -> None:
+    def __init__(self, owner: ConnectionOwner, forwarded: ForwardedRequest, answer: Callable[[bytes], None]) -> None:
         super().__init__(owner)
         self.remote_address = forwarded.client
         self.attributes[CALLER] = forwarded.account

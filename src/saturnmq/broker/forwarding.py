@@ -28,7 +28,7 @@ from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.net import ConnectFailed, Connection
-from saturnmq.net.connection import Owner
+from saturnmq.net.connection import ConnectionOwner
 from saturnmq.net.errors import NoPermit
 from saturnmq.net.later import settled
 from saturnmq.net.rejections import Rejections
@@ -83,7 +83,7 @@ class Forwarding:
         settings: BrokerSettings,
         rejections: Rejections,
         serve: Instead,
-        owner: Callable[[], Owner],
+        owner: Callable[[], ConnectionOwner],
     ) -> None:
         self._group = group
         self._settings = settings

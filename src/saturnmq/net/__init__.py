@@ -5,7 +5,7 @@ Decodes frames and headers, but no bodies, and knows no request codes.
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler
-from saturnmq.net.endpoint import ConnectionListener, Listener
+from saturnmq.net.endpoint import BaseConnectionListener, ConnectionListener
 from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
 from saturnmq.net.later import Later
 from saturnmq.net.requests import RpcHook
@@ -15,13 +15,13 @@ from saturnmq.net.tls import TlsMode, TlsSettings
 
 __all__ = [
     "CHOSEN_BY",
+    "BaseConnectionListener",
     "CallTimeout",
     "ConnectFailed",
     "Connection",
     "ConnectionListener",
     "Handler",
     "Later",
-    "Listener",
     "NetSettings",
     "RemotingClient",
     "RemotingServer",

@@ -51,11 +51,11 @@ class Calls:
         future = self._pending[opaque] = self._loop.create_future()
         timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
 
-        def done(_: asyncio.Future[Command]) -> None:
+        def remove_call(_: asyncio.Future[Command]) -> None:
             timer.cancel()
             self._pending.pop(opaque, None)
 
-        future.add_done_callback(done)
+        future.add_done_callback(remove_call)
         return future
 
     def _expire(self, opaque: int, timeout_ms: int) -> None:

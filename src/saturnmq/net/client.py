@@ -124,12 +124,12 @@ class RemotingClient(Endpoint):
         reads = connection.reads
         future = connection.ask(command, timeout_ms)
 
-        def done(future: asyncio.Future[Command]) -> None:
+        def close_on_timeout(future: asyncio.Future[Command]) -> None:
             late = not future.cancelled() and isinstance(future.exception(), CallTimeout)
             if late and self.settings.close_on_timeout and connection.reads == reads:
                 connection.close(f"call timed out after {timeout_ms} ms, no bytes received from the peer meanwhile")
 
-        future.add_done_callback(done)
+        future.add_done_callback(close_on_timeout)
         return future
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -173,7 +173,7 @@ class RemotingClient(Endpoint):
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
-            task.add_done_callback(lambda done: self._attempt_done(address, done))
+            task.add_done_callback(lambda attempt: self._attempt_done(address, attempt))
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000):
                 return await asyncio.shield(task)
@@ -226,8 +226,8 @@ class RemotingClient(Endpoint):
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection; the next call to its address reconnects."""
-        for address, known in list(self._by_address.items()):
-            if known is connection:
+        for address, open_connection in list(self._by_address.items()):
+            if open_connection is connection:
                 del self._by_address[address]
         super().lost(connection)
 

@@ -6,7 +6,7 @@
 A connection decodes no bodies and knows no request codes. A peer that sends invalid bytes loses its own connection; other
 connections are unaffected. Closing a connection fails its pending calls at once. All methods run on the event loop.
 
-`Connection` knows its endpoint only as the protocol `Owner`; `endpoint.py` imports this module, never the reverse.
+`Connection` knows its endpoint only as the protocol `ConnectionOwner`; `endpoint.py` imports this module, never the reverse.
 
 Requirements: REM-02..REM-08, REM-11, REM-16..REM-24, REM-29, LIM-09..LIM-11.
 """
@@ -28,7 +28,7 @@ from saturnmq.net.later import Later
 from saturnmq.net.limits import Limits, Watch
 from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
 from saturnmq.net.settings import NetSettings
-from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, Event, State
+from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, ConnectionEvent, ConnectionState
 from saturnmq.net.tls import TLS_CLIENT_HELLO, TlsStream
 from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import CommandFlag
@@ -56,7 +56,7 @@ _HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"D
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-class Owner(RequestOwner, Protocol):
+class ConnectionOwner(RequestOwner, Protocol):
     """What a connection uses of its endpoint."""
 
     @property
@@ -77,18 +77,18 @@ class Owner(RequestOwner, Protocol):
     def opened(self, connection: Connection) -> None: ...
     def lost(self, connection: Connection) -> None: ...
     def drain(self, connection: Connection, unread: bytes) -> bool: ...
-    def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None: ...
+    def note_partial(self, connection: Connection, pending_bytes: int, *, is_new_frame: bool) -> None: ...
 
 
 class Connection(asyncio.Protocol):
     """One remoting connection, created by a RemotingServer or RemotingClient. Interface: docs/decisions/0001."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.remote_address = ""
         self.network = ""  # what peers of its address share
         self.local_address = ""
         self.attributes: dict[str, object] = {}
-        self.state = State.NEW
+        self.state = ConnectionState.NEW
         self.closed = False  # the state is one of CLOSED_STATES
         self.close_reason = ""
         self.signed = False  # see mark_signed
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
     def transport(self) -> asyncio.Transport | None:
         return self._transport
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: ConnectionEvent) -> None:
         self.state = TRANSITIONS[self.state, event]
         self.closed = self.state in CLOSED_STATES
 
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self.remote_address = self.calls.peer = _address(transport.get_extra_info("peername"))
         self.network = network_of(host_of(self.remote_address))
         self.local_address = _address(transport.get_extra_info("sockname"))
-        self._change(Event.CONNECTED)
+        self._change(ConnectionEvent.CONNECTED)
         settings = self._owner.settings
         self._transport.set_write_buffer_limits(high=settings.write_high_bytes, low=settings.write_low_bytes)
         self._owner.opened(self)
@@ -142,14 +142,14 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self.close_reason = f"connection error: {exc}" if exc else "closed by the peer"
             if exc is not None and transport is not None:
-                self._change(Event.RESET)
+                self._change(ConnectionEvent.RESET)
                 if self._owner.drain(self, _unread(transport)):
                     return
         self.finish()
 
     def finish(self) -> None:
         """The connection is lost and no request of it is handled any more: release what it holds, and notify the endpoint."""
-        self._change(Event.LOST)
+        self._change(ConnectionEvent.LOST)
         self.limits.backlog.clear()
         self._held = b""
         self._decoder.clear()  # a handler may refer to this object for long
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
             pending_bytes = self._decoder.pending_bytes
             if pending_bytes or self._partial:
                 self._partial = pending_bytes > 0
-                self._owner.note_partial(self, pending_bytes, fresh=bool(commands))
+                self._owner.note_partial(self, pending_bytes, is_new_frame=bool(commands))
             if commands:
                 self.watch.frame_since = 0.0
                 self.watch.frame_seen = True
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         """
         self.limits.write_paused = False  # nothing is written any more
         for command in self.requests.take_backlog():
-            if self.state is not State.DRAINING:
+            if self.state is not ConnectionState.DRAINING:
                 return
             self.requests.run([command], last=True)
             yield
@@ -297,15 +297,15 @@ class Connection(asyncio.Protocol):
         if self._detecting and (not unread or not self._accepts(unread)):
             return
         for data in (held, self._decrypt(unread)):
-            rest = data
-            while rest and self.state is State.DRAINING:
+            undecoded = data
+            while undecoded and self.state is ConnectionState.DRAINING:
                 try:
-                    commands = self._decoder.feed(rest, _DRAINED_AT_ONCE)
+                    commands = self._decoder.feed(undecoded, _DRAINED_AT_ONCE)
                 except RemoteProtocolError as error:
                     self.requests.run(list(error.decoded), last=True)
                     self.close(f"bad frame: {error}")
                     return
-                rest = self._decoder.undecoded
+                undecoded = self._decoder.undecoded
                 self.requests.run(commands, last=True)
                 yield
 
@@ -325,10 +325,10 @@ class Connection(asyncio.Protocol):
     def mark_signed(self) -> None:
         """The peer has sent a request with a valid signature: its incomplete frames no longer count as a stranger's (LIM-04)."""
         if self._partial:
-            self._owner.note_partial(self, 0, fresh=True)
+            self._owner.note_partial(self, 0, is_new_frame=True)
         self.signed = True
         if self._partial:
-            self._owner.note_partial(self, self._decoder.pending_bytes, fresh=True)
+            self._owner.note_partial(self, self._decoder.pending_bytes, is_new_frame=True)
 
     @property
     def frame_pending(self) -> bool:
@@ -538,12 +538,12 @@ class Connection(asyncio.Protocol):
     def close(self, reason: str) -> None:
         """Close after writing what is queued. Pending calls fail at once (REM-22)."""
         if self.closed:
-            self._change(Event.CLOSE)
+            self._change(ConnectionEvent.CLOSE)
             return
         self.flush()
         if self.closed:
             return
-        self._change(Event.CLOSE)
+        self._change(ConnectionEvent.CLOSE)
         self.close_reason = reason
         log.debug("connection closed peer=%s reason=%s", self.remote_address, reason)
         self.calls.fail(reason)
@@ -553,7 +553,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close without writing what is queued."""
-        self._change(Event.CLOSE)
+        self._change(ConnectionEvent.CLOSE)
         self.close_reason = self.close_reason or "aborted"
         if self._transport is not None:
             self._transport.abort()

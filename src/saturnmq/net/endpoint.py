@@ -40,7 +40,7 @@ class ConnectionListener(Protocol):
     def closed(self, connection: Connection, reason: str) -> None: ...
 
 
-class Listener:
+class BaseConnectionListener:
     """A listener that ignores all events; base class for listeners that need only one of them."""
 
     def connected(self, connection: Connection) -> None:
@@ -72,7 +72,7 @@ class Endpoint:
         self.frame_limits = settings.frame_limits
         self.connections_max = settings.connections_max
         self.hooks: list[RpcHook] = []
-        self.listener: ConnectionListener = listener or Listener()
+        self.listener: ConnectionListener = listener or BaseConnectionListener()
         self.connections: set[Connection] = set()
         self.async_permits = Permits(async_permits, "async")
         self.oneway_permits = Permits(oneway_permits, "oneway")
@@ -123,10 +123,10 @@ class Endpoint:
         """Whether more than half of the permitted connections are open (LIM-07)."""
         return len(self.connections) * 2 > self.connections_max
 
-    def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
-        """Record how many bytes of an incomplete frame a connection has buffered; fresh: it is another frame than before."""
+    def note_partial(self, connection: Connection, pending_bytes: int, *, is_new_frame: bool) -> None:
+        """Record how many bytes of an incomplete frame a connection has buffered; is_new_frame: it is another frame than before."""
         frames = self.signed_frames if connection.signed else self.unsigned_frames
-        frames.note(connection, pending_bytes, fresh=fresh)
+        frames.note(connection, pending_bytes, is_new_frame=is_new_frame)
 
     def drain(self, connection: Connection, unread: bytes) -> bool:
         """Handle what a connection received before it was lost, in slices, then finish it; False if too many others are drained."""
@@ -210,8 +210,8 @@ class Endpoint:
             seconds = self.settings.slow_frame_ms / 1000
             seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
             if now - connection.watch.frame_since >= seconds:
-                what = "TLS handshake" if connection.handshaking else f"frame of {connection.frame_bytes} bytes"
-                connection.refuse("slow_frame", f"{what} incomplete after {seconds:g} s")
+                pending_part = "TLS handshake" if connection.handshaking else f"frame of {connection.frame_bytes} bytes"
+                connection.refuse("slow_frame", f"{pending_part} incomplete after {seconds:g} s")
 
     def _check_reader(self, connection: Connection, now: float) -> None:
         """Abort a connection that reads nothing of its output (LIM-11)."""
@@ -231,7 +231,7 @@ class Endpoint:
         if total <= self.unread_total_max:
             return
         stalled = [connection for connection in self.connections if connection.congested and not connection.closed]
-        for connection in sorted(stalled, key=lambda one: one.watch.stalled_since):
+        for connection in sorted(stalled, key=lambda candidate: candidate.watch.stalled_since):
             unread = connection.unread_bytes
             connection.refuse(
                 "slow_reader",

@@ -32,9 +32,9 @@ def register(registry: Registry, ports: Mapping[str, Endpoint], rejections: Reje
             yield (reason,), count
 
     def by_code() -> Iterator[tuple[str, Histogram]]:
-        for code, one in requests.items():
-            if one.count:
-                yield "other" if code == OTHER_CODES else str(code), one
+        for code, duration in requests.items():
+            if duration.count:
+                yield "other" if code == OTHER_CODES else str(code), duration
 
     registry.family(GAUGE, "saturnmq_connections", "Open connections.", ("port",), connections)
     text = "Rejected connections and requests."

@@ -72,7 +72,7 @@ class Expense:
         return used
 
 
-class Waiting(Protocol):
+class TurnTaker(Protocol):
     """What the queue uses of a connection's requests."""
 
     @property
@@ -93,7 +93,7 @@ class FairQueue:
         self.quantum = QUANTUM_SECONDS
         self.shared = False
         self.overdrawn: set[str] = set()
-        self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by network; the next turn is the first one's
+        self._waiting: OrderedDict[str, deque[TurnTaker]] = OrderedDict()  # by network; the first has the next turn
         self._count = 0
         self._scheduled = False
         self._ended = False
@@ -108,7 +108,7 @@ class FairQueue:
         self._members[network] = self._members.get(network, 0) + 1
         self.shared = len(self._members) > 1
 
-    def left(self, network: str) -> None:
+    def departed(self, network: str) -> None:
         """A connection of this network is lost."""
         count = self._members.pop(network, 0) - 1
         if count > 0:
@@ -127,9 +127,9 @@ class FairQueue:
         self._spent.clear()
         self.overdrawn.clear()
 
-    def wait(self, one: Waiting) -> None:
+    def wait(self, turn_taker: TurnTaker) -> None:
         """Call `take_turn` in a later event-loop iteration. A connection waits at most once at a time."""
-        self._waiting.setdefault(one.network, deque()).append(one)
+        self._waiting.setdefault(turn_taker.network, deque()).append(turn_taker)
         self._counted(1)
         self._schedule()
 
@@ -155,14 +155,14 @@ class FairQueue:
         """Let no other connection take its turn in this event-loop iteration."""
         self._ended = True
 
-    def _pop(self) -> Waiting:
+    def _pop(self) -> TurnTaker:
         """The connection whose turn it is; its network is last then."""
         network, waiting = self._waiting.popitem(last=False)
         self._counted(-1)
-        one = waiting.popleft()
+        turn_taker = waiting.popleft()
         if waiting:
             self._waiting[network] = waiting
-        return one
+        return turn_taker
 
     def _counted(self, change: int) -> None:
         self._count += change

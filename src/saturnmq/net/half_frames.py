@@ -28,14 +28,14 @@ class HalfFrames:
     def __len__(self) -> int:
         return len(self._of)
 
-    def note(self, connection: Refusable, pending_bytes: int, *, fresh: bool) -> None:
-        """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
+    def note(self, connection: Refusable, pending_bytes: int, *, is_new_frame: bool) -> None:
+        """Record how many bytes of an incomplete frame a connection has buffered; is_new_frame: of another frame than before.
 
         When the total exceeds its bound, the connection whose frame has been incomplete longest is closed, not the one with the
         largest frame.
         """
         before = self._of.get(connection, 0)
-        if fresh or not pending_bytes:
+        if is_new_frame or not pending_bytes:
             self._of.pop(connection, None)
         if pending_bytes:
             self._of[connection] = pending_bytes

@@ -15,8 +15,8 @@ _PORT_HOLDERS_SHOWN_MAX: Final = 3
 def port_holder(port: int, proc: Path = Path("/proc")) -> str:
     """ "process 4711 (java)", or "another process" if the owner is not visible: another user's process, or not Linux."""
     inodes = _listening(port, proc)
-    found = sorted(_owners(inodes, proc).items()) if inodes else []
-    shown = [f"process {pid} ({name})" for pid, name in found[:_PORT_HOLDERS_SHOWN_MAX]]
+    holders = sorted(_owners(inodes, proc).items()) if inodes else []
+    shown = [f"process {pid} ({name})" for pid, name in holders[:_PORT_HOLDERS_SHOWN_MAX]]
     return ", ".join(shown) or "another process"
 
 
@@ -42,13 +42,13 @@ def _listening(port: int, proc: Path) -> set[str]:
 
 def _owners(inodes: set[str], proc: Path) -> dict[int, str]:
     """Name by process id of the processes that have one of these sockets open."""
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    socket_links = {f"socket:[{inode}]" for inode in inodes}
     owners = {}
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
             continue
         try:
-            if any(str(fd.readlink()) in wanted for fd in (folder / "fd").iterdir()):
+            if any(str(fd.readlink()) in socket_links for fd in (folder / "fd").iterdir()):
                 owners[int(folder.name)] = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
         except OSError:  # ended meanwhile, or owned by another user
             continue

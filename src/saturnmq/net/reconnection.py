@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from saturnmq.net.connection import Connection
-from saturnmq.net.endpoint import Listener
+from saturnmq.net.endpoint import BaseConnectionListener
 
 RECONNECT_SECONDS_MIN: Final = 0.25
 RECONNECT_SECONDS_MAX: Final = 4.0
@@ -33,7 +33,7 @@ def reconnect_seconds(attempt: int, fraction: float) -> float:
     return min(pause_s, RECONNECT_SECONDS_MAX) * (1 - fraction / 2)
 
 
-class Losses(Listener):
+class Losses(BaseConnectionListener):
     """Calls on_loss after a connection of a client was closed; the client no longer has it then."""
 
     def __init__(self, on_loss: Callable[[], None]) -> None:

@@ -156,7 +156,7 @@ class RemotingServer(Endpoint):
         """Remove a closed connection from the count of its address."""
         if connection in self.connections:
             network = connection.network
-            self.fair_queue.left(network)
+            self.fair_queue.departed(network)
             count = self._by_address.pop(network, 0) - 1
             if count > 0:
                 self._by_address[network] = count

@@ -38,24 +38,26 @@ class Shares:
         address is replaced.
         """
         growth = change if growth is None else growth
-        left = limit - self.total - growth
+        free_entries = limit - self.total - growth
         if growth <= 0:
             return None
-        if left < 0:
+        if free_entries < 0:
             return f"{self.total} are in use, at most {limit} are allowed"
         network = network_of(host)
-        own = self._of.get(network, 0) + change
-        if own > max(self.share * left, 1) and (self.local_limited or (host and not is_local(host))):
-            return f"{own - change} are in use by {network}, the other {left + growth} are for other addresses"
+        network_entries = self._of.get(network, 0) + change
+        if network_entries > max(self.share * free_entries, 1) and (
+            self.local_limited or (host and not is_local(host))
+        ):
+            return f"{network_entries - change} are in use by {network}, the other {free_entries + growth} are for other addresses"
         return None
 
     def add(self, host: str, change: int) -> None:
         """Count what a peer uses more, or less if it is negative."""
         self.total += change
         network = network_of(host)
-        own = self._of.get(network, 0) + change
-        if own > 0:
-            self._of[network] = own
+        network_entries = self._of.get(network, 0) + change
+        if network_entries > 0:
+            self._of[network] = network_entries
         else:
             self._of.pop(network, None)
 

@@ -33,8 +33,8 @@ class Signer:
     @property
     def settings(self) -> dict[str, str]:
         """The credentials as keywords of `saturnmq.Client`."""
-        found = {"access_key": self._access_key, "secret_key": self._secret.decode(), "signature": self._version}
-        return found | ({"security_token": self._token} if self._token else {})
+        credentials = {"access_key": self._access_key, "secret_key": self._secret.decode(), "signature": self._version}
+        return credentials | ({"security_token": self._token} if self._token else {})
 
     def sign(self, command: Command) -> None:
         """Sign a request in place; a request that is sent again is signed again (ACL-19, SEC-10)."""

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """Where a connection is in its life."""
 
     NEW = auto()  # no transport yet
@@ -24,7 +24,7 @@ class State(Enum):
     CLOSED = auto()  # the transport is closed and the endpoint has been notified
 
 
-class Event(Enum):
+class ConnectionEvent(Enum):
     """What changes the state."""
 
     CONNECTED = auto()  # the transport is connected
@@ -33,16 +33,17 @@ class Event(Enum):
     LOST = auto()  # the transport is closed
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.NEW, Event.CONNECTED): State.OPEN,
-    (State.OPEN, Event.CLOSE): State.CLOSING,
-    (State.OPEN, Event.RESET): State.DRAINING,
-    (State.OPEN, Event.LOST): State.CLOSED,
-    (State.CLOSING, Event.CLOSE): State.CLOSING,
-    (State.CLOSING, Event.LOST): State.CLOSED,
-    (State.DRAINING, Event.CLOSE): State.CLOSED,  # invalid bytes, or a handler closed: the rest is not handled
-    (State.DRAINING, Event.LOST): State.CLOSED,
-    (State.CLOSED, Event.CLOSE): State.CLOSED,
-    (State.CLOSED, Event.LOST): State.CLOSED,
+TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionEvent], ConnectionState]] = {
+    (ConnectionState.NEW, ConnectionEvent.CONNECTED): ConnectionState.OPEN,
+    (ConnectionState.OPEN, ConnectionEvent.CLOSE): ConnectionState.CLOSING,
+    (ConnectionState.OPEN, ConnectionEvent.RESET): ConnectionState.DRAINING,
+    (ConnectionState.OPEN, ConnectionEvent.LOST): ConnectionState.CLOSED,
+    (ConnectionState.CLOSING, ConnectionEvent.CLOSE): ConnectionState.CLOSING,
+    (ConnectionState.CLOSING, ConnectionEvent.LOST): ConnectionState.CLOSED,
+    # Invalid bytes, or a handler closed: the rest is not handled.
+    (ConnectionState.DRAINING, ConnectionEvent.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.DRAINING, ConnectionEvent.LOST): ConnectionState.CLOSED,
+    (ConnectionState.CLOSED, ConnectionEvent.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.CLOSED, ConnectionEvent.LOST): ConnectionState.CLOSED,
 }
-CLOSED_STATES: Final = frozenset({State.CLOSING, State.DRAINING, State.CLOSED})
+CLOSED_STATES: Final = frozenset({ConnectionState.CLOSING, ConnectionState.DRAINING, ConnectionState.CLOSED})

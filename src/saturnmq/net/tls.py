@@ -183,7 +183,7 @@ def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
 class TlsStream:
     """TLS state of one connection. Errors are OSError (ssl.SSLError)."""
 
-    __slots__ = ("_header", "_incoming", "_left", "_object", "_outgoing", "_plain", "ready")
+    __slots__ = ("_header", "_incoming", "_object", "_outgoing", "_pending_plaintext", "_record_bytes_pending", "ready")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -192,26 +192,26 @@ class TlsStream:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self.ready = False  # the handshake is complete
-        self._plain: list[bytes] = []  # written before the handshake completed
+        self._pending_plaintext: list[bytes] = []  # written before the handshake completed
         self._header = b""  # part of a record's header that has arrived
-        self._left = 0  # bytes of the current record that have not
+        self._record_bytes_pending = 0  # bytes of the current record that have not
 
     @property
     def record_pending(self) -> bool:
         """Whether part of a TLS record has arrived and the rest has not."""
-        return self._left > 0 or bool(self._header)
+        return self._record_bytes_pending > 0 or bool(self._header)
 
     def _follow_records(self, data: bytes) -> None:
         at, end = 0, len(data)
         while at < end:
-            if self._left:
-                step = min(self._left, end - at)
-                self._left -= step
+            if self._record_bytes_pending:
+                step = min(self._record_bytes_pending, end - at)
+                self._record_bytes_pending -= step
             else:
                 step = min(_RECORD_HEADER_BYTES - len(self._header), end - at)
                 self._header += data[at : at + step]
                 if len(self._header) == _RECORD_HEADER_BYTES:
-                    self._left, self._header = int.from_bytes(self._header[3:], "big"), b""
+                    self._record_bytes_pending, self._header = int.from_bytes(self._header[3:], "big"), b""
             at += step
 
     def start(self) -> None:
@@ -237,12 +237,12 @@ class TlsStream:
             parts.append(part)
         return b"".join(parts)
 
-    def write(self, plain: bytes) -> None:
+    def write(self, plaintext: bytes) -> None:
         """Encrypt plain bytes; buffered until the handshake completes."""
         if self.ready:
-            self._object.write(plain)
+            self._object.write(plaintext)
         else:
-            self._plain.append(plain)
+            self._pending_plaintext.append(plaintext)
 
     def outgoing(self) -> bytes:
         """Encrypted bytes to write to the socket."""
@@ -254,9 +254,9 @@ class TlsStream:
         except ssl.SSLWantReadError:
             return False
         self.ready = True
-        for plain in self._plain:
-            self._object.write(plain)
-        self._plain.clear()
+        for plaintext in self._pending_plaintext:
+            self._object.write(plaintext)
+        self._pending_plaintext.clear()
         return True
 
 
@@ -284,9 +284,9 @@ class ContextHolder:
         Unusable files are tried again at every check, but logged only once per change.
         """
         changed_now = False
-        for path, known in list(self._sums.items()):
+        for path, loaded_digest in list(self._sums.items()):
             digest = _digest(path)
-            if digest is not None and digest != known:
+            if digest is not None and digest != loaded_digest:
                 self._sums[path] = digest
                 self._changed.add(path)
                 changed_now = True
