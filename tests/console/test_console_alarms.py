@@ -21,7 +21,7 @@ from saturnmq.admin.mail import PASSWORD_VARIABLE, Mailer
 from saturnmq.admin.survey import BrokerState, GroupState, Survey, TopicProgress, TopicState
 from saturnmq.cli.commands import build_parser
 from saturnmq.cli.console import mailer_of
-from saturnmq.console.alarms import HISTORY_MAX, TRIES, Alarms, Event, GroupRule, Rules, RulesFile
+from saturnmq.console.alarms import HISTORY_MAX, TRIES, AlarmEvent, Alarms, GroupRule, Rules, RulesFile
 from saturnmq.console.notices import mail, webhook
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
@@ -369,7 +369,7 @@ def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
         async with console("127.0.0.1:1") as one:
             await one.log_in()
             alarms = one.services.alarms
-            alarms.active["lag", HOSTILE] = Event(1, True, "lag", HOSTILE, "5")
+            alarms.active["lag", HOSTILE] = AlarmEvent(1, True, "lag", HOSTILE, "5")
             alarms.events.append(alarms.active["lag", HOSTILE])
             page = (await one.browser.get("/alarms")).text
             assert page.count("&lt;script&gt;") == 2 and "\u202e" not in page

@@ -93,7 +93,7 @@ def test_bodies_of_a_topic_use_its_schema_file_with_and_without_a_registry_heade
     (tmp_path / "id-9.avsc").write_text('"string"')
     assert body_of(b"\x00\x00\x00\x00\x09\x04ok", topic="orders", schemas=schemas).text == '"ok"'
     assert body_of(b'{"a": 1}', topic="orders", schemas=schemas).form == "json"  # does not fit the schema
-    assert body_of(data, topic="orders", schemas=schemas, wanted="hex").form == "hex"
+    assert body_of(data, topic="orders", schemas=schemas, chosen_form="hex").form == "hex"
     (tmp_path / "orders.avsc").write_text("{")
     assert body_of(data, topic="orders", schemas=schemas).form != "avro"
     for name in ("../orders", ".hidden", "a\0b"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saturnmq.console.badges import Badge, group_badge
-from saturnmq.console.charts import HEIGHT, RANGES, WIDTH, line_chart, many, short, size
+from saturnmq.console.charts import HEIGHT, RANGES, WIDTH, line_chart, short, size, with_commas
 
 START = 1_700_000_000
 
@@ -102,9 +102,14 @@ def test_numbers_are_short(value: float, shortened: str, bytes_of: str) -> None:
 
 
 def test_thousands_are_separated() -> None:
-    assert (many(0), many(1234), many(-1234), many(1_234_567)) == ("0", "1,234", "-1,234", "1,234,567")
-    assert (many(1234.5), many(1234.56, 1), many(12, 2)) == ("1,234", "1,234.6", "12.00")
-    assert (many(float("nan")), many(-1.5)) == ("–", "–")
+    assert (with_commas(0), with_commas(1234), with_commas(-1234), with_commas(1_234_567)) == (
+        "0",
+        "1,234",
+        "-1,234",
+        "1,234,567",
+    )
+    assert (with_commas(1234.5), with_commas(1234.56, 1), with_commas(12, 2)) == ("1,234", "1,234.6", "12.00")
+    assert (with_commas(float("nan")), with_commas(-1.5)) == ("–", "–")
 
 
 @pytest.mark.parametrize(

@@ -176,19 +176,19 @@ def state(*answers: Any) -> tuple[ClusterState, Surveys, Times]:
 def test_view_is_stale_after_a_minute_or_a_failure() -> None:
     async def work() -> None:
         cluster, _, clock = state(survey(), SaturnError("no route"), survey(), ValueError("a defect"), None)
-        assert (cluster.stale, cluster.view_age) == (False, 0)
+        assert (cluster.is_stale, cluster.view_age) == (False, 0)
         await cluster.refresh()
         clock.now += 60
-        assert (cluster.stale, cluster.view_age) == (False, 60)
+        assert (cluster.is_stale, cluster.view_age) == (False, 60)
         clock.now += 0.5
-        assert cluster.stale
+        assert cluster.is_stale
         clock.now -= 60
         await cluster.refresh()
-        assert cluster.stale and cluster.problem == "no route" and cluster.view_age == 0, "the last view stays"
+        assert cluster.is_stale and cluster.problem == "no route" and cluster.view_age == 0, "the last view stays"
         await cluster.refresh()
-        assert not cluster.stale and cluster.problem == ""
+        assert not cluster.is_stale and cluster.problem == ""
         await cluster.refresh()
-        assert cluster.stale and cluster.problem == "the survey failed; the log of the console shows why"
+        assert cluster.is_stale and cluster.problem == "the survey failed; the log of the console shows why"
         await cluster.refresh()
         assert cluster.problem == "no survey within 30 s"
 

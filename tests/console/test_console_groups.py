@@ -12,7 +12,7 @@ import pytest
 from browsing import name_server, run
 
 from saturnmq import Client
-from saturnmq.console.actions import Wanted, wanted_of
+from saturnmq.console.actions import ResetTarget, reset_target_of
 from saturnmq.console.group_pages import CLIENT_SECONDS
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker
@@ -134,12 +134,12 @@ def test_offsets_are_moved_by_messages_and_edited_queue_by_queue(console: Open) 
 
 
 def test_targets_of_a_reset() -> None:
-    assert [wanted_of(text) for text in ("+5", "-5", "#7", "start")] == [
-        Wanted("shift", 5), Wanted("shift", -5), Wanted("offset", 7), Wanted("time", 0),
+    assert [reset_target_of(text) for text in ("+5", "-5", "#7", "start")] == [
+        ResetTarget("shift", 5), ResetTarget("shift", -5), ResetTarget("offset", 7), ResetTarget("time", 0),
     ]  # fmt: skip
     for text in ("+", "#-1", "+-5", "5"):
         with pytest.raises(ConfigError):
-            wanted_of(text)
+            reset_target_of(text)
 
 
 @pytest.mark.spec("UX-14")

@@ -22,7 +22,7 @@ from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import Survey, Surveyor
 from saturnmq.console.alarms import Alarms
 from saturnmq.console.bodies import TEXT_MAX, body_of
-from saturnmq.console.charts import line_chart, many, short, size
+from saturnmq.console.charts import line_chart, short, size, with_commas
 from saturnmq.console.pages import AUDIT_BYTES_MAX, _last_lines
 from saturnmq.console.serving import Server, _Connection
 from saturnmq.console.state import ClusterState, View
@@ -257,4 +257,4 @@ def test_chart_has_a_gap_and_a_dash_for_an_absurd_number(value: float) -> None:
         drawn = line_chart("rate", [(0, value), (60, value)], unit)
         ElementTree.fromstring(drawn)
         assert 'd=""' in drawn and drawn.count(">\u2013<") == 1
-    assert {short(value), size(value), many(value, 2)} == {"\u2013"}
+    assert {short(value), size(value), with_commas(value, 2)} == {"\u2013"}

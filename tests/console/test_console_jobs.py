@@ -13,7 +13,7 @@ from saturnmq.admin import Admin
 from saturnmq.console.download import csv_line
 from saturnmq.console.jobs import JOBS_MAX, KEPT_MAX, KEPT_SECONDS, RUNNING_MAX, Jobs
 from saturnmq.console.jsonpath import equals, parse_path, reached
-from saturnmq.console.scanning import Scan, Span
+from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -57,7 +57,7 @@ def test_formulas_are_text_in_a_table() -> None:
 class Waiting:
     """A scan that runs until it is cancelled."""
 
-    wanted: Any = None
+    is_viewed: Any = None
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -71,7 +71,7 @@ def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
 
         def start(owner: str) -> Any:
             clock.now += 1
-            return jobs.start(owner, "search", "t", cast(Scan, Waiting()), [])
+            return jobs.start(owner, "search", "t", cast(TopicScan, Waiting()), [])
 
         first = [start("ann") for _ in range(RUNNING_MAX)]
         with pytest.raises(ConfigError, match="3 searches of ann are running"):
@@ -95,7 +95,7 @@ def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
 class Ending:
     """A scan that ends as a test says: with a state, or an exception; it has read 7 of 9."""
 
-    wanted: Any = None
+    is_viewed: Any = None
     scanned, expected = 7, 9
 
     def __init__(self, end: str | Exception) -> None:
@@ -111,7 +111,7 @@ def test_job_has_the_end_of_its_scan_or_its_problem() -> None:
         jobs = Jobs(Times())
 
         async def ended(end: str | Exception) -> tuple[str, str, int, bool]:
-            job = jobs.start("ann", "search", "t", cast(Scan, Ending(end)), [])
+            job = jobs.start("ann", "search", "t", cast(TopicScan, Ending(end)), [])
             assert (job.state, job.running, job.percent) == ("running", True, 77)
             assert job.task is not None
             await asyncio.wait([job.task])
@@ -120,14 +120,14 @@ def test_job_has_the_end_of_its_scan_or_its_problem() -> None:
         assert await ended("enough") == ("enough", "", 100, False)
         assert await ended(SaturnError("no route")) == ("failed", "no route", 100, False)
         assert await ended(ValueError("a defect")) == ("failed", "ValueError", 100, False)
-        job = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        job = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
         await asyncio.sleep(0)
         await jobs.cancel(job)
         assert (job.state, job.problem) == ("cancelled", "")
-        early = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        early = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
         await jobs.cancel(early)
         assert (early.state, early.running) == ("cancelled", False), "before it began"
-        left = jobs.start("bob", "search", "t", cast(Scan, Waiting()), [])
+        left = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
         await asyncio.sleep(0)
         await jobs.close()
         assert left.state == "cancelled"
@@ -142,7 +142,7 @@ def test_progress_of_a_running_job_is_below_100_percent(scanned: int, expected: 
     async def work() -> None:
         jobs, scan = Jobs(), Ending("complete")
         scan.scanned, scan.expected = scanned, expected  # type: ignore[misc]
-        job = jobs.start("ann", "search", "t", cast(Scan, scan), [])
+        job = jobs.start("ann", "search", "t", cast(TopicScan, scan), [])
         assert job.percent == percent
         await jobs.close()
 
@@ -153,15 +153,15 @@ def test_job_that_no_page_asks_for_is_wanted_for_20_seconds() -> None:
     async def work() -> None:
         clock, scan = Times(), Waiting()
         jobs = Jobs(clock)
-        job = jobs.start("ann", "tail", "t", cast(Scan, scan), [])
+        job = jobs.start("ann", "tail", "t", cast(TopicScan, scan), [])
         clock.now += 19
-        assert scan.wanted()
+        assert scan.is_viewed()
         assert jobs.find("ann", job.id) is job and jobs.find("bob", job.id) is None
         clock.now += 19
-        assert scan.wanted()
+        assert scan.is_viewed()
         jobs.find("bob", job.id)
         clock.now += 1
-        assert not scan.wanted(), "a question of another user does not count"
+        assert not scan.is_viewed(), "a question of another user does not count"
         clock.now += 10_000
         assert jobs.find("ann", job.id) is job, "a job that runs does not expire"
         await jobs.close()
@@ -176,7 +176,7 @@ def test_newest_jobs_of_all_users_are_kept() -> None:
 
         async def ended(owner: str) -> Any:
             clock.now += 1
-            job = jobs.start(owner, "search", "t", cast(Scan, Ending("complete")), [])
+            job = jobs.start(owner, "search", "t", cast(TopicScan, Ending("complete")), [])
             await asyncio.wait([cast("asyncio.Task[None]", job.task)])
             return job
 
@@ -190,9 +190,9 @@ def test_newest_jobs_of_all_users_are_kept() -> None:
         assert sum(jobs.find(job.owner, job.id) is job for job in kept) == JOBS_MAX - KEPT_MAX
         running = Jobs(clock)
         for number in range(JOBS_MAX):
-            running.start(f"user{number}", "search", "t", cast(Scan, Waiting()), [])
+            running.start(f"user{number}", "search", "t", cast(TopicScan, Waiting()), [])
         with pytest.raises(ConfigError, match="40 searches are running; at most 40 may; try again later"):
-            running.start("ann", "search", "t", cast(Scan, Waiting()), [])
+            running.start("ann", "search", "t", cast(TopicScan, Waiting()), [])
         await running.close()
 
     run(work)
@@ -232,7 +232,7 @@ def test_scan_names_a_dead_broker_and_asks_it_few_times() -> None:
         class Cluster:
             messages = Messages()
 
-        scan = Scan(cast(Admin, Cluster()), Span("t", 0, 10), lambda message: False)
+        scan = TopicScan(cast(Admin, Cluster()), ScanRange("t", 0, 10), lambda message: False)
         await scan.run()
         assert scan.end == "complete" and scan.problems == {"dead": "no answer"} and puller.asked < 120
 

@@ -145,7 +145,7 @@ def test_body_is_shown_by_its_type(data: bytes, form: str, text: str) -> None:
     ],
 )
 def test_body_is_shown_up_to_64_ki_characters(data: bytes, wanted: str, form: str, cut: bool, length: int) -> None:
-    shown = body_of(data, wanted=wanted)
+    shown = body_of(data, chosen_form=wanted)
     assert (shown.form, shown.cut, len(shown.text), shown.size) == (form, cut, length, len(data))
 
 
@@ -156,11 +156,11 @@ def test_json_that_grows_much_with_indentation_is_text() -> None:
 
 
 def test_hexadecimal_lines_have_16_bytes_with_their_characters() -> None:
-    assert body_of(bytes(range(0x1E, 0x30)), wanted="hex").text.splitlines() == [
+    assert body_of(bytes(range(0x1E, 0x30)), chosen_form="hex").text.splitlines() == [
         "00000000  1e 1f 20 21 22 23 24 25 26 27 28 29 2a 2b 2c 2d  .. !\"#$%&'()*+,-",
         "00000010  2e 2f" + 43 * " " + " ./",
     ]
-    assert body_of(b"~\x7f\x80", wanted="hex").text.endswith(" ~..")
+    assert body_of(b"~\x7f\x80", chosen_form="hex").text.endswith(" ~..")
 
 
 def test_long_body_is_cut_between_characters() -> None:

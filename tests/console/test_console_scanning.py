@@ -18,7 +18,7 @@ from saturnmq.console import scanning
 from saturnmq.console.conditions import BODY_BYTES_MAX, Conditions, parse_conditions
 from saturnmq.console.jsonpath import parse_path
 from saturnmq.console.refused import WrongField
-from saturnmq.console.scanning import BATCH, Scan, Span
+from saturnmq.console.scanning import BATCH, ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -71,7 +71,7 @@ class Topic:
         return PullResult(PullStatus.FOUND, QueueOffset(offset + len(part)), *bounds, b"".join(records), queue)
 
 
-def scan_of(topic: Topic, span: Span, take: Callable[[Message[bytes]], bool], **more: Any) -> Scan:
+def scan_of(topic: Topic, span: ScanRange, take: Callable[[Message[bytes]], bool], **more: Any) -> TopicScan:
     class Messages:
         async def puller(self) -> Topic:
             return topic
@@ -79,10 +79,10 @@ def scan_of(topic: Topic, span: Span, take: Callable[[Message[bytes]], bool], **
     class Cluster:
         messages = Messages()
 
-    return Scan(cast(Admin, Cluster()), span, take, **more)
+    return TopicScan(cast(Admin, Cluster()), span, take, **more)
 
 
-def read(topic: Topic, span: Span, enough: int = 10**9, **more: Any) -> tuple[Scan, list[int]]:
+def read(topic: Topic, span: ScanRange, enough: int = 10**9, **more: Any) -> tuple[TopicScan, list[int]]:
     """Run a scan that takes `enough` messages; returns it with the store times that it took."""
     found: list[int] = []
 
@@ -111,14 +111,14 @@ def read(topic: Topic, span: Span, enough: int = 10**9, **more: Any) -> tuple[Sc
 )
 def test_scan_takes_the_messages_of_its_span(begin: int, end: int, expected: list[int]) -> None:
     topic = Topic(("b", 7, [100, 200, 200, 200, 300, 400]), ("b", 0, []))
-    scan, found = read(topic, Span("T", begin, end, "a || b"))
+    scan, found = read(topic, ScanRange("T", begin, end, "a || b"))
     assert (found, scan.end, scan.problems, scan.skipped) == (expected, "complete", {}, 0)
     assert topic.expressions <= {"a || b"} and all(queue == 0 for queue, _ in topic.pulls)
 
 
 def test_scan_reads_its_queues_in_turn_and_stops_behind_its_span() -> None:
     topic = Topic(("a", 0, list(range(1, 201))), ("b", 0, list(range(1, 41))))
-    scan, found = read(topic, Span("T", 0, 150))
+    scan, found = read(topic, ScanRange("T", 0, 150))
     assert sorted(found) == sorted([*range(1, 151), *range(1, 41)])
     assert topic.pulls[:4] == [(0, 0), (1, 0), (0, 32), (1, 32)]
     assert (0, 192) not in topic.pulls, "150 was passed at 128..159"
@@ -127,7 +127,7 @@ def test_scan_reads_its_queues_in_turn_and_stops_behind_its_span() -> None:
 
 def test_scan_ends_once_it_has_enough() -> None:
     topic = Topic(("a", 0, list(range(1, 201))), ("b", 0, list(range(1, 41))))
-    scan, found = read(topic, Span("T", 0, 10**6), enough=40)
+    scan, found = read(topic, ScanRange("T", 0, 10**6), enough=40)
     assert (len(found), scan.end, scan.scanned, topic.pulls) == (40, "enough", 64, [(0, 0), (1, 0)])
 
 
@@ -139,7 +139,7 @@ def test_scan_continues_where_a_queue_begins_now() -> None:
         return 10  # expired since
 
     topic.min_offset = began  # type: ignore[method-assign]
-    scan, found = read(topic, Span("T", 0, 10**6))
+    scan, found = read(topic, ScanRange("T", 0, 10**6))
     assert found == list(range(1, 71)) and topic.pulls == [(0, 10), (0, 50), (0, 82), (0, 114)]
     assert scan.scanned == 70, "offsets that the broker does not have were not read"
 
@@ -147,7 +147,7 @@ def test_scan_continues_where_a_queue_begins_now() -> None:
 def test_scan_is_limited_by_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "SCANNED_MAX", 64)
     topic = Topic(("a", 0, list(range(1, 201))))
-    scan, found = read(topic, Span("T", 0, 10**6))
+    scan, found = read(topic, ScanRange("T", 0, 10**6))
     assert (len(found), scan.end) == (64, "limit")
     monkeypatch.undo()
     clock = Times()
@@ -156,7 +156,7 @@ def test_scan_is_limited_by_number_and_time(monkeypatch: pytest.MonkeyPatch) -> 
         clock.now += 50
         return clock.now
 
-    scan, found = read(topic, Span("T", 0, 10**6), clock=ticking)
+    scan, found = read(topic, ScanRange("T", 0, 10**6), clock=ticking)
     assert scan.end == "limit" and len(found) == 4 * BATCH, (
         "300 s are not exceeded by 300: two looks at the clock for each round"
     )
@@ -172,18 +172,18 @@ def test_silent_broker_ends_the_scan_of_its_queues_only() -> None:
         return await ask(queue, offset, **more)
 
     topic.pull = pull  # type: ignore[method-assign]
-    scan, found = read(topic, Span("T", 0, 10**6))
+    scan, found = read(topic, ScanRange("T", 0, 10**6))
     assert (len(found), scan.end, scan.problems) == (100 + 32 + 1, "complete", {"b": "no answer"})
     topic.silent = {"a", "b"}
-    scan, found = read(topic, Span("T", 0, 10**6))
+    scan, found = read(topic, ScanRange("T", 0, 10**6))
     assert (found, scan.end, scan.problems) == ([], "complete", {"a": "no answer", "b": "no answer"})
 
 
 def test_topic_with_too_many_queues_is_refused() -> None:
     most = [("a", 0, [5])] * 1024
-    assert len(read(Topic(*most), Span("T", 0, 10))[1]) == 1024
+    assert len(read(Topic(*most), ScanRange("T", 0, 10))[1]) == 1024
     with pytest.raises(ConfigError, match="T has 1025 queues; at most 1024 can be read here"):
-        read(Topic(*most, ("a", 0, [5])), Span("T", 0, 10))
+        read(Topic(*most, ("a", 0, [5])), ScanRange("T", 0, 10))
 
 
 def test_following_scan_takes_what_is_new_and_skips_what_it_cannot_keep_up_with() -> None:
@@ -205,7 +205,7 @@ def test_following_scan_takes_what_is_new_and_skips_what_it_cannot_keep_up_with(
         elif len(pauses) == 5:
             wanted = False
 
-    scan, found = read(topic, Span("T"), wanted=lambda: wanted, sleep=sleep, clock=clock)
+    scan, found = read(topic, ScanRange("T"), is_viewed=lambda: wanted, sleep=sleep, clock=clock)
     assert found == [11, 12, *range(13, 45), *range(81, 113)], "the last 32 of 100"
     assert (scan.end, scan.skipped, scan.scanned, scan.expected) == ("left", 36, 66, 66)
     assert pauses == [1.0] * 5 and scan.problems == {"gone": "no answer"}
@@ -226,10 +226,10 @@ def test_following_scan_rests_twice_as_long_as_a_round_takes_and_ends_after_an_h
         clock.now += seconds
 
     topic.pull = pull  # type: ignore[method-assign]
-    scan, _ = read(topic, Span("T"), clock=clock, sleep=sleep)
+    scan, _ = read(topic, ScanRange("T"), clock=clock, sleep=sleep)
     assert scan.end == "limit" and pauses == [200.0] * 12, "3600 s"
     topic.silent = {"a"}
-    scan, _ = read(topic, Span("T"), clock=clock, sleep=sleep)
+    scan, _ = read(topic, ScanRange("T"), clock=clock, sleep=sleep)
     assert (scan.end, scan.problems) == ("complete", {"a": "no answer"}), "there is no broker to follow"
 
 

@@ -77,7 +77,7 @@ def test_search_finds_by_tag_key_property_json_path_and_text(console: Open) -> N
                     ({"from": "start", "to": "2001-01-01"}, 0),
                 ):
                     job = await started(one, **form)
-                    assert (job.state, len(job.found.rows)) == ("complete", count), (form, job)
+                    assert (job.state, len(job.collector.rows)) == ("complete", count), (form, job)
                 page = await shown(one, await started(one))
                 assert "42 messages read" in page and "<script>alert" not in page and "\u202e" not in page
                 assert page.count('class="when"') == 42 and "every 1s" not in page
@@ -98,11 +98,11 @@ def test_time_range_bounds_a_search_to_the_millisecond(console: Open) -> None:
             await orders(server)
             async with console(name_server(server)) as one:
                 await one.log_in()
-                every = (await started(one)).found.sorted()
+                every = (await started(one)).collector.sorted()
                 begin, end = every[5].stored_ms, every[-5].stored_ms
                 stamps = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms // 1000)) for ms in (begin, end)]
                 form = {"from": f"{stamps[0]}.{begin % 1000:03}", "to": f"{stamps[1]}.{end % 1000:03}"}
-                found = (await started(one, **form)).found.sorted()
+                found = (await started(one, **form)).collector.sorted()
                 assert [hit.id for hit in found] == [hit.id for hit in every if begin <= hit.stored_ms <= end]
 
     run(work)
@@ -155,7 +155,7 @@ def test_tail_shows_new_messages_until_it_is_cancelled_or_left(console: Open) ->
                         await out.send_many(
                             "orders", [Outgoing(value=b"one", tag="new"), Outgoing(value=b"two", tag="old")]
                         )
-                    while not job.found.rows:
+                    while not job.collector.rows:
                         await asyncio.sleep(POLL_SECONDS)  # poll
                 page = await shown(one, job)
                 assert "every 1s" in page and ">one<" in page and ">two<" not in page and ">k7<" not in page
@@ -177,7 +177,7 @@ def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
             async with console(name_server(server)) as one:
                 await one.log_in()
                 job = await started(one, "/do/analysis")
-                shares = job.found.shares()
+                shares = job.collector.shares()
                 tables = {title: {name: count for name, count, _ in rows} for title, rows in shares.tables}
                 assert shares.count == 42 and shares.least == 3
                 assert tables["tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
@@ -205,7 +205,7 @@ def test_client_of_a_group_consumes_a_message_again(console: Open) -> None:
                 consuming = asyncio.ensure_future(consume(inbox))
                 async with console(name_server(server)) as one:
                     await one.log_in()
-                    hit = (await started(one, key="k7")).found.sorted()[0]
+                    hit = (await started(one, key="k7")).collector.sorted()[0]
                     async with asyncio.timeout(30):
                         while "k7" not in got:
                             await asyncio.sleep(POLL_SECONDS)  # poll

@@ -290,4 +290,6 @@ def test_what_is_remembered_of_attempts_is_bounded(users: Users, monkeypatch: py
     assert len(desk.sessions._wrong["address 198.51.100.1"]) == 5
     for peer in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"):
         desk.log_in("ann", peer)
-    assert list(desk.sessions._known) == [("ann", "192.0.2.1"), ("ann", "192.0.2.3")], "used longest ago goes first"
+    assert list(desk.sessions._login_networks) == [("ann", "192.0.2.1"), ("ann", "192.0.2.3")], (
+        "used longest ago goes first"
+    )

@@ -38,9 +38,11 @@ TEXT_MAX: Final = 1000
 
 async def listing(request: Request, page: Page, view: View) -> Response:
     """Accounts of one master, and the file versions of all masters of its cluster."""
-    masters = [one for one in view.survey.brokers if one.number == MASTER_ID]
-    address = request.query_params.get("broker", "") or next((one.address for one in masters if not one.problem), "")
-    chosen = next((one for one in masters if one.address == address), None)
+    masters = [broker for broker in view.survey.brokers if broker.number == MASTER_ID]
+    address = request.query_params.get("broker", "") or next(
+        (master.address for master in masters if not master.problem), ""
+    )
+    chosen = next((master for master in masters if master.address == address), None)
     if chosen is None:
         return (
             missing(page, "broker", address)
@@ -48,24 +50,27 @@ async def listing(request: Request, page: Page, view: View) -> Response:
             else page.render("message.html", message=page.text("no_masters"))
         )
     accounts = page.services.admin.accounts
-    same = [one.address for one in masters if one.cluster == chosen.cluster and not one.problem]
+    same = [master.address for master in masters if master.cluster == chosen.cluster and not master.problem]
     configs, versions = await asyncio.gather(within([address], accounts.listing), within(same, accounts.versions))
     config = configs[address]
     problem = config.message if isinstance(config, SaturnError) else ""
-    found = AclConfig() if isinstance(config, SaturnError) else config
+    acl_config = AclConfig() if isinstance(config, SaturnError) else config
     edited = request.query_params.get("edit", "")
-    wanted = request.query_params.get("q", "").lower()
-    rows = [one for one in found.plain_access_configs if wanted in one.access_key.lower()]
+    search_text = request.query_params.get("q", "").lower()
+    rows = [account for account in acl_config.plain_access_configs if search_text in account.access_key.lower()]
     return page.render(
         "accounts.html",
         masters=masters,
         chosen=chosen,
         problem=problem,
         switched_off=any(text in problem for text in SWITCHED_OFF),
-        rows=paged(sorted(rows, key=lambda one: one.access_key), request.query_params.get("page")),
-        wanted=wanted,
-        white=found.global_white_addrs,
-        edited=next((one for one in found.plain_access_configs if one.access_key == edited), PlainAccessConfig()),
+        rows=paged(sorted(rows, key=lambda account: account.access_key), request.query_params.get("page")),
+        search_text=search_text,
+        white=acl_config.global_white_addrs,
+        edited=next(
+            (account for account in acl_config.plain_access_configs if account.access_key == edited),
+            PlainAccessConfig(),
+        ),
         permissions=PERMISSIONS,
         versions=answered(versions),
         failures=failed(versions),
@@ -122,15 +127,15 @@ async def copy(request: Request, page: Page) -> Response:
     if source not in (await page.services.admin.connection.masters(cluster)).values():
         raise ConfigError(f"{source!r:.100} is no master of the cluster {cluster}")
     config = await page.services.admin.accounts.listing(source)
-    account = next((one for one in config.plain_access_configs if one.access_key == key), None)
+    account = next((candidate for candidate in config.plain_access_configs if candidate.access_key == key), None)
     if account is None:
         raise ConfigError(f"{source} has no account {key!r:.100}")
     secret = _text(form, "secret") or None
-    wanted = replace(account, secret_key=secret)
+    account_copy = replace(account, secret_key=secret)
 
     async def change(address: str) -> None:
         if address != source:
-            await page.services.admin.accounts.put(address, wanted)
+            await page.services.admin.accounts.put(address, account_copy)
 
     return await _on_masters(page, form, change)
 

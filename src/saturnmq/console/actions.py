@@ -33,14 +33,14 @@ async def put_topic(request: Request, page: Page) -> Response:
         raise WrongField("name", problem)
     read, write = (whole(str(form.get(field, "")), field, 1, QUEUES_MAX) for field in ("read", "write"))
     perm = whole(str(form.get("perm", "")), "perm", 2, 6)
-    admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
+    admin, chosen = page.services.admin, {str(broker_name) for broker_name in form.getlist("broker")}
     masters = await admin.connection.masters(cluster)
     if chosen - set(masters):
         raise ConfigError(f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
     view = await page.services.state.view()
-    known = view.survey.topics.get((cluster, name)) if view is not None else None
+    topic_state = view.survey.topics.get((cluster, name)) if view is not None else None
     for broker in chosen or masters:
-        before = known.configs.get(broker) if known is not None else None
+        before = topic_state.configs.get(broker) if topic_state is not None else None
         config = replace(
             before or TopicConfig(topic_name=name), read_queue_nums=read, write_queue_nums=write, perm=perm
         )
@@ -64,15 +64,15 @@ async def delete_topic(request: Request, page: Page) -> Response:
     return RedirectResponse("/topics", 303)
 
 
-def whole(text: str, what: str, low: int, high: int) -> int:
+def whole(text: str, field_name: str, low: int, high: int) -> int:
     """A whole number of a form. Raises ConfigError naming the field and its range."""
     if not text.isdecimal() or len(text) > 9 or not low <= int(text) <= high:
-        raise WrongField(what, f"{what} {text!r:.40} must be a whole number in {low}..{high}")
+        raise WrongField(field_name, f"{field_name} {text!r:.40} must be a whole number in {low}..{high}")
     return int(text)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResetTarget:
     """Where a group shall go: to a time (Unix ms, TO_THE_END), by a number of messages, or to an offset of each queue."""
 
     kind: str
@@ -96,14 +96,14 @@ class Preview:
     chosen: int
 
 
-def wanted_of(text: str) -> Wanted:
+def reset_target_of(text: str) -> ResetTarget:
     """The target of a form: `end`, `start`, a time, `+N` or `-N` messages, or an offset. Raises ConfigError."""
     target = text.strip()
     digits = target.lstrip("+-#")
     if target[:1] in ("+", "-", "#") and digits.isdecimal() and len(digits) <= 18 and len(target) == len(digits) + 1:
         number = int(digits) * (-1 if target[0] == "-" else 1)
-        return Wanted("offset" if target[0] == "#" else "shift", number)
-    return Wanted("time", moment(target))
+        return ResetTarget("offset" if target[0] == "#" else "shift", number)
+    return ResetTarget("time", moment(target))
 
 
 async def preview_reset(request: Request, page: Page) -> Response:
@@ -112,11 +112,11 @@ async def preview_reset(request: Request, page: Page) -> Response:
     cluster, group = request.path_params["cluster"], request.path_params["name"]
     topic, text = query.get("topic", ""), query.get("to", "")
     try:
-        wanted = wanted_of(text)
+        target = reset_target_of(text)
     except ConfigError as error:
         raise WrongField("to", error.message) from None
-    rows = await previews(page, group, topic, wanted)
-    if len(rows) > ROWS_MAX and wanted.kind != "time":
+    rows = await previews(page, group, topic, target)
+    if len(rows) > ROWS_MAX and target.kind != "time":
         raise ConfigError(
             f"{topic} has {len(rows)} queues; offsets of at most {ROWS_MAX} can be edited here; reset to a time"
         )
@@ -125,19 +125,33 @@ async def preview_reset(request: Request, page: Page) -> Response:
     )
 
 
-async def previews(page: Page, group: str, topic: str, wanted: Wanted) -> list[Preview]:
+async def previews(page: Page, group: str, topic: str, target: ResetTarget) -> list[Preview]:
     """What would become of each queue."""
     offsets = page.services.preview.offsets
-    if wanted.kind == "time":
-        found = await offsets.reset(group, topic, wanted.value)
-        rows = [one for one in found if isinstance(one, Rollback)]
+    if target.kind == "time":
+        applied = await offsets.reset(group, topic, target.value)
+        rows = [rollback for rollback in applied if isinstance(rollback, Rollback)]
         return [
-            Preview(one.queue.broker_name, one.queue.queue_id, None, one.broker_offset, one.consumer_offset, one.chosen)
-            for one in rows
+            Preview(
+                rollback.queue.broker_name,
+                rollback.queue.queue_id,
+                None,
+                rollback.broker_offset,
+                rollback.consumer_offset,
+                rollback.chosen,
+            )
+            for rollback in rows
         ]
     return [
-        Preview(one.queue.broker_name, one.queue.queue_id, one.first, one.end, one.committed, wanted.of(one))
-        for one in await offsets.positions(group, topic)
+        Preview(
+            position.queue.broker_name,
+            position.queue.queue_id,
+            position.first,
+            position.end,
+            position.committed,
+            target.of(position),
+        )
+        for position in await offsets.positions(group, topic)
     ]
 
 
@@ -145,7 +159,7 @@ async def reset(request: Request, page: Page) -> Response:
     """Reset the offsets of a group in a topic: to a time, or to the offset of each queue as the preview was edited."""
     form = await request.form()
     cluster, group, topic = (str(form.get(name, "")) for name in ("cluster", "group", "topic"))
-    wanted = wanted_of(str(form.get("to", "")))
+    target = reset_target_of(str(form.get("to", "")))
     chosen: dict[tuple[str, int], int] = {}
     edited = False
     for name, value in form.multi_items():
@@ -156,8 +170,8 @@ async def reset(request: Request, page: Page) -> Response:
             except ConfigError as error:
                 raise WrongField(name, error.message) from None
             edited = edited or str(form.get(f"was {where}", "")) != str(value).strip()
-    if wanted.kind == "time" and not edited:
-        await page.services.admin.offsets.reset(group, topic, wanted.value)
+    if target.kind == "time" and not edited:
+        await page.services.admin.offsets.reset(group, topic, target.value)
     elif not chosen:
         raise ConfigError("the form has no queues; look at the preview again")
     else:
@@ -183,11 +197,11 @@ def whole_offset(text: str) -> int:
 
 def moment(text: str) -> int:
     """A time of a form, Unix ms: `end`, `start`, or an ISO time, in UTC if it has no zone. Raises ConfigError."""
-    wanted = text.strip()
-    if wanted in ("end", "start"):
-        return TO_THE_END if wanted == "end" else 0
+    time_text = text.strip()
+    if time_text in ("end", "start"):
+        return TO_THE_END if time_text == "end" else 0
     try:
-        time = datetime.fromisoformat(wanted)
+        time = datetime.fromisoformat(time_text)
     except ValueError:
-        raise ConfigError(f"time {wanted!r:.40} must be end, start, or such as 2026-11-23T08:00") from None
+        raise ConfigError(f"time {time_text!r:.40} must be end, start, or such as 2026-11-23T08:00") from None
     return max(int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000), 0)

@@ -81,7 +81,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Event:
+class AlarmEvent:
     """An alarm began or ended. at: Unix seconds; rule: such as lag or disk; what: a group or broker."""
 
     at: int
@@ -114,8 +114,8 @@ class RulesFile:
             document = json.loads(self._path.read_text(encoding="utf-8"))
             limits = {name: int(value) for name, value in document["limits"].items() if name in LIMITS}
             groups = {
-                str(name): GroupRule(int(one["minCount"]), int(one["maxDiffTotal"]))
-                for name, one in document["groups"].items()
+                str(name): GroupRule(int(limits_of_group["minCount"]), int(limits_of_group["maxDiffTotal"]))
+                for name, limits_of_group in document["groups"].items()
             }
         except FileNotFoundError:
             return Rules()
@@ -128,14 +128,14 @@ class RulesFile:
     def write(self, rules: Rules) -> None:
         """Store the rules durably, and keep those before as .bak."""
         text = json.dumps(
-            {"limits": rules.limits, "groups": {name: asdict(one) for name, one in rules.groups.items()}}, indent=1
+            {"limits": rules.limits, "groups": {name: asdict(rule) for name, rule in rules.groups.items()}}, indent=1
         )
-        fresh = self._path.with_suffix(".json.tmp")
-        fresh.write_text(text, encoding="utf-8")
-        sync_path(fresh)
+        temporary_path = self._path.with_suffix(".json.tmp")
+        temporary_path.write_text(text, encoding="utf-8")
+        sync_path(temporary_path)
         if self._path.exists():
             self._path.replace(self._path.with_suffix(".json.bak"))
-        fresh.replace(self._path)
+        temporary_path.replace(self._path)
         sync_path(self._path.parent)
 
 
@@ -164,15 +164,15 @@ class Alarms:
         counted: Callable[[int, int], None] | None = None,
     ) -> None:
         self.rules = file.read() if file is not None else Rules()
-        self.active: dict[tuple[str, str], Event] = {}
-        self.events: deque[Event] = deque(maxlen=HISTORY_MAX)
+        self.active: dict[tuple[str, str], AlarmEvent] = {}
+        self.events: deque[AlarmEvent] = deque(maxlen=HISTORY_MAX)
         self.unsent = 0
         self._file = file
         self._senders = senders
         self._clock = clock
         self._counted = counted
-        self._queue: asyncio.Queue[Event] = asyncio.Queue(UNSENT_MAX)
-        self._seen: dict[tuple[str, str], int] = {}  # most members of a broker that were registered at once
+        self._queue: asyncio.Queue[AlarmEvent] = asyncio.Queue(UNSENT_MAX)
+        self._members_max: dict[tuple[str, str], int] = {}  # most members of a broker that were registered at once
         self._fewer: dict[tuple[str, str], int] = {}  # brokers with fewer members than that, in the last survey
         self._surveyed: set[tuple[str, str]] = set()  # brokers whose topics were listed
         self._dead: dict[tuple[str, str, str], int | None] = {}  # by cluster, topic, broker; None: not known
@@ -191,7 +191,7 @@ class Alarms:
 
     async def with_group(self, name: str, rule: GroupRule) -> None:
         """Set the rule of a group; one without limits is removed."""
-        groups = {other: one for other, one in self.rules.groups.items() if other != name}
+        groups = {group: group_rule for group, group_rule in self.rules.groups.items() if group != name}
         await self.change(replace(self.rules, groups=groups if rule == GroupRule() else groups | {name: rule}))
 
     async def run(
@@ -223,7 +223,7 @@ class Alarms:
         if self._counted is not None:
             await asyncio.to_thread(self._counted, int(self._clock()), len(self.active))
 
-    def listed(self) -> list[Event]:
+    def listed(self) -> list[AlarmEvent]:
         """The alarms that hold: an unreachable cluster first, then the newest."""
         return sorted(self.active.values(), key=lambda event: (event.rule != "cluster", -event.at))
 
@@ -233,7 +233,7 @@ class Alarms:
         if broker not in missing:
             raise ConfigError(f"no member of {broker!r:.200} is missing; missing are: {', '.join(missing) or 'none'}")
         key = missing[broker]
-        self._seen[key] = count = self._fewer.pop(key)
+        self._members_max[key] = count = self._fewer.pop(key)
         about = [alarm for alarm in self.active if alarm[0] not in _OF_GROUPS and _broker_of(alarm) == broker]
         for alarm in about if not count else [alarm for alarm in about if alarm[0] == "missing"]:
             self._end(alarm)  # those of members that are left end with the next survey
@@ -246,12 +246,14 @@ class Alarms:
         """Compare a survey with the rules. members: clients by group; None if unknown."""
         silent = {place_of(broker) for broker in survey.brokers if broker.problem}
         findings = dict(list(self._findings(survey, members, self._clock()))[:ACTIVE_MAX])
-        for key in [key for key in self.active if key not in findings and not self._unknown(key, silent, members)]:
+        for key in [
+            key for key in self.active if key not in findings and not self._is_unobservable(key, silent, members)
+        ]:
             self._end(key)
         for key, value in findings.items():
             self._begin(key, value)
 
-    def _unknown(self, key: tuple[str, str], silent: set[str], members: dict[str, int | None]) -> bool:
+    def _is_unobservable(self, key: tuple[str, str], silent: set[str], members: dict[str, int | None]) -> bool:
         """Whether an alarm without a finding may hold nevertheless: what it is about cannot be seen."""
         rule, subject = key
         if rule == "members":
@@ -262,7 +264,7 @@ class Alarms:
         return rule != "cluster" and (_broker_of(key) in missing or subject in silent)
 
     def _begin(self, key: tuple[str, str], value: str) -> None:
-        event = Event(int(self._clock()), True, *key, value)
+        event = AlarmEvent(int(self._clock()), True, *key, value)
         if key in self.active:
             self.active[key] = replace(self.active[key], value=value)
         else:
@@ -270,31 +272,31 @@ class Alarms:
             self.active[key] = event
 
     def _end(self, key: tuple[str, str]) -> None:
-        self._record(Event(int(self._clock()), False, *key, self.active.pop(key).value))
+        self._record(AlarmEvent(int(self._clock()), False, *key, self.active.pop(key).value))
 
     def _findings(
         self, survey: Survey, members: dict[str, int | None], now: float
     ) -> Iterator[tuple[tuple[str, str], str]]:
         limits = dict.fromkeys(LIMITS, 0) | self.rules.limits
-        masters = {(one.cluster, one.name): one for one in survey.brokers if one.number == 0}
-        for one in survey.brokers:
-            where = place_of(one)
-            if one.problem:
-                yield ("broker", where), one.problem
-            ratio = (one.first_number("commitLogDiskRatio") or 0.0) * 100
+        masters = {(broker.cluster, broker.name): broker for broker in survey.brokers if broker.number == 0}
+        for broker in survey.brokers:
+            where = place_of(broker)
+            if broker.problem:
+                yield ("broker", where), broker.problem
+            ratio = (broker.first_number("commitLogDiskRatio") or 0.0) * 100
             if limits["disk"] and ratio > limits["disk"]:
                 yield ("disk", where), f"{ratio:.0f} %"
-            waits = {name: one.integer(key) for name, key in WAITS.items()}
+            waits = {name: broker.integer(key) for name, key in WAITS.items()}
             longest = max(waits, key=lambda name: waits[name])
             if limits["head_wait"] and waits[longest] > limits["head_wait"]:
                 yield ("head_wait", where), f"{longest} {waits[longest]} ms"
-            if limits["page_cache"] and one.integer(LOCK) > limits["page_cache"]:
-                yield ("page_cache", where), f"{one.integer(LOCK)} ms"
-            master = masters.get((one.cluster, one.name))
+            if limits["page_cache"] and broker.integer(LOCK) > limits["page_cache"]:
+                yield ("page_cache", where), f"{broker.integer(LOCK)} ms"
+            master = masters.get((broker.cluster, broker.name))
             if master is None:
-                yield ("leader", f"{one.cluster}/{one.name}"), "no master"
-            elif one.number and limits["slave_bytes"] and not (one.problem or master.problem):
-                ends = [each.integer("commitLogMaxOffset") for each in (master, one)]
+                yield ("leader", f"{broker.cluster}/{broker.name}"), "no master"
+            elif broker.number and limits["slave_bytes"] and not (broker.problem or master.problem):
+                ends = [each.integer("commitLogMaxOffset") for each in (master, broker)]
                 if ends[0] - ends[1] > limits["slave_bytes"]:
                     yield ("slave", where), f"{ends[0] - ends[1]} B"
         yield from self._missing(survey)
@@ -313,11 +315,13 @@ class Alarms:
         """Brokers with fewer members than were registered before: in two surveys, as a NameServer may just have restarted."""
         counts = Counter((broker.cluster, broker.name) for broker in survey.brokers)
         before = self._fewer
-        self._seen = {key: max(counts[key], most) for key, most in (dict.fromkeys(counts, 0) | self._seen).items()}
-        self._fewer = {key: counts[key] for key, most in self._seen.items() if counts[key] < most}
+        self._members_max = {
+            key: max(counts[key], most) for key, most in (dict.fromkeys(counts, 0) | self._members_max).items()
+        }
+        self._fewer = {key: counts[key] for key, most in self._members_max.items() if counts[key] < most}
         for cluster, name in self._fewer:
             if (cluster, name) in before or ("missing", f"{cluster}/{name}") in self.active:
-                yield ("missing", f"{cluster}/{name}"), f"{counts[cluster, name]} of {self._seen[cluster, name]}"
+                yield ("missing", f"{cluster}/{name}"), f"{counts[cluster, name]} of {self._members_max[cluster, name]}"
 
     def _dead_letters(self, survey: Survey, now: float) -> Iterator[tuple[tuple[str, str], str]]:
         """Groups whose dead letters grew in the last GROWTH_SECONDS, by more than the limit.
@@ -326,21 +330,21 @@ class Alarms:
         its broker is first seen.
         """
         masters = [broker for broker in survey.brokers if broker.number == 0]
-        answering = {(one.cluster, one.name) for one in masters if one.address not in survey.problems}
+        answering = {(master.cluster, master.name) for master in masters if master.address not in survey.problems}
         topics = [topic for topic in survey.topics.values() if topic.name.startswith(_DEAD)]
         totals = {
             (topic.cluster, topic.name, broker): topic.totals.get(broker)
             for topic in topics
             for broker in topic.configs
         }
-        fresh: Counter[str] = Counter()
+        new_letters: Counter[str] = Counter()
         for (cluster, topic, broker), total in totals.items():
             before = self._dead.get((cluster, topic, broker), 0 if (cluster, broker) in self._surveyed else None)
             if total is not None and before is not None:  # less than before: the topic was created again
-                fresh[f"{cluster}/{topic.removeprefix(_DEAD)}"] += total - before if total >= before else total
+                new_letters[f"{cluster}/{topic.removeprefix(_DEAD)}"] += total - before if total >= before else total
         self._surveyed |= answering
         self._dead = {key: total for key, total in self._dead.items() if (key[0], key[2]) not in answering} | totals
-        for name, count in fresh.items():
+        for name, count in new_letters.items():
             if count:
                 self._grown[name] = now, self._grown.get(name, (now, 0))[1] + count
         self._grown = {name: grown for name, grown in self._grown.items() if now - grown[0] <= GROWTH_SECONDS}
@@ -360,10 +364,10 @@ class Alarms:
                     return 0
                 raise
 
-        found = await ask_each([name for name, rule in self.rules.groups.items() if rule.minCount], ask)
-        return {name: None if isinstance(one, SaturnError) else one for name, one in found.items()}
+        client_counts = await ask_each([name for name, rule in self.rules.groups.items() if rule.minCount], ask)
+        return {name: None if isinstance(count, SaturnError) else count for name, count in client_counts.items()}
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: AlarmEvent) -> None:
         state = "began" if event.began else "ended"
         log.warning("alarm %s rule=%s what=%s value=%s", state, event.rule, quoted(event.what), quoted(event.value))
         self.events.append(event)
@@ -379,7 +383,7 @@ class Alarms:
             for send in self._senders:
                 await self._try(send, event, sleep)
 
-    async def _try(self, send: Send, event: Event, sleep: Callable[[float], Awaitable[None]]) -> None:
+    async def _try(self, send: Send, event: AlarmEvent, sleep: Callable[[float], Awaitable[None]]) -> None:
         for attempt in range(TRIES):
             try:
                 await send({"event": "alarm", **asdict(event)})

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from saturnmq.client.message import Message
 from saturnmq.console.conditions import readable
 from saturnmq.console.context import Page
-from saturnmq.console.scanning import Scan, Span
+from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.console.search import opened, range_of, topic_of
 
 SAMPLE_MAX: Final = 50_000
@@ -29,7 +29,7 @@ _MINUTES_MAX: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Shares:
+class SampleShares:
     """What a page shows. tables: key of the title, rows of (name, count, percent). rates: (Unix seconds, messages per second)."""
 
     count: int
@@ -41,7 +41,7 @@ class Shares:
     rates: list[tuple[int, float]]
 
 
-class Sample:
+class MessageSample:
     """Counts messages. take: until SAMPLE_MAX."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Sample:
             self._minutes[minute] += 1
         return self._count >= SAMPLE_MAX
 
-    def shares(self) -> Shares:
+    def shares(self) -> SampleShares:
         """What has been counted so far."""
         tables = [
             ("tags", self._table(self._tags)),
@@ -86,7 +86,7 @@ class Sample:
         ]
         minutes = sorted(self._minutes.copy().items())
         rates = [(minute * 60, count / 60) for minute, count in minutes][-1440:]
-        return Shares(self._count, self._bytes, max(self._least, 0), self._most, self._compressed, tables, rates)
+        return SampleShares(self._count, self._bytes, max(self._least, 0), self._most, self._compressed, tables, rates)
 
     def _table(self, counted: Counter[str]) -> list[tuple[str, int, float]]:
         total = max(self._count, 1)
@@ -107,6 +107,6 @@ async def start(request: Request, page: Page) -> Response:
     form = await request.form()
     topic = topic_of(str(form.get("topic", "")))
     begin_ms, end_ms = range_of(str(form.get("from", "")), str(form.get("to", "")), time.time_ns() // 1_000_000)
-    sample = Sample()
-    scan = Scan(page.services.admin, Span(topic, begin_ms, end_ms), sample.take)
+    sample = MessageSample()
+    scan = TopicScan(page.services.admin, ScanRange(topic, begin_ms, end_ms), sample.take)
     return opened(page, page.services.jobs.start(page.user, "analysis", topic, scan, sample))

@@ -32,31 +32,33 @@ async def within(
     """Ask for all names, and wait for all together no longer than `seconds`; the answer or the error by name."""
     permits = asyncio.Semaphore(AT_ONCE)
 
-    async def one(name: str) -> R | SaturnError:
+    async def answer_of(name: str) -> R | SaturnError:
         async with permits:
             try:
                 return await ask(name)
             except SaturnError as error:
                 return error
 
-    tasks = {name: asyncio.ensure_future(one(name)) for name in dict.fromkeys(names)}
+    tasks = {name: asyncio.ensure_future(answer_of(name)) for name in dict.fromkeys(names)}
     if not tasks:
         return {}
     await asyncio.wait(tasks.values(), timeout=seconds)
     late = CallTimeout(f"no response within {seconds:g} s")
-    found = {name: task.result() if task.done() else late for name, task in tasks.items()}
+    answers = {name: task.result() if task.done() else late for name, task in tasks.items()}
     await cancel(*(task for task in tasks.values() if not task.done()))
-    return found
+    return answers
 
 
 def masters_of(view: View, cluster: str, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Addresses of the masters with these broker names that answered the survey, and the problems of the others."""
-    wanted = set(names)
+    broker_names = set(names)
     masters = [
-        one for one in view.survey.brokers if one.number == MASTER_ID and one.cluster == cluster and one.name in wanted
+        broker
+        for broker in view.survey.brokers
+        if broker.number == MASTER_ID and broker.cluster == cluster and broker.name in broker_names
     ]
-    return [one.address for one in masters if not one.problem], {
-        one.address: one.problem for one in masters if one.problem
+    return [master.address for master in masters if not master.problem], {
+        master.address: master.problem for master in masters if master.problem
     }
 
 
@@ -64,14 +66,14 @@ async def progress_of(page: Page, view: View, group: GroupState) -> tuple[Consum
     """Offsets of a group by queue, and the problems of its brokers by address."""
     addresses, problems = masters_of(view, group.cluster, group.configs)
     connection = page.services.admin.connection
-    found = await within(addresses, lambda address: group_offsets(connection, address, group.name))
+    tables = await within(addresses, lambda address: group_offsets(connection, address, group.name))
     merged = ConsumeStats()
-    for address, one in found.items():
-        if isinstance(one, SaturnError):
-            problems[address] = one.message
+    for address, table in tables.items():
+        if isinstance(table, SaturnError):
+            problems[address] = table.message
         else:
-            merged.offset_table.update(one.offset_table)
-            merged.consume_tps += one.consume_tps
+            merged.offset_table.update(table.offset_table)
+            merged.consume_tps += table.consume_tps
     return merged, problems
 
 
@@ -79,23 +81,23 @@ async def clients_of(
     page: Page, view: View, groups: Iterable[GroupState]
 ) -> tuple[dict[tuple[str, str], ConsumerConnection], dict[str, str]]:
     """Clients and subscriptions of groups that have any, by cluster and name, and the problems of brokers by address."""
-    places = {
+    lookups = {
         f"{number} {address}": (group, address)
         for number, group in enumerate(groups)
         for address in masters_of(view, group.cluster, group.configs)[0]
     }
     connection = page.services.admin.connection
 
-    async def ask(place: str) -> ConsumerConnection:
-        group, address = places[place]
+    async def ask(lookup: str) -> ConsumerConnection:
+        group, address = lookups[lookup]
         return await consumer_connection(connection, group.name, [address])
 
     answers: dict[tuple[str, str], list[ConsumerConnection]] = {}
     problems: dict[str, str] = {}
-    for place, one in (await within(places, ask)).items():
-        group, address = places[place]
-        if not isinstance(one, SaturnError):
-            answers.setdefault((group.cluster, group.name), []).append(one)
-        elif one.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            problems[address] = one.message
-    return {key: merged_clients(found) for key, found in answers.items()}, problems
+    for lookup, consumers in (await within(lookups, ask)).items():
+        group, address = lookups[lookup]
+        if not isinstance(consumers, SaturnError):
+            answers.setdefault((group.cluster, group.name), []).append(consumers)
+        elif consumers.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            problems[address] = consumers.message
+    return {key: merged_clients(connections) for key, connections in answers.items()}, problems

@@ -26,7 +26,7 @@ NAME_MAX: Final = 1024  # characters of a name; each value of a named type has a
 INFLATED_MAX: Final = 1024 * 1024  # of all blocks of a file
 _SYNC_BYTES: Final = 16
 _REGISTRY_BYTES: Final = 5
-_PLAIN: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_PRIMITIVE_TYPES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,12 +47,12 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def whole(self) -> int:
-        found = shift = 0
+        zigzag = shift = 0
         while True:
             byte = self.take(1)[0]
-            found |= (byte & 0x7F) << shift
+            zigzag |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return (found >> 1) ^ -(found & 1)
+                return (zigzag >> 1) ^ -(zigzag & 1)
             shift += 7
             if shift > 63:
                 raise AvroError("a number has more than 64 bits")
@@ -81,10 +81,10 @@ class Schema:
     def decode(self, data: bytes) -> Any:
         """One datum, as values that JSON has. Raises AvroError also for bytes that remain."""
         reader = _Reader(data)
-        found = self.read(reader)
+        datum = self.read(reader)
         if reader.at != len(data):
             raise AvroError(f"{len(data) - reader.at} bytes remain")
-        return found
+        return datum
 
     def read(self, reader: _Reader) -> Any:
         """The next datum."""
@@ -107,22 +107,22 @@ class Schema:
             space = full.rpartition(".")[0]
         for part in ("items", "values", "type"):
             self._declare(schema.get(part), space, depth + 1)
-        for one in _listed(schema, "fields"):
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+        for field in _listed(schema, "fields"):
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str):
                 raise AvroError("a field of the schema has no name")
-            self._declare(one.get("type"), space, depth + 1)
+            self._declare(field.get("type"), space, depth + 1)
 
     def _value(self, schema: Any, space: str, reader: _Reader, depth: int) -> Any:
         reader.values += 1
         if reader.values > VALUES_MAX or depth > DEPTH_MAX:
             raise AvroError("it has more values than a page shows")
         if isinstance(schema, str):
-            if schema in _PLAIN:
-                return _plain(schema, reader)
-            known = self._named.get(_full(schema, space)) or self._named.get(schema)
-            if known is None:
+            if schema in _PRIMITIVE_TYPES:
+                return _primitive(schema, reader)
+            named_schema = self._named.get(_full(schema, space)) or self._named.get(schema)
+            if named_schema is None:
                 raise AvroError(f"the schema has no type {schema!r:.80}")
-            return self._value(known, space, reader, depth + 1)
+            return self._value(named_schema, space, reader, depth + 1)
         if isinstance(schema, list):
             branch = reader.whole()
             if not 0 <= branch < len(schema):
@@ -140,7 +140,7 @@ class Schema:
         match kind:
             case "record" | "error":
                 fields = _listed(schema, "fields")
-                return {one["name"]: self._value(one.get("type"), space, reader, depth + 1) for one in fields}
+                return {field["name"]: self._value(field.get("type"), space, reader, depth + 1) for field in fields}
             case "enum":
                 symbols, number = _listed(schema, "symbols"), reader.whole()
                 if not 0 <= number < len(symbols):
@@ -166,18 +166,18 @@ def container(data: bytes) -> list[Any]:
         raise AvroError("it is no container file")
     facts = dict(_blocks(reader, lambda: (_text(reader), reader.counted())))
     schema, codec = Schema(facts.get("avro.schema", b"")), facts.get("avro.codec", b"null")
-    sync, found, left = reader.take(_SYNC_BYTES), [], INFLATED_MAX
+    sync, datums, remaining_bytes = reader.take(_SYNC_BYTES), [], INFLATED_MAX
     while reader.at < len(data):
         count, block = reader.whole(), reader.counted()
-        part = _Reader(_inflated(block, codec, left))
-        left -= len(part.data) if codec != b"null" else 0
+        part = _Reader(_inflated(block, codec, remaining_bytes))
+        remaining_bytes -= len(part.data) if codec != b"null" else 0
         part.values = reader.values
         for _ in range(count):
-            found.append(schema.read(part))
+            datums.append(schema.read(part))
         reader.values = part.values
         if reader.take(_SYNC_BYTES) != sync:
             raise AvroError("a block has another mark than the file")
-    return found
+    return datums
 
 
 class Schemas:
@@ -188,7 +188,7 @@ class Schemas:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, tuple[int, Schema | None]] = {}
+        self._cached_schemas: dict[str, tuple[int, Schema | None]] = {}
 
     def decode(self, topic: str, data: bytes) -> Any:
         """The datum of a body. Raises AvroError if no schema is known or it does not fit."""
@@ -209,21 +209,21 @@ class Schemas:
         path = self._folder / f"{name}.avsc"
         try:
             stamp = path.stat().st_mtime_ns
-            known = self._known.get(name)
-            if known is None or known[0] != stamp:
+            cached = self._cached_schemas.get(name)
+            if cached is None or cached[0] != stamp:
                 with path.open("rb") as file:
-                    known = (stamp, Schema(file.read(SCHEMA_BYTES_MAX + 1)))
-                self._known[name] = known
+                    cached = (stamp, Schema(file.read(SCHEMA_BYTES_MAX + 1)))
+                self._cached_schemas[name] = cached
         except OSError:
-            self._known.pop(name, None)
+            self._cached_schemas.pop(name, None)
             return None
-        return known[1]
+        return cached[1]
 
 
 # ---- values
 
 
-def _plain(kind: str, reader: _Reader) -> Any:
+def _primitive(kind: str, reader: _Reader) -> Any:
     match kind:
         case "null":
             return None
@@ -249,8 +249,8 @@ def _text(reader: _Reader) -> str:
         raise AvroError("a string is no UTF-8") from None
 
 
-def _blocks(reader: _Reader, one: Callable[[], Any]) -> list[Any]:
-    found: list[Any] = []
+def _blocks(reader: _Reader, read_item: Callable[[], Any]) -> list[Any]:
+    items: list[Any] = []
     while count := reader.whole():
         if count < 0:
             count = -count
@@ -261,8 +261,8 @@ def _blocks(reader: _Reader, one: Callable[[], Any]) -> list[Any]:
             reader.values += 1
             if reader.values > VALUES_MAX:
                 raise AvroError("it has more values than a page shows")
-            found.append(one())
-    return found
+            items.append(read_item())
+    return items
 
 
 def _logical(schema: dict[str, Any], value: Any) -> Any:
@@ -297,17 +297,17 @@ def _inflated(block: bytes, codec: bytes, bytes_max: int) -> bytes:
         raise AvroError(f"the codec {codec[:40]!r} is not known here")
     inflating = zlib.decompressobj(-15)
     try:
-        found = inflating.decompress(block, bytes_max + 1)
+        inflated = inflating.decompress(block, bytes_max + 1)
     except zlib.error as error:
         raise AvroError(f"a block does not decompress: {error}") from None
-    if inflating.unconsumed_tail or len(found) > bytes_max:
+    if inflating.unconsumed_tail or len(inflated) > bytes_max:
         raise AvroError("a block is larger than a page shows")
-    return found
+    return inflated
 
 
 def _listed(schema: dict[str, Any], key: str) -> list[Any]:
-    found = schema.get(key)
-    return found if isinstance(found, list) else []
+    entries = schema.get(key)
+    return entries if isinstance(entries, list) else []
 
 
 def _full(name: str, space: Any) -> str:

@@ -20,7 +20,7 @@ _HEX_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
-class Body:
+class ShownBody:
     """A body as a page shows it. form: one of FORMS. cut: whether it is longer."""
 
     form: str
@@ -29,41 +29,41 @@ class Body:
     cut: bool
 
 
-def body_of(data: bytes, *, topic: str = "", schemas: Schemas | None = None, wanted: str = "") -> Body:
-    """Show a body. schemas: of topics whose bodies are Avro; wanted: `text` or `hex` instead of what the bytes look like."""
-    if wanted == "hex":
+def body_of(data: bytes, *, topic: str = "", schemas: Schemas | None = None, chosen_form: str = "") -> ShownBody:
+    """Show a body. schemas: of topics whose bodies are Avro; chosen_form: `text` or `hex` instead of what the bytes look like."""
+    if chosen_form == "hex":
         return _hex(data)
-    if wanted != "text":
-        found = _avro(data, topic, schemas)
-        if found is not None:
-            return Body("avro", found, len(data), False)
+    if chosen_form != "text":
+        avro_text = _avro(data, topic, schemas)
+        if avro_text is not None:
+            return ShownBody("avro", avro_text, len(data), False)
     part = data[:TEXT_MAX]
     cut = len(data) > TEXT_MAX
     try:
         text = part.decode()
     except UnicodeDecodeError as error:
-        if wanted == "text":
+        if chosen_form == "text":
             text = part.decode(errors="replace")
         elif not cut or error.start < len(part) - 4:
             return _hex(data)
         else:
             text = part[: error.start].decode()
-    if wanted != "text" and not cut and text.lstrip()[:1] in ("{", "["):
+    if chosen_form != "text" and not cut and text.lstrip()[:1] in ("{", "["):
         try:
-            return Body("json", _lines(_indented(json.loads(text))), len(data), cut)
+            return ShownBody("json", _lines(_indented(json.loads(text))), len(data), cut)
         except (ValueError, RecursionError):
             pass
-    return Body("text", _lines(text), len(data), cut)
+    return ShownBody("text", _lines(text), len(data), cut)
 
 
-def _hex(data: bytes) -> Body:
+def _hex(data: bytes) -> ShownBody:
     part = data[: TEXT_MAX // 4]
     lines = []
     for at in range(0, len(part), _HEX_BYTES):
         row = part[at : at + _HEX_BYTES]
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:08x}  {row.hex(' '):<{3 * _HEX_BYTES}} {shown}")
-    return Body("hex", "\n".join(lines), len(data), len(data) > len(part))
+    return ShownBody("hex", "\n".join(lines), len(data), len(data) > len(part))
 
 
 def _avro(data: bytes, topic: str, schemas: Schemas | None) -> str | None:
@@ -72,12 +72,12 @@ def _avro(data: bytes, topic: str, schemas: Schemas | None) -> str | None:
         return None
     try:
         if data.startswith(CONTAINER):
-            found: Any = container(data)
+            datum: Any = container(data)
         elif schemas is not None and topic:
-            found = schemas.decode(topic, data)
+            datum = schemas.decode(topic, data)
         else:
             return None
-        return _lines(_indented(found))
+        return _lines(_indented(datum))
     except (AvroError, ValueError, TypeError, RecursionError):
         return None
 

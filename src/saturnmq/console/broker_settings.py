@@ -32,7 +32,7 @@ def masked(key: str, value: str) -> str:
 async def show(request: Request, page: Page, view: View) -> Response:
     """All keys; with `key` and `value`, the preview of a change."""
     address, query = request.path_params["address"], request.query_params
-    if all(one.address != address for one in view.survey.brokers):
+    if all(broker.address != address for broker in view.survey.brokers):
         return missing(page, "broker", address)
     values = await page.services.admin.brokers.configuration(address)
     key = query.get("key", "").strip()
@@ -40,9 +40,11 @@ async def show(request: Request, page: Page, view: View) -> Response:
     if key and page.may("admin"):
         value = checked(key, query.get("value", ""))
         change = (key, masked(key, values.get(key, "")), value)
-    wanted = query.get("q", "").lower()
-    rows = [(name, masked(name, values[name])) for name in sorted(values) if wanted in name.lower()]
-    return page.render("broker_settings.html", address=address, rows=rows[:2000], wanted=wanted, change=change)
+    search_text = query.get("q", "").lower()
+    rows = [(name, masked(name, values[name])) for name in sorted(values) if search_text in name.lower()]
+    return page.render(
+        "broker_settings.html", address=address, rows=rows[:2000], search_text=search_text, change=change
+    )
 
 
 async def change(request: Request, page: Page) -> Response:
@@ -51,7 +53,7 @@ async def change(request: Request, page: Page) -> Response:
     address, key = str(form.get("address", "")), str(form.get("key", "")).strip()
     value = checked(key, str(form.get("value", "")))
     view = await page.services.state.view()
-    if view is None or all(one.address != address for one in view.survey.brokers):
+    if view is None or all(broker.address != address for broker in view.survey.brokers):
         raise ConfigError(f"no broker {address!r:.100} is known")
     admin = page.services.admin
     now = masked(key, (await admin.brokers.configuration(address)).get(key, ""))

@@ -20,7 +20,7 @@ from saturnmq.escaping import escaped
 
 WIDTH: Final = 640
 HEIGHT: Final = 170
-LEFT, RIGHT, TOP, BOTTOM = 64, 72, 12, 22  # margins of the area of the line
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 64, 72, 12, 22  # margins of the area of the line
 DAY_SECONDS: Final = 86_400
 RANGES: Final = {"1h": 3600, "6h": 6 * 3600, "24h": DAY_SECONDS}  # of the time axis, seconds, by name in a query
 _GAP_SECONDS: Final = 4000  # a longer pause breaks the line
@@ -42,13 +42,16 @@ def line_chart(
     first, last = span or (points[0][0], points[-1][0])
     most = max((value for _, value in points if is_statistic(value)), default=-1.0)
     top = _rounded_up(most, unit)
-    across, down = (WIDTH - LEFT - RIGHT) / max(last - first, 1), (HEIGHT - TOP - BOTTOM) / top
+    across, down = (
+        (WIDTH - MARGIN_LEFT - MARGIN_RIGHT) / max(last - first, 1),
+        (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM) / top,
+    )
 
     def x(at: float) -> float:
-        return LEFT + (at - first) * across
+        return MARGIN_LEFT + (at - first) * across
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - value * down
+        return HEIGHT - MARGIN_BOTTOM - value * down
 
     path, before = [], first - _GAP_SECONDS - 1
     for at, value in points:
@@ -57,13 +60,13 @@ def line_chart(
             continue
         path.append(f"{'M' if at - before > _GAP_SECONDS else 'L'}{x(at):.1f} {y(value):.1f}")
         before = at
-    right = WIDTH - RIGHT
+    right = WIDTH - MARGIN_RIGHT
     parts = []
     for value in (0.0, top / 2, top) if most >= 0 else ():
         height = f"{y(value):.1f}"
         parts.append(
-            f'<line class="grid" x1="{LEFT}" y1="{height}" x2="{right}" y2="{height}"/>'
-            f'<text class="value" x="{LEFT - 8}" y="{height}" dominant-baseline="middle" text-anchor="end">'
+            f'<line class="grid" x1="{MARGIN_LEFT}" y1="{height}" x2="{right}" y2="{height}"/>'
+            f'<text class="value" x="{MARGIN_LEFT - 8}" y="{height}" dominant-baseline="middle" text-anchor="end">'
             f"{_shown(value, unit)}</text>"
         )
     for number in range(_TICKS + 1):
@@ -80,7 +83,7 @@ def line_chart(
             f'<text class="now" x="{x(end[0]) + 8:.1f}" y="{y(end[1]):.1f}" dominant-baseline="middle">{shown}</text>'
         )
     else:
-        parts.append(f'<text class="now" x="{right + 8}" y="{HEIGHT - BOTTOM}">{shown}</text>')
+        parts.append(f'<text class="now" x="{right + 8}" y="{HEIGHT - MARGIN_BOTTOM}">{shown}</text>')
     name = escape(escaped(title))
     values = " ".join(f"{at},{_compact(value)}" for at, value in points if is_statistic(value))
     return Markup(  # noqa: S704 - the title is escaped, all else are numbers
@@ -114,7 +117,7 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def many(value: float, digits: int = 0) -> str:
+def with_commas(value: float, digits: int = 0) -> str:
     """A number with its thousands separated; a dash for one that cannot be true. Whole numbers may be negative: differences."""
     if not is_statistic(abs(value) if isinstance(value, int) else value):
         return _MISSING

@@ -52,8 +52,8 @@ class Conditions:
             document: Any = json.loads(body)
         except (ValueError, RecursionError):
             return False
-        wanted = self.path_value
-        return any(wanted is None or equals(value, wanted) for value in reached(document, self.path or ()))
+        expected = self.path_value
+        return any(expected is None or equals(value, expected) for value in reached(document, self.path or ()))
 
 
 def readable(message: Message[bytes]) -> bytes | None:
@@ -66,24 +66,24 @@ def readable(message: Message[bytes]) -> bytes | None:
 
 def parse_conditions(form: Mapping[str, Any]) -> Conditions:
     """The conditions of a form: `property` and `json` as name=value or name alone. Raises ConfigError."""
-    given = {name: str(form.get(name, "")).strip() for name in FIELDS}
-    for name, value in given.items():
+    inputs = {name: str(form.get(name, "")).strip() for name in FIELDS}
+    for name, value in inputs.items():
         if len(value) > VALUE_MAX:
             raise WrongField(name, f"{name} has {len(value)} characters; at most {VALUE_MAX} are allowed")
-    property_name, property_value = _pair(given["property"])
-    path, path_value = _pair(given["json"])
+    property_name, property_value = _pair(inputs["property"])
+    path, path_value = _pair(inputs["json"])
     try:
         steps = parse_path(path) if path else None
     except ConfigError as error:
         raise WrongField("json", error.message) from None
     return Conditions(
-        tag=given["tag"],
-        key=given["key"],
+        tag=inputs["tag"],
+        key=inputs["key"],
         property=property_name,
         property_value=property_value,
         path=steps,
         path_value=path_value,
-        text=given["text"].encode(),
+        text=inputs["text"].encode(),
     )
 
 
@@ -92,5 +92,5 @@ def _pair(text: str) -> tuple[str, str | None]:
     return name.strip(), value.strip() if equal else None
 
 
-def _same(found: str | None, wanted: str | None) -> bool:
-    return found is not None and (wanted is None or found == wanted)
+def _same(actual: str | None, expected: str | None) -> bool:
+    return actual is not None and (expected is None or actual == expected)

@@ -27,7 +27,7 @@ from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
 from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
-from saturnmq.console.charts import RANGES, line_chart, many, short, size
+from saturnmq.console.charts import RANGES, line_chart, short, size, with_commas
 from saturnmq.console.jobs import Jobs
 from saturnmq.console.refused import SHOWN_ON, WrongField, with_problem
 from saturnmq.console.state import ClusterState
@@ -148,8 +148,12 @@ class Page:
         self.services = services
         self.request = request
         self.session = session
-        asked = request.cookies.get("saturnmq_language", "")
-        self.language = asked if asked in LANGUAGES else preferred_language(request.headers.get("accept-language", ""))
+        cookie_language = request.cookies.get("saturnmq_language", "")
+        self.language = (
+            cookie_language
+            if cookie_language in LANGUAGES
+            else preferred_language(request.headers.get("accept-language", ""))
+        )
         self.text = partial(translate, self.language)
         chosen = request.query_params.get("range", "")
         self.range = chosen if chosen in RANGES else next(iter(RANGES))
@@ -171,15 +175,15 @@ class Page:
             "range": self.range,
             "ranges": RANGES,
             "span": self.span,
-            "stale": self.stale() if self.session is not None else "",
+            "stale_warning": self.stale_warning() if self.session is not None else "",
         }
         content = self.environment.get_template(template).render(shared | values)
         return HTMLResponse(content, status)
 
-    def stale(self) -> str:
+    def stale_warning(self) -> str:
         """What to say above a state of the cluster that is not that of now; empty if it is."""
         state = self.services.state
-        if not state.stale:
+        if not state.is_stale:
             return ""
         return self.text("stale_state", reason=f" ({state.problem})" if state.problem else "", age=state.view_age)
 
@@ -252,7 +256,7 @@ def viewing(
 def failure_pages(services: Services) -> dict[Any, Callable[[Request, Exception], Awaitable[Response]]]:
     """Handlers of paths that do not exist and of defects, as pages of the console."""
 
-    async def unknown(request: Request, error: Exception) -> Response:
+    async def missing_page(request: Request, error: Exception) -> Response:
         page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
         text = page.text("page_missing_text", path=request.url.path[:200])
         return page.render("message.html", 404, heading="page_missing", message=text)
@@ -261,19 +265,19 @@ def failure_pages(services: Services) -> dict[Any, Callable[[Request, Exception]
         page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
         return page.render("message.html", 500, heading="page_failed", message=page.text("page_failed_text"))
 
-    return {404: unknown, 500: defect}
+    return {404: missing_page, 500: defect}
 
 
 async def refused_form(request: Request, page: Page, error: SaturnError) -> Response:
     """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known."""
-    given = await request.form() if request.method == "POST" else request.query_params
-    texts = [(name, value) for name, value in given.multi_items() if isinstance(value, str)]
+    form = await request.form() if request.method == "POST" else request.query_params
+    texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     before = await _page_before(request, dict(texts).get(SHOWN_ON, ""))
     if before is not None:
         wrong = error.field if isinstance(error, WrongField) else ""
-        found = with_problem(before[1], before[0], request.scope["path"], texts, error.message, wrong)
-        if found is not None:
-            return HTMLResponse(found, 400)
+        html = with_problem(before[1], before[0], request.scope["path"], texts, error.message, wrong)
+        if html is not None:
+            return HTMLResponse(html, 400)
     return page.render("message.html", 400, message=error.message, alert=True)
 
 
@@ -330,17 +334,17 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
     return viewing(services, checked, role, action=action)
 
 
-def same_token(given: str, known: str) -> bool:
+def same_token(sent: str, expected: str) -> bool:
     """Compare two tokens in constant time."""
     from hmac import compare_digest
 
-    return compare_digest(given.encode(), known.encode())
+    return compare_digest(sent.encode(), expected.encode())
 
 
 Page.environment.globals.update(
     chart=line_chart,
     short=short,
-    many=many,
+    with_commas=with_commas,
     size=size,
     safe_name=escaped,
     when=when,

@@ -48,16 +48,16 @@ COLUMNS: Final = (
 
 async def groups(request: Request, page: Page, view: View) -> Response:
     """Groups with dead letters, the largest number first."""
-    wanted = request.query_params.get("q", "").lower()
-    found = [
-        one
-        for one in view.survey.topics.values()
-        if one.name.startswith(DLQ_PREFIX) and wanted in one.name.removeprefix(DLQ_PREFIX).lower()
+    search_text = request.query_params.get("q", "").lower()
+    topics = [
+        topic
+        for topic in view.survey.topics.values()
+        if topic.name.startswith(DLQ_PREFIX) and search_text in topic.name.removeprefix(DLQ_PREFIX).lower()
     ]
-    found.sort(key=lambda one: (-one.kept, one.name))
-    rows = paged(found, request.query_params.get("page"))
+    topics.sort(key=lambda topic: (-topic.kept, topic.name))
+    rows = paged(topics, request.query_params.get("page"))
     return page.render(
-        "dead_letters.html", rows=rows, wanted=wanted, prefix=DLQ_PREFIX, age=page.services.state.age(view)
+        "dead_letters.html", rows=rows, search_text=search_text, prefix=DLQ_PREFIX, age=page.services.state.age(view)
     )
 
 
@@ -67,18 +67,18 @@ async def listing(request: Request, page: Page) -> Response:
     text = request.query_params.get("page", "")
     number = max(int(text), 1) if text.isdecimal() and len(text) < 9 else 1
     letters = page.services.admin.dead_letters
-    found = await letters.listing(group, skipped=(number - 1) * PAGE_ROWS, count=PAGE_ROWS)
+    letter_page = await letters.listing(group, skipped=(number - 1) * PAGE_ROWS, count=PAGE_ROWS)
     return page.render(
         "dead_letters_group.html",
         group=group,
-        found=found,
-        messages=sorted(found.messages, key=lambda one: -one.record.store_timestamp_ms),
+        letter_page=letter_page,
+        messages=sorted(letter_page.messages, key=lambda message: -message.record.store_timestamp_ms),
         reason=partial(reason_of, page),
         begin=begin_of,
         number=number,
-        pages=max((found.total + PAGE_ROWS - 1) // PAGE_ROWS, 1),
+        pages=max((letter_page.total + PAGE_ROWS - 1) // PAGE_ROWS, 1),
         link=link,
-        place=place,
+        position_of=position_of,
         origin=PropertyKey.RETRY_TOPIC,
         export_max=EXPORT_MAX,
     )
@@ -88,28 +88,28 @@ async def resend(request: Request, page: Page) -> Response:
     """Resend the selected dead letters; the page says of each what became of it."""
     form = await request.form()
     group = _group(str(form.get("group", "")))
-    places = [_place(str(one)) for one in form.getlist("at")]
-    if not 0 < len(places) <= PAGE_ROWS:
-        raise ConfigError(f"{len(places)} messages are selected; select 1 to {PAGE_ROWS}")
+    positions = [_parsed_position(str(text)) for text in form.getlist("at")]
+    if not 0 < len(positions) <= PAGE_ROWS:
+        raise ConfigError(f"{len(positions)} messages are selected; select 1 to {PAGE_ROWS}")
     permits, end = asyncio.Semaphore(RESENT_AT_ONCE), asyncio.get_running_loop().time() + RESEND_SECONDS
 
-    async def one(broker: str, queue: int, offset: int) -> tuple[str, bool, str]:
+    async def outcome_of(broker: str, queue: int, offset: int) -> tuple[str, bool, str]:
         name = f"{broker} {queue} {offset}"
         try:
             async with asyncio.timeout_at(end), permits:
                 letters = page.services.admin.dead_letters
                 message = await letters.at(group, broker, queue, offset)
                 name = message.message_id or name
-                found = await letters.resend(group, message)
+                resent = await letters.resend(group, message)
         except TimeoutError:
             return name, False, page.text("no_time", seconds=round(RESEND_SECONDS))
         except SaturnError as error:
             return name, False, error.message
-        if found is None or not found.client_id:
-            return name, True, page.text("resent_retry", topic=found.result if found is not None else "")
-        return name, found.done, page.text("resent_client", client=found.client_id, result=found.result)
+        if resent is None or not resent.client_id:
+            return name, True, page.text("resent_retry", topic=resent.result if resent is not None else "")
+        return name, resent.done, page.text("resent_client", client=resent.client_id, result=resent.result)
 
-    rows = await asyncio.gather(*(one(*where) for where in places))
+    rows = await asyncio.gather(*(outcome_of(*position) for position in positions))
     return page.render("dead_letters_resent.html", group=group, rows=rows)
 
 
@@ -137,9 +137,9 @@ async def export(request: Request, page: Page) -> Response:
 
 
 async def _lines(page: Page, group: str, head: str, write: Callable[[Message[bytes]], str]) -> AsyncIterator[str]:
-    found = page.services.admin.dead_letters.all_of(group)
+    messages = page.services.admin.dead_letters.all_of(group)
     text, count, size = head, 0, 0
-    async for message in found:
+    async for message in messages:
         if count == EXPORT_MAX or size > EXPORT_BYTES_MAX:
             break
         line = write(message)
@@ -166,10 +166,10 @@ async def _rows(page: Page, group: str) -> AsyncIterator[list[str | int]]:
         await asyncio.sleep(0)
 
 
-async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _after(first: str, following: AsyncIterator[str]) -> AsyncIterator[str]:
     yield first
-    async for one in rest:
-        yield one
+    async for line in following:
+        yield line
 
 
 # ---- parts
@@ -177,8 +177,8 @@ async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 
 def reason_of(page: Page, message: Message[bytes]) -> str:
     """Why a message is a dead letter: what the client gave, else that its deliveries are used up."""
-    given = message.record.properties.get(REASON_PROPERTY)
-    return given or page.text("retries_used", count=message.record.reconsume_times)
+    client_reason = message.record.properties.get(REASON_PROPERTY)
+    return client_reason or page.text("retries_used", count=message.record.reconsume_times)
 
 
 def begin_of(message: Message[bytes]) -> str:
@@ -187,12 +187,12 @@ def begin_of(message: Message[bytes]) -> str:
     return "" if body is None else escaped(body[: 4 * SHOWN_MAX].decode(errors="replace")[:SHOWN_MAX])
 
 
-def place(message: Message[bytes]) -> str:
+def position_of(message: Message[bytes]) -> str:
     """Where a dead letter is, as the value of its checkbox."""
     return f"{message.queue.broker_name}/{message.queue.queue_id}/{message.offset}"
 
 
-def _place(text: str) -> tuple[str, int, int]:
+def _parsed_position(text: str) -> tuple[str, int, int]:
     match text.rsplit("/", 2):
         case [broker, queue, offset] if (
             queue.isdecimal() and offset.isdecimal() and len(queue) < 7 and len(offset) < 19
@@ -239,7 +239,7 @@ def _json_line(message: Message[bytes]) -> str:
 def _csv_line(message: Message[bytes]) -> str:
     values = facts(message)
     values["properties"] = json.dumps(values["properties"], ensure_ascii=False)
-    return csv_row([cell(str(one)) for one in values.values()])
+    return csv_row([cell(str(value)) for value in values.values()])
 
 
 def csv_row(cells: Sequence[str]) -> str:

@@ -22,6 +22,6 @@ async def consume(request: Request, page: Page) -> Response:
     admin = page.services.admin
     message = await message_of(page, topic, number)
     if not client:
-        client = min(one.client_id for one in (await admin.clients.consumers(group)).connection_set)
+        client = min(connection.client_id for connection in (await admin.clients.consumers(group)).connection_set)
     result = await admin.messages.consume_directly(group, client, message)
     return page.render("direct.html", topic=topic, id=number, group=group, client=client, result=result)

@@ -42,31 +42,33 @@ class Edge:
     lag: int
 
 
-def edges_of(survey: Survey, wanted: str) -> list[Edge]:
+def edges_of(survey: Survey, search_text: str) -> list[Edge]:
     """Every topic that a group consumes and one of whose names holds the text, without the brokers' own; largest lag first."""
-    text = wanted.lower()
-    found = [
-        Edge(one.cluster, topic, one.name, progress.lag)
-        for one in survey.groups.values()
-        for topic, progress in one.topics.items()
-        if not is_internal(topic) and (text in topic.lower() or text in one.name.lower())
+    text = search_text.lower()
+    edges = [
+        Edge(group.cluster, topic, group.name, progress.lag)
+        for group in survey.groups.values()
+        for topic, progress in group.topics.items()
+        if not is_internal(topic) and (text in topic.lower() or text in group.name.lower())
     ]
-    return sorted(found, key=lambda one: (-one.lag, one.topic, one.group))
+    return sorted(edges, key=lambda edge: (-edge.lag, edge.topic, edge.group))
 
 
 async def show(request: Request, page: Page, view: View) -> Response:
     """The graph of the topics and groups whose names hold the searched text."""
-    wanted = request.query_params.get("q", "")[:255]
-    edges = edges_of(view.survey, wanted)
+    search_text = request.query_params.get("q", "")[:255]
+    edges = edges_of(view.survey, search_text)
     drawn = edges[:EDGES_MAX]
     groups = list(dict.fromkeys(edge.group for edge in drawn))
     clients: dict[str, list[str]] = {}
     if len(groups) <= ASKED_MAX:
-        found = answered(await within(groups, page.services.admin.clients.consumers))
-        clients = {name: sorted(one.client_id for one in each.connection_set) for name, each in found.items()}
+        consumers = answered(await within(groups, page.services.admin.clients.consumers))
+        clients = {
+            name: sorted(connection.client_id for connection in each.connection_set) for name, each in consumers.items()
+        }
     return page.render(
         "graph.html",
-        wanted=wanted,
+        search_text=search_text,
         drawing=draw(drawn, clients, page.text("graph_label")) if drawn else "",
         more=len(edges) - len(drawn),
         age=page.services.state.age(view),
@@ -105,10 +107,10 @@ def _rows(names: Iterable[T]) -> dict[T, int]:
 
 
 def _line(column: int, begin: int, end: int) -> str:
-    left, right = _COLUMNS[column] + _BOX, _COLUMNS[column + 1]
-    middle = (left + right) // 2
+    begin_x, end_x = _COLUMNS[column] + _BOX, _COLUMNS[column + 1]
+    middle = (begin_x + end_x) // 2
     first, last = (_TOP + row * _ROW + _ROW // 2 for row in (begin, end))
-    return f"M{left} {first}C{middle} {first} {middle} {last} {right} {last}"
+    return f"M{begin_x} {first}C{middle} {first} {middle} {last} {end_x} {last}"
 
 
 def _box(column: int, row: int, name: str, path: str) -> str:

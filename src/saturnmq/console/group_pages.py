@@ -48,21 +48,21 @@ FLAGS: Final = (
 async def groups(request: Request, page: Page, view: View) -> Response:
     """A page of the groups whose name holds the searched text, with their clients."""
     query = request.query_params
-    wanted, order = query.get("q", "").lower(), query.get("sort", "")
+    search_text, order = query.get("q", "").lower(), query.get("sort", "")
     kind = query.get("kind", "") if query.get("kind", "") in GROUP_KINDS else "normal"
-    matches = [one for one in view.survey.groups.values() if wanted in one.name.lower()]
-    system = [one for one in matches if is_system_group(one.name)]
-    own = [one for one in matches if not is_system_group(one.name)]
-    kinds = {"normal": own, "system": system, "all": matches}
-    found = list(kinds[kind])
+    matches = [group for group in view.survey.groups.values() if search_text in group.name.lower()]
+    system = [group for group in matches if is_system_group(group.name)]
+    user_groups = [group for group in matches if not is_system_group(group.name)]
+    kinds = {"normal": user_groups, "system": system, "all": matches}
+    chosen_groups = list(kinds[kind])
     orders: dict[str, Callable[[GroupState], Any]] = {
-        "lag": lambda one: (-one.lag, one.name),
-        "name": lambda one: (one.name, one.cluster),
-        "rate": lambda one: (-view.out_rates.get((one.cluster, one.name), 0.0), one.name),
+        "lag": lambda group: (-group.lag, group.name),
+        "name": lambda group: (group.name, group.cluster),
+        "rate": lambda group: (-view.out_rates.get((group.cluster, group.name), 0.0), group.name),
     }
     order = order if order in orders else "lag"
-    found.sort(key=orders[order])
-    rows = paged(found, query.get("page"))
+    chosen_groups.sort(key=orders[order])
+    rows = paged(chosen_groups, query.get("page"))
     clients, problems = await clients_of(page, view, rows.items)
     return page.render(
         "groups.html",
@@ -70,13 +70,13 @@ async def groups(request: Request, page: Page, view: View) -> Response:
         clients=clients,
         problems=problems,
         view=view,
-        wanted=wanted,
+        search_text=search_text,
         order=order,
         kind=kind,
-        kinds={name: len(many) for name, many in kinds.items()},
-        badges={(one.cluster, one.name): badge_of(view, one, clients, problems) for one in rows.items},
+        kinds={name: len(groups_of_kind) for name, groups_of_kind in kinds.items()},
+        badges={(group.cluster, group.name): badge_of(view, group, clients, problems) for group in rows.items},
         users_first=users_first,
-        clusters=sorted({one.cluster for one in view.survey.brokers}),
+        clusters=sorted({broker.cluster for broker in view.survey.brokers}),
         empty=SubscriptionGroupConfig(""),
         numbers=NUMBERS,
         flags=FLAGS,
@@ -86,60 +86,64 @@ async def groups(request: Request, page: Page, view: View) -> Response:
 
 async def group(request: Request, page: Page, view: View) -> Response:
     """One group: progress by topic and queue, clients, configuration, history of its lag."""
-    found = _known(request, view)
-    if found is None:
+    group_state = _group_state(request, view)
+    if group_state is None:
         return missing(page, "group", request.path_params["name"])
-    key = (found.cluster, found.name)
+    key = (group_state.cluster, group_state.name)
     (progress, problems), (connected, silent) = await asyncio.gather(
-        progress_of(page, view, found), clients_of(page, view, [found])
+        progress_of(page, view, group_state), clients_of(page, view, [group_state])
     )
     clients = connected.get(key)
     queues = sorted(progress.offset_table, key=lambda queue: (is_internal(queue.topic), queue_order(queue)))
-    names = users_first(list(found.topics))[:TOPICS_CHARTED_MAX]
-    letters = view.survey.topics.get((found.cluster, DLQ_PREFIX + found.name))
+    names = users_first(list(group_state.topics))[:TOPICS_CHARTED_MAX]
+    letters = view.survey.topics.get((group_state.cluster, DLQ_PREFIX + group_state.name))
     series = [(name, Series("group", key[0], topic=name, group=key[1])) for name in names]
-    charts = [(name, await asyncio.to_thread(levels_of, page, one)) for name, one in series]
+    charts = [(name, await asyncio.to_thread(levels_of, page, lag_series)) for name, lag_series in series]
     return page.render(
         "group.html",
-        group=found,
+        group=group_state,
         queues=[(queue, progress.offset_table[queue]) for queue in queues[:QUEUES_SHOWN_MAX]],
         queue_count=len(queues),
-        owners=await _owners(page, found.name, clients),
+        owners=await _owners(page, group_state.name, clients),
         clients=clients,
         problems=silent | problems,
         charts=[(name, points) for name, points in charts if len(points) > 1],
         out_rate=view.out_rates.get(key),
-        badge=badge_of(view, found, connected, silent),
+        badge=badge_of(view, group_state, connected, silent),
         dead=letters.kept if letters is not None else 0,
-        topics=users_first(list(found.topics)),
+        topics=users_first(list(group_state.topics)),
         is_internal=is_internal,
         numbers=NUMBERS,
         flags=FLAGS,
-        masters={one.name: one.address for one in view.survey.brokers if one.number == 0 and one.cluster == key[0]},
+        masters={
+            broker.name: broker.address
+            for broker in view.survey.brokers
+            if broker.number == 0 and broker.cluster == key[0]
+        },
         age=page.services.state.age(view),
     )
 
 
 async def client(request: Request, page: Page, view: View) -> Response:
     """What one client of a group reports of itself; with `stack`, the stacks of its threads."""
-    found, name = _known(request, view), request.path_params["client"]
-    if found is None:
+    group_state, name = _group_state(request, view), request.path_params["client"]
+    if group_state is None:
         return missing(page, "group", request.path_params["name"])
     stack = request.query_params.get("stack") == "1"
-    asked = await within(
-        [name], partial(page.services.admin.clients.running_info, found.name, jstack=stack), CLIENT_SECONDS
+    answers = await within(
+        [name], partial(page.services.admin.clients.running_info, group_state.name, jstack=stack), CLIENT_SECONDS
     )
-    info = asked[name]
+    info = answers[name]
     if isinstance(info, SaturnError):
         raise info
     return page.render(
         "group_client.html",
-        group=found,
+        group=group_state,
         client=name,
         info=info,
         stack=(info.jstack or "")[:STACK_MAX] if stack else None,
         queues=sorted(info.mq_table.items(), key=lambda item: queue_order(item[0]))[:QUEUES_SHOWN_MAX],
-        subscriptions=sorted(info.subscription_set, key=lambda one: one.topic),
+        subscriptions=sorted(info.subscription_set, key=lambda subscription: subscription.topic),
     )
 
 
@@ -173,10 +177,10 @@ async def delete(request: Request, page: Page) -> Response:
     cluster, name = str(form.get("cluster", "")), str(form.get("name", ""))
     if str(form.get("confirm", "")) != name:
         raise WrongField("confirm", f"the name typed to confirm is not {name}")
-    admin, chosen = page.services.admin, {str(one) for one in form.getlist("broker")}
+    admin, chosen = page.services.admin, {str(broker_name) for broker_name in form.getlist("broker")}
     masters = await admin.connection.masters(cluster)
-    unknown = chosen - set(masters)
-    if not chosen or unknown:
+    foreign_names = chosen - set(masters)
+    if not chosen or foreign_names:
         raise WrongField("broker", f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
     for broker in sorted(chosen):
         await admin.groups.delete(masters[broker], name, remove_offset=True)
@@ -193,15 +197,15 @@ async def _owners(page: Page, name: str, clients: ConsumerConnection | None) -> 
     """Client id by queue, as far as the clients say so in time."""
     if clients is None or len(clients.connection_set) > CLIENTS_ASKED_MAX:
         return {}
-    ids = [one.client_id for one in clients.connection_set]
-    found = await within(ids, lambda number: page.services.admin.clients.running_info(name, number), 0.5)
+    ids = [connection.client_id for connection in clients.connection_set]
+    answers = await within(ids, lambda number: page.services.admin.clients.running_info(name, number), 0.5)
     infos: dict[str, ConsumerRunningInfo] = {
-        number: one for number, one in found.items() if not isinstance(one, SaturnError)
+        number: info for number, info in answers.items() if not isinstance(info, SaturnError)
     }
     return {queue: number for number, info in infos.items() for queue in info.mq_table}
 
 
-def _known(request: Request, view: View) -> GroupState | None:
+def _group_state(request: Request, view: View) -> GroupState | None:
     return view.survey.groups.get((request.path_params["cluster"], request.path_params["name"]))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from saturnmq.console.scanning import Scan
+from saturnmq.console.scanning import TopicScan
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.tasks import cancel
 
@@ -28,14 +28,14 @@ LEFT_SECONDS: Final = 20.0  # a job that follows ends when no page has asked for
 
 @dataclass
 class Job:
-    """One scan for a user. found: what it collects. kind: search, tail or analysis. state: running, or how it ended."""
+    """One scan for a user. collector: of what the scan reads. kind: search, tail or analysis. state: running, or how it ended."""
 
     id: str
     owner: str
     kind: str
     title: str
-    scan: Scan
-    found: Any
+    scan: TopicScan
+    collector: Any
     began: float
     viewed: float
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -61,23 +61,23 @@ class Jobs:
         self._clock = clock
         self._jobs: dict[str, Job] = {}
 
-    def start(self, owner: str, kind: str, title: str, scan: Scan, found: Any) -> Job:
+    def start(self, owner: str, kind: str, title: str, scan: TopicScan, collector: Any) -> Job:
         """Begin a scan for a user. Raises ConfigError if too many run."""
         self._expire()
-        own = self.of(owner)
-        running = sum(one.running for one in own)
+        owner_jobs = self.of(owner)
+        running = sum(job.running for job in owner_jobs)
         if running >= RUNNING_MAX:
             raise ConfigError(f"{running} searches of {owner} are running; at most {RUNNING_MAX} may; cancel one first")
-        ended = [one for one in self._jobs.values() if not one.running]
-        if len(own) >= KEPT_MAX:
-            ended = [one for one in ended if one.owner == owner]
-        if len(own) >= KEPT_MAX or len(self._jobs) >= JOBS_MAX:
+        ended = [job for job in self._jobs.values() if not job.running]
+        if len(owner_jobs) >= KEPT_MAX:
+            ended = [job for job in ended if job.owner == owner]
+        if len(owner_jobs) >= KEPT_MAX or len(self._jobs) >= JOBS_MAX:
             if not ended:
                 raise ConfigError(f"{len(self._jobs)} searches are running; at most {JOBS_MAX} may; try again later")
-            del self._jobs[min(ended, key=lambda one: one.began).id]
+            del self._jobs[min(ended, key=lambda job: job.began).id]
         now = self._clock()
-        job = Job(secrets.token_urlsafe(12), owner, kind, title, scan, found, now, now)
-        scan.wanted = lambda: self._clock() - job.viewed < LEFT_SECONDS
+        job = Job(secrets.token_urlsafe(12), owner, kind, title, scan, collector, now, now)
+        scan.is_viewed = lambda: self._clock() - job.viewed < LEFT_SECONDS
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(_run(job), name=f"console {kind}")
         return job
@@ -94,7 +94,7 @@ class Jobs:
     def of(self, owner: str) -> list[Job]:
         """The jobs of a user, newest first."""
         self._expire()
-        return sorted((one for one in self._jobs.values() if one.owner == owner), key=lambda one: -one.began)
+        return sorted((job for job in self._jobs.values() if job.owner == owner), key=lambda job: -job.began)
 
     async def cancel(self, job: Job) -> None:
         """End a job; what it has found stays."""
@@ -104,10 +104,10 @@ class Jobs:
 
     async def close(self) -> None:
         """End all jobs."""
-        await cancel(*(one.task for one in self._jobs.values()))
+        await cancel(*(job.task for job in self._jobs.values()))
 
     def _expire(self) -> None:
-        old = [one.id for one in self._jobs.values() if not one.running and self._clock() - one.began > KEPT_SECONDS]
+        old = [job.id for job in self._jobs.values() if not job.running and self._clock() - job.began > KEPT_SECONDS]
         for number in old:
             del self._jobs[number]
 

@@ -33,28 +33,28 @@ def parse_path(text: str) -> tuple[Step, ...]:
         raise ConfigError(f"the JSON path has {len(text)} characters; at most {PATH_MAX} are allowed")
     at, steps = 1 if text.startswith("$") else 0, list[Step]()
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None or len(steps) == STEPS_MAX:
-            why = f"at character {at + 1}" if found is None else f"it has more than {STEPS_MAX} steps"
+        match = _STEP.match(text, at)
+        if match is None or len(steps) == STEPS_MAX:
+            why = f"at character {at + 1}" if match is None else f"it has more than {STEPS_MAX} steps"
             raise ConfigError(f"JSON path {text!r:.80} {why}; write such as order.items[0].id or items[*].id")
-        steps.append(_step(found))
-        at = found.end()
+        steps.append(_step(match))
+        at = match.end()
     return tuple(steps)
 
 
-def _step(found: re.Match[str]) -> Step:
-    if found["any"] or found["all"]:
+def _step(match: re.Match[str]) -> Step:
+    if match["any"] or match["all"]:
         return None
-    if found["index"] is not None:
-        return int(found["index"])
-    return next(name for name in (found["name"], found["one"], found["two"]) if name is not None)
+    if match["index"] is not None:
+        return int(match["index"])
+    return next(name for name in (match["name"], match["one"], match["two"]) if name is not None)
 
 
 def reached(document: Any, steps: tuple[Step, ...]) -> Iterator[Any]:
     """The values at a path, at most VALUES_MAX."""
     values = [document]
     for step in steps:
-        values = [value for one in values for value in _below(one, step)][:VALUES_MAX]
+        values = [value for parent in values for value in _below(parent, step)][:VALUES_MAX]
     yield from values
 
 

@@ -31,7 +31,7 @@ _WATERMARK: Final = "dledgerWatermark_"
 
 
 @dataclass(frozen=True)
-class Member:
+class LedgerMember:
     """A member of a group. Indexes are None if its broker does not report them; durable: as its leader knows it."""
 
     name: str
@@ -47,7 +47,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class LedgerGroup:
     """A DLedger group. name: of its brokers; group: as it is configured; leader: id of the member that leads, or "".
 
     peers: id -> address, as configured.
@@ -56,7 +56,7 @@ class Group:
     name: str
     group: str
     leader: str
-    members: list[Member]
+    members: list[LedgerMember]
     peers: dict[str, str]
 
     @property
@@ -67,30 +67,30 @@ class Group:
 
 async def groups(request: Request, page: Page, view: View) -> Response:
     """All DLedger groups."""
-    names = sorted({one.name for one in view.survey.brokers if ROLE in one.runtime})
-    found = [group_of(name, view.survey.brokers, {}) for name in names]
-    rows = paged(found, request.query_params.get("page"))
+    names = sorted({broker.name for broker in view.survey.brokers if ROLE in broker.runtime})
+    ledger_groups = [group_of(name, view.survey.brokers, {}) for name in names]
+    rows = paged(ledger_groups, request.query_params.get("page"))
     return page.render("ledger.html", rows=rows, age=page.services.state.age(view))
 
 
 async def group(request: Request, page: Page, view: View) -> Response:
     """One group: its members, and the form of a transfer."""
     name = request.path_params["name"]
-    found = await _group(page, view, name)
-    if found is None:
+    ledger_group = await _group(page, view, name)
+    if ledger_group is None:
         return missing(page, "group", name)
-    return page.render("ledger_group.html", group=found, age=page.services.state.age(view))
+    return page.render("ledger_group.html", group=ledger_group, age=page.services.state.age(view))
 
 
 async def preview_transfer(request: Request, page: Page, view: View) -> Response:
     """What a transfer would do; nothing is changed."""
     name, to = request.path_params["name"], request.query_params.get("to", "")
-    found = await _group(page, view, name)
-    if found is None:
+    ledger_group = await _group(page, view, name)
+    if ledger_group is None:
         return missing(page, "group", name)
-    target = next((one for one in found.members if one.name == to), None)
-    _check(found, to)
-    return page.render("ledger_transfer.html", group=found, to=to, target=target)
+    target = next((member for member in ledger_group.members if member.name == to), None)
+    _check(ledger_group, to)
+    return page.render("ledger_transfer.html", group=ledger_group, to=to, target=target)
 
 
 async def transfer(request: Request, page: Page) -> Response:
@@ -100,58 +100,60 @@ async def transfer(request: Request, page: Page) -> Response:
     view = await page.services.state.view()
     if view is None:
         return collecting(page)
-    found = await _group(page, view, name)
-    if found is None:
+    ledger_group = await _group(page, view, name)
+    if ledger_group is None:
         return missing(page, "group", name)
-    _check(found, to)
-    code = await transfer_leadership(found.group, found.peers_text, to, page.services.admin.connection.access)
+    _check(ledger_group, to)
+    code = await transfer_leadership(
+        ledger_group.group, ledger_group.peers_text, to, page.services.admin.connection.access
+    )
     if int(code) != _SUCCESS:
         raise SaturnError(f"the leader of {name} answered {int(code)} {code.name}")
     await page.services.state.refresh()
     return RedirectResponse(f"/ledger/{quote(name, safe='')}", 303)
 
 
-def _check(group: Group, to: str) -> None:
+def _check(group: LedgerGroup, to: str) -> None:
     if to not in group.peers or to == group.leader:
-        known = ", ".join(name for name in group.peers if name != group.leader) or "none"
-        raise ConfigError(f"member {to!r:.80} must be one that does not lead: {known}")
+        candidates = ", ".join(name for name in group.peers if name != group.leader) or "none"
+        raise ConfigError(f"member {to!r:.80} must be one that does not lead: {candidates}")
 
 
-async def _group(page: Page, view: View, name: str) -> Group | None:
-    brokers = [one for one in view.survey.brokers if one.name == name][:MEMBERS_MAX]
-    if not any(ROLE in one.runtime for one in brokers):
+async def _group(page: Page, view: View, name: str) -> LedgerGroup | None:
+    brokers = [broker for broker in view.survey.brokers if broker.name == name][:MEMBERS_MAX]
+    if not any(ROLE in broker.runtime for broker in brokers):
         return None
-    alive = [one.address for one in brokers if not one.problem]
+    alive = [broker.address for broker in brokers if not broker.problem]
     configs = answered(await within(alive, page.services.admin.brokers.configuration))
     return group_of(name, brokers, configs)
 
 
-def group_of(name: str, brokers: list[BrokerState], configs: dict[str, dict[str, str]]) -> Group:
+def group_of(name: str, brokers: list[BrokerState], configs: dict[str, dict[str, str]]) -> LedgerGroup:
     """The group of a name. configs: configurations by address, as far as they are known."""
-    brokers = [one for one in brokers if one.name == name]
-    leading = next((one for one in brokers if one.runtime.get(ROLE) == LEADER), None)
+    brokers = [broker for broker in brokers if broker.name == name]
+    leading = next((broker for broker in brokers if broker.runtime.get(ROLE) == LEADER), None)
     leader = leading.runtime.get("dledgerLeaderId", "") if leading is not None else ""
     end = _index(leading, "dledgerEndIndex")
     members = []
-    for one in brokers:
-        own = configs.get(one.address, {}).get("dLegerSelfId", leader if one is leading else "")
-        last = _index(one, "dledgerEndIndex")
-        member = Member(
-            name=own,
-            broker=one,
-            role=one.runtime.get(ROLE, ""),
-            term=_index(one, "dledgerTerm"),
-            begin=_index(one, "dledgerBeginIndex"),
+    for broker in brokers:
+        member_id = configs.get(broker.address, {}).get("dLegerSelfId", leader if broker is leading else "")
+        last = _index(broker, "dledgerEndIndex")
+        member = LedgerMember(
+            name=member_id,
+            broker=broker,
+            role=broker.runtime.get(ROLE, ""),
+            term=_index(broker, "dledgerTerm"),
+            begin=_index(broker, "dledgerBeginIndex"),
             end=last,
-            committed=_index(one, "dledgerCommittedIndex"),
-            durable=_index(leading, _WATERMARK + own),
+            committed=_index(broker, "dledgerCommittedIndex"),
+            durable=_index(leading, _WATERMARK + member_id),
             behind=max(end - last, 0) if end is not None and last is not None else None,
-            failure=one.problem or one.runtime.get("dledgerFailed", ""),
+            failure=broker.problem or broker.runtime.get("dledgerFailed", ""),
         )
         members.append(member)
-    peers = next((found for one in configs.values() if (found := _peers(one.get("dLegerPeers", "")))), {})
-    group = next((own for one in configs.values() if (own := one.get("dLegerGroup", ""))), name)
-    return Group(name, group, leader, members, peers)
+    peers = next((addresses for config in configs.values() if (addresses := _peers(config.get("dLegerPeers", "")))), {})
+    group = next((group_name for config in configs.values() if (group_name := config.get("dLegerGroup", ""))), name)
+    return LedgerGroup(name, group, leader, members, peers)
 
 
 def _index(broker: BrokerState | None, key: str) -> int | None:

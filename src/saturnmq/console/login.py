@@ -75,5 +75,5 @@ class Login:
 
 def local_path(text: str) -> str:
     """A path on this host; `/` for anything else."""
-    plain = text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()
-    return text if plain else "/"
+    is_local = text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()
+    return text if is_local else "/"

@@ -39,20 +39,24 @@ async def search(request: Request, page: Page) -> Response:
     key, message_id = (request.query_params.get(name, "").strip() for name in ("key", "id"))
     if topic and message_id:
         return RedirectResponse(f"/messages/{quote(topic, safe='')}/{quote(message_id, safe='')}", 303)
-    found: list[Message[bytes]] = []
+    messages: list[Message[bytes]] = []
     if topic and key:
         client = await page.services.admin.connection.messaging()
-        found = await client.query_messages(topic, key, timeout=PAGE_SECONDS)
-        found.sort(key=lambda one: -one.record.store_timestamp_ms)
+        messages = await client.query_messages(topic, key, timeout=PAGE_SECONDS)
+        messages.sort(key=lambda message: -message.record.store_timestamp_ms)
     view = await page.services.state.view()
-    names = users_first(list({one.name for one in view.survey.topics.values()}))[:1000] if view is not None else []
+    names = (
+        users_first(list({topic_state.name for topic_state in view.survey.topics.values()}))[:1000]
+        if view is not None
+        else []
+    )
     return page.render(
         "messages.html",
         topic=topic,
         key=key,
         message_id=message_id,
-        found=found,
-        asked=bool(key),
+        messages=messages,
+        searched=bool(key),
         sending=request.query_params.get("send") == "1",
         names=names,
         link=link,
@@ -71,13 +75,13 @@ async def show(request: Request, page: Page) -> Response:
             "message.html", 404, message=page.text("not_found", what=page.text("message"), name=message_id)
         )
     (tracks, problem), trace = await asyncio.gather(_tracks(page, message), _trace(page, message))
-    wanted, raw = request.query_params.get("form", ""), readable(message)
+    chosen_form, raw = request.query_params.get("form", ""), readable(message)
     body = await asyncio.to_thread(
         body_of,
         raw if raw is not None else bytes(message.record.body),
         topic=topic,
         schemas=page.services.schemas,
-        wanted=wanted,
+        chosen_form=chosen_form,
     )
     return page.render(
         "one_message.html",
@@ -115,10 +119,10 @@ async def message_of(page: Page, topic: str, message_id: str) -> Message[bytes]:
     queue, offset = query.get("queue", ""), query.get("offset", "")
     if not (queue.isdecimal() and offset.isdecimal() and len(queue) < 7 and len(offset) < 19):
         return await messages.view(topic, message_id)
-    found = await messages.by_queue_offset(MessageQueue(topic, query.get("broker", ""), int(queue)), int(offset))
-    if found is None:
+    message = await messages.by_queue_offset(MessageQueue(topic, query.get("broker", ""), int(queue)), int(offset))
+    if message is None:
         raise response_error(ResponseCode.NO_MESSAGE, f"queue {queue} has no message at {offset}")
-    return found
+    return message
 
 
 def link(topic: str, message_id: str, queue: MessageQueue, offset: int) -> str:
@@ -204,14 +208,14 @@ def deliver_at_of(text: str, now: datetime) -> datetime | None:
 
 def properties_of(text: str) -> dict[str, str]:
     """Properties of a form, one name=value a line. Raises ConfigError."""
-    found = {}
+    properties = {}
     for line in text.splitlines():
         name, equal, value = line.partition("=")
         if not line.strip():
             continue
         if not equal or not name.strip():
             raise WrongField("properties", f"property {line!r:.80} must be such as name=value")
-        found[name.strip()] = value.strip()
-    if len(found) > PROPERTIES_MAX:
-        raise WrongField("properties", f"{len(found)} properties are given; at most {PROPERTIES_MAX} may be")
-    return found
+        properties[name.strip()] = value.strip()
+    if len(properties) > PROPERTIES_MAX:
+        raise WrongField("properties", f"{len(properties)} properties are given; at most {PROPERTIES_MAX} may be")
+    return properties

@@ -53,26 +53,27 @@ async def overview(request: Request, page: Page, view: View) -> Response:
     """Totals, problems, and charts: rates, lag, disks, replication, alarms."""
     survey = view.survey
     groups = sorted(
-        (one for one in survey.groups.values() if not is_system_group(one.name)), key=lambda one: (-one.lag, one.name)
+        (group for group in survey.groups.values() if not is_system_group(group.name)),
+        key=lambda group: (-group.lag, group.name),
     )
-    own = [one for one in survey.topics.values() if not is_system(one)]
-    own.sort(key=lambda one: (-view.in_rates.get((one.cluster, one.name), 0.0), -one.total, one.name))
+    user_topics = [topic for topic in survey.topics.values() if not is_system(topic)]
+    user_topics.sort(key=lambda topic: (-view.in_rates.get((topic.cluster, topic.name), 0.0), -topic.total, topic.name))
     connected, silent = await clients_of(page, view, groups[:SHOWN_MAX])
-    badges = {(one.cluster, one.name): badge_of(view, one, connected, silent) for one in groups[:SHOWN_MAX]}
+    badges = {(group.cluster, group.name): badge_of(view, group, connected, silent) for group in groups[:SHOWN_MAX]}
     return page.render(
         "overview.html",
         view=view,
         age=page.services.state.age(view),
-        in_rate=sum(view.in_rates.get((one.cluster, one.name), 0.0) for one in own),
-        out_rate=sum(view.out_rates.get((one.cluster, one.name), 0.0) for one in groups),
-        lag=sum(one.lag for one in groups),
-        dead=sum(one.kept for one in survey.topics.values() if one.name.startswith(DLQ_PREFIX)),
+        in_rate=sum(view.in_rates.get((topic.cluster, topic.name), 0.0) for topic in user_topics),
+        out_rate=sum(view.out_rates.get((group.cluster, group.name), 0.0) for group in groups),
+        lag=sum(group.lag for group in groups),
+        dead=sum(topic.kept for topic in survey.topics.values() if topic.name.startswith(DLQ_PREFIX)),
         groups=groups[:SHOWN_MAX],
         group_count=len(groups),
         badges=badges,
-        stopped=[one for one in groups[:SHOWN_MAX] if badges[one.cluster, one.name].kind in ("bad", "warn")],
-        topics=own[:SHOWN_MAX],
-        topic_count=len(own),
+        stopped=[group for group in groups[:SHOWN_MAX] if badges[group.cluster, group.name].kind in ("bad", "warn")],
+        topics=user_topics[:SHOWN_MAX],
+        topic_count=len(user_topics),
         charts=await asyncio.to_thread(overview_charts, page, view),
         problem=page.services.state.problem,
         alarms=page.services.alarms.listed()[:20],
@@ -82,13 +83,15 @@ async def overview(request: Request, page: Page, view: View) -> Response:
 def overview_charts(page: Page, view: View) -> list[tuple[str, list[Chart]]]:
     """Charts under the key of a heading; those without values are left out. Blocks."""
     brokers = view.survey.brokers[:CHARTED_MAX]
-    clusters = list(dict.fromkeys(one.cluster for one in brokers))
-    places = [(one, f"{one.name}:{one.number}") for one in brokers]
-    every = [(name, Series("broker", one.cluster, broker=name)) for one, name in places]
-    slaves = [(name, Series("replica", one.cluster, broker=name)) for one, name in places if one.number != MASTER_ID]
+    clusters = list(dict.fromkeys(broker.cluster for broker in brokers))
+    members = [(broker, f"{broker.name}:{broker.number}") for broker in brokers]
+    every = [(name, Series("broker", broker.cluster, broker=name)) for broker, name in members]
+    slaves = [
+        (name, Series("replica", broker.cluster, broker=name)) for broker, name in members if broker.number != MASTER_ID
+    ]
     sent = [(name, Series("incoming", name)) for name in clusters]
     totals = [(name, Series("cluster", name)) for name in clusters]
-    found = [
+    charts_by_heading = [
         ("in_rate", [Chart(name, rates_of(page, series), "/s") for name, series in sent]),
         ("out_rate", [Chart(name, rates_of(page, series), "/s") for name, series in totals]),
         ("lag", [Chart(name, levels_of(page, series), "") for name, series in totals]),
@@ -96,8 +99,8 @@ def overview_charts(page: Page, view: View) -> list[tuple[str, list[Chart]]]:
         ("replication", [Chart(name, levels_of(page, series), "B") for name, series in slaves]),
         ("alarms", [Chart(page.text("alarms"), levels_of(page, Series("alarms", "")), "")]),
     ]
-    kept = [(key, [chart for chart in charts if len(chart.points) > 1]) for key, charts in found]
-    return [(key, charts) for key, charts in kept if charts]
+    drawable = [(key, [chart for chart in charts if len(chart.points) > 1]) for key, charts in charts_by_heading]
+    return [(key, charts) for key, charts in drawable if charts]
 
 
 async def brokers(request: Request, page: Page, view: View) -> Response:
@@ -108,40 +111,40 @@ async def brokers(request: Request, page: Page, view: View) -> Response:
 async def broker(request: Request, page: Page, view: View) -> Response:
     """Runtime values of one broker."""
     address = request.path_params["address"]
-    found = next((one for one in view.survey.brokers if one.address == address), None)
-    if found is None:
+    broker_state = next((candidate for candidate in view.survey.brokers if candidate.address == address), None)
+    if broker_state is None:
         return missing(page, "broker", address)
-    series = Series("broker", found.cluster, broker=f"{found.name}:{found.number}")
+    series = Series("broker", broker_state.cluster, broker=f"{broker_state.name}:{broker_state.number}")
     rates = await asyncio.to_thread(rates_of, page, series)
     disk = await asyncio.to_thread(levels_of, page, series, 100.0)
     return page.render(
-        "broker.html", broker=found, rates=rates, disk=disk, pools=POOLS, age=page.services.state.age(view)
+        "broker.html", broker=broker_state, rates=rates, disk=disk, pools=POOLS, age=page.services.state.age(view)
     )
 
 
 async def topics(request: Request, page: Page, view: View) -> Response:
     """A page of the topics of a kind whose name holds the searched text."""
     query = request.query_params
-    wanted, kind, order = query.get("q", "").lower(), query.get("kind", ""), query.get("sort", "")
+    search_text, kind, order = query.get("q", "").lower(), query.get("kind", ""), query.get("sort", "")
     kind = kind if kind in TOPIC_KINDS else "normal"
-    matches = [(kind_of(one), one) for one in view.survey.topics.values() if wanted in one.name.lower()]
+    matches = [(kind_of(topic), topic) for topic in view.survey.topics.values() if search_text in topic.name.lower()]
     counts = Counter(each for each, _ in matches) | {"all": len(matches)}
-    found = [one for each, one in matches if kind in ("all", each)]
+    chosen_topics = [topic for each, topic in matches if kind in ("all", each)]
     orders: dict[str, Callable[[TopicState], Any]] = {
-        "rate": lambda one: (-view.in_rates.get((one.cluster, one.name), 0.0), one.name),
-        "name": lambda one: (one.name, one.cluster),
-        "kept": lambda one: (-one.kept, one.name),
-        "total": lambda one: (-one.total, one.name),
+        "rate": lambda topic: (-view.in_rates.get((topic.cluster, topic.name), 0.0), topic.name),
+        "name": lambda topic: (topic.name, topic.cluster),
+        "kept": lambda topic: (-topic.kept, topic.name),
+        "total": lambda topic: (-topic.total, topic.name),
     }
     order = order if order in orders else "rate"
-    found.sort(key=orders[order])
+    chosen_topics.sort(key=orders[order])
     return page.render(
         "topics.html",
-        rows=paged(found, query.get("page")),
+        rows=paged(chosen_topics, query.get("page")),
         view=view,
-        wanted=wanted,
+        search_text=search_text,
         kind=kind,
-        kinds={one: counts.get(one, 0) for one in TOPIC_KINDS},
+        kinds={topic_kind: counts.get(topic_kind, 0) for topic_kind in TOPIC_KINDS},
         order=order,
         age=page.services.state.age(view),
     )
@@ -159,24 +162,28 @@ def kind_of(topic: TopicState) -> str:
 async def topic(request: Request, page: Page, view: View) -> Response:
     """One topic: configuration, queues, groups that consume it, history."""
     key = (request.path_params["cluster"], request.path_params["name"])
-    found = view.survey.topics.get(key)
-    if found is None:
+    topic_state = view.survey.topics.get(key)
+    if topic_state is None:
         return missing(page, "topic", key[1])
-    consumers = [one for one in view.survey.groups.values() if one.cluster == key[0] and key[1] in one.topics]
-    addresses, problems = masters_of(view, key[0], found.configs)
+    consumers = [group for group in view.survey.groups.values() if group.cluster == key[0] and key[1] in group.topics]
+    addresses, problems = masters_of(view, key[0], topic_state.configs)
     connection = page.services.admin.connection
-    tables = await within(addresses, lambda address: topic_offsets(connection, address, found.name))
-    queues = {queue: one for table in answered(tables).values() for queue, one in table.offset_table.items()}
+    tables = await within(addresses, lambda address: topic_offsets(connection, address, topic_state.name))
+    queues = {queue: offsets for table in answered(tables).values() for queue, offsets in table.offset_table.items()}
     shown = sorted(queues, key=queue_order)[:QUEUES_SHOWN_MAX]
-    series = Series("topic", found.cluster, topic=found.name)
-    names = {one.name: one.address for one in view.survey.brokers if one.number == MASTER_ID and one.cluster == key[0]}
+    series = Series("topic", topic_state.cluster, topic=topic_state.name)
+    names = {
+        broker.name: broker.address
+        for broker in view.survey.brokers
+        if broker.number == MASTER_ID and broker.cluster == key[0]
+    }
     return page.render(
         "topic.html",
-        topic=found,
-        consumers=sorted(consumers, key=lambda one: -one.topics[key[1]].lag)[:200],
+        topic=topic_state,
+        consumers=sorted(consumers, key=lambda group: -group.topics[key[1]].lag)[:200],
         queues=[(queue, queues[queue]) for queue in shown],
         queue_count=len(queues),
-        problems=problems | {address: one.message for address, one in failed(tables).items()},
+        problems=problems | {address: error.message for address, error in failed(tables).items()},
         addresses=names,
         in_rate=view.in_rates.get(key),
         rates=await asyncio.to_thread(rates_of, page, series),
@@ -186,11 +193,13 @@ async def topic(request: Request, page: Page, view: View) -> Response:
 
 async def audit_log(request: Request, page: Page) -> Response:
     """The last changes whose line holds the searched text, newest first."""
-    path, wanted = page.services.audit_file, request.query_params.get("q", "")
+    path, search_text = page.services.audit_file, request.query_params.get("q", "")
     lines = await asyncio.to_thread(_last_lines, path) if path is not None else []
-    found = [line for line in reversed(lines) if wanted.lower() in line.lower()]
-    rows = paged(found, request.query_params.get("page"))
-    return page.render("audit.html", rows=rows, lines=[dict(_pairs(line)) for line in rows.items], wanted=wanted)
+    matches = [line for line in reversed(lines) if search_text.lower() in line.lower()]
+    rows = paged(matches, request.query_params.get("page"))
+    return page.render(
+        "audit.html", rows=rows, lines=[dict(_pairs(line)) for line in rows.items], search_text=search_text
+    )
 
 
 # ---- parts
@@ -213,10 +222,10 @@ def collecting(page: Page) -> Response:
     return page.render("message.html", 503 if problem else 200, message=text)
 
 
-def missing(page: Page, what: str, name: str) -> Response:
+def missing(page: Page, kind: str, name: str) -> Response:
     """The page for a thing that is not there."""
     return page.render(
-        "message.html", 404, heading="page_missing", message=page.text("not_found", what=page.text(what), name=name)
+        "message.html", 404, heading="page_missing", message=page.text("not_found", what=page.text(kind), name=name)
     )
 
 
@@ -260,7 +269,7 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     import shlex
 
     try:
-        words = shlex.split(line)
+        fields = shlex.split(line)
     except ValueError:
-        words = line.split()
-    return [(name, value) for name, equals, value in (word.partition("=") for word in words) if equals]
+        fields = line.split()
+    return [(name, value) for name, equals, value in (field.partition("=") for field in fields) if equals]

@@ -44,23 +44,23 @@ class WrongField(ConfigError):
 
 
 def with_problem(
-    page: str, own: str, path: str, given: Iterable[tuple[str, str]], problem: str, wrong: str = ""
+    page: str, address: str, path: str, fields: Iterable[tuple[str, str]], problem: str, wrong: str = ""
 ) -> str | None:
     """The HTML of a page whose form was refused, with its values and the problem; None if no form of the page is sent to path.
 
-    own: path of the page with its query; forms without an address are sent to this path. given: fields as they were sent.
+    address: path of the page with its query; forms without an address are sent to this path. fields: as they were sent.
     wrong: name of the field that the problem is about; "" if it is not known.
 
     Of several forms the one with the most hidden fields of these values is taken.
     """
-    values = list(given)
-    found = _Forms(_path(own))
-    found.feed(page)
-    fits = [at for at, one in enumerate(found.forms) if path in one.paths]
+    values = list(fields)
+    parser = _Forms(_path(address))
+    parser.feed(page)
+    fits = [at for at, form in enumerate(parser.forms) if path in form.paths]
     if not fits:
         return None
-    best = max(fits, key=lambda at: len(found.forms[at].hidden & set(values)))
-    filler = _Filler(best, own, values, problem, wrong if wrong in found.forms[best].fields else "")
+    best = max(fits, key=lambda at: len(parser.forms[at].hidden & set(values)))
+    filler = _Filler(best, address, values, problem, wrong if wrong in parser.forms[best].fields else "")
     filler.feed(page)
     filler.close()
     return "".join(filler.out)
@@ -73,22 +73,22 @@ def _path(address: str | None) -> str:
 class _Forms(HTMLParser):
     """Finds the forms of a page."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, page_path: str) -> None:
         super().__init__()
-        self._own = own
+        self._page_path = page_path
         self.forms: list[_Form] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note a form, a button with an address of its own, a hidden field."""
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "form":
-            self.forms.append(_Form({_path(given.get("action")) or self._own}))
-        elif self.forms and tag == "button" and "formaction" in given:
-            self.forms[-1].paths.add(_path(given["formaction"]))
-        elif self.forms and tag == "input" and given.get("type") == "hidden":
-            self.forms[-1].hidden.add((given.get("name") or "", given.get("value") or ""))
+            self.forms.append(_Form({_path(attributes.get("action")) or self._page_path}))
+        elif self.forms and tag == "button" and "formaction" in attributes:
+            self.forms[-1].paths.add(_path(attributes["formaction"]))
+        elif self.forms and tag == "input" and attributes.get("type") == "hidden":
+            self.forms[-1].hidden.add((attributes.get("name") or "", attributes.get("value") or ""))
         elif self.forms and tag in _FIELDS:
-            self.forms[-1].fields.add(given.get("name") or "")
+            self.forms[-1].fields.add(attributes.get("name") or "")
 
 
 class _Filler(HTMLParser):
@@ -97,17 +97,17 @@ class _Filler(HTMLParser):
     Folded parts around the form are opened.
     """
 
-    def __init__(self, form: int, own: str, given: list[tuple[str, str]], problem: str, wrong: str) -> None:
+    def __init__(self, form: int, address: str, fields: list[tuple[str, str]], problem: str, wrong: str) -> None:
         super().__init__(convert_charrefs=False)
         self.out: list[str] = []
-        self._left = form  # forms before the one that is filled
+        self._forms_before = form  # forms before the one that is filled
         self._values: dict[str, list[str]] = {}
-        for name, value in given:
+        for name, value in fields:
             self._values.setdefault(name, []).append(value)
         self._wrong = wrong
         self._beside = f'<span class="bad problem" id="{PROBLEM_ID}" role="alert">{escape(problem)}</span>'
         first = f'<p class="bad wide" id="{PROBLEM_ID}" role="alert" tabindex="-1" autofocus>{escape(problem)}</p>'
-        self._first = ("" if wrong else first) + f'<input type="hidden" name="{SHOWN_ON}" value="{escape(own)}">'
+        self._first = ("" if wrong else first) + f'<input type="hidden" name="{SHOWN_ON}" value="{escape(address)}">'
         self._label: int | None = None  # where the label is that is open
         self._pending = False  # the wrong field is copied, its problem is not
         self._inside = self._dropping = False
@@ -116,29 +116,34 @@ class _Filler(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Copy a tag, with the value that was typed."""
-        text, given = self.get_starttag_text() or "", dict(attrs)
+        text, attributes = self.get_starttag_text() or "", dict(attrs)
         if tag == "details":
             self._folded = len(self.out)
         if tag == "form":
-            self._inside = self._left == 0
-            self._left -= 1
+            self._inside = self._forms_before == 0
+            self._forms_before -= 1
             if self._inside:
                 if self._folded is not None:
                     self.out[self._folded] = self.out[self._folded].replace("<details", "<details open", 1)
                 text += self._first
         elif self._inside:
-            text = self._filled(tag, text, given)
+            text = self._filled(tag, text, attributes)
             if tag == "label":
                 self._label = len(self.out)
-            elif tag in _FIELDS and self._wrong and given.get("name") == self._wrong and given.get("type") != "hidden":
+            elif (
+                tag in _FIELDS
+                and self._wrong
+                and attributes.get("name") == self._wrong
+                and attributes.get("type") != "hidden"
+            ):
                 text = self._marked(tag, text)
         self.out.append(text)
 
     def _marked(self, tag: str, text: str) -> str:
         """The tag of the wrong field, with the focus; its problem follows it, or the label around it."""
         self._wrong = ""
-        head, _, rest = text.partition(f"<{tag}")
-        text = f"{head}<{tag} {_MARKS}{rest}"
+        head, _, tag_end = text.partition(f"<{tag}")
+        text = f"{head}<{tag} {_MARKS}{tag_end}"
         if self._label is None and tag == "input":
             return text + self._beside
         self._pending = True
@@ -146,25 +151,29 @@ class _Filler(HTMLParser):
             self.out[self._label] = '<div class="field">' + self.out[self._label]
         return text
 
-    def _filled(self, tag: str, text: str, given: dict[str, str | None]) -> str:
-        name = given.get("name") or ""
+    def _filled(self, tag: str, text: str, attributes: dict[str, str | None]) -> str:
+        name = attributes.get("name") or ""
         values = self._values.get(name)
-        if name in UNKEPT or (values is None and given.get("type") != "checkbox" and tag != "option"):
+        if name in UNKEPT or (values is None and attributes.get("type") != "checkbox" and tag != "option"):
             return text
-        if tag == "input" and given.get("type") == "checkbox":
-            chosen = (given.get("value") or "on") in (values or ())
-            return _tag(tag, {key: one for key, one in given.items() if key != "checked"}, "checked" if chosen else "")
-        if tag == "input" and (given.get("type") or "") in _TYPED and values:
-            return _tag(tag, given | {"value": values[0]})
+        if tag == "input" and attributes.get("type") == "checkbox":
+            chosen = (attributes.get("value") or "on") in (values or ())
+            return _tag(
+                tag, {key: value for key, value in attributes.items() if key != "checked"}, "checked" if chosen else ""
+            )
+        if tag == "input" and (attributes.get("type") or "") in _TYPED and values:
+            return _tag(tag, attributes | {"value": values[0]})
         if tag == "textarea" and values:
             self._dropping = True
             return text + "\n" + escape(values[0])
         if tag == "select":
             self._select = values
         elif tag == "option" and self._select is not None:
-            chosen = (given.get("value") or "") in self._select
+            chosen = (attributes.get("value") or "") in self._select
             return _tag(
-                tag, {key: one for key, one in given.items() if key != "selected"}, "selected" if chosen else ""
+                tag,
+                {key: value for key, value in attributes.items() if key != "selected"},
+                "selected" if chosen else "",
             )
         return text
 
@@ -204,5 +213,5 @@ class _Filler(HTMLParser):
 
 
 def _tag(name: str, attributes: dict[str, str | None], flag: str = "") -> str:
-    words = [key if value is None else f'{key}="{escape(value)}"' for key, value in attributes.items()]
-    return f"<{' '.join([name, *words, *([flag] if flag else [])])}>"
+    parts = [key if value is None else f'{key}="{escape(value)}"' for key, value in attributes.items()]
+    return f"<{' '.join([name, *parts, *([flag] if flag else [])])}>"

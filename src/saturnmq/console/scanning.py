@@ -32,7 +32,7 @@ Take = Callable[[Message[bytes]], bool]
 
 
 @dataclass(frozen=True)
-class Span:
+class ScanRange:
     """What is read. end_ms: None to follow new messages from now on. tag: an expression that the brokers evaluate."""
 
     topic: str
@@ -42,18 +42,18 @@ class Span:
 
 
 @dataclass
-class Scan:
+class TopicScan:
     """One reading. take: called in a thread with each message of the span; it returns whether that is enough.
 
     scanned and expected count offsets; end is empty while it runs, then `complete`, `enough`, `limit`. problems: by broker name.
-    wanted: asked between rounds of a scan that follows, which ends with `left` once it is False. A scan that follows and does
+    is_viewed: asked between rounds of a scan that follows, which ends with `left` once it is False. A scan that follows and does
     not keep up leaves messages out, which skipped counts.
     """
 
     admin: Admin
-    span: Span
+    span: ScanRange
     take: Take
-    wanted: Callable[[], bool] = lambda: True
+    is_viewed: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     scanned: int = 0
@@ -81,28 +81,28 @@ class Scan:
                     self.end = "limit"
                     return
             if follow:
-                await self._rest(cursors, self.clock() - began)
+                await self._pause(cursors, self.clock() - began)
         self.end = self.end or "complete"
 
-    async def _rest(self, cursors: dict[MessageQueue, int], took: float) -> None:
+    async def _pause(self, cursors: dict[MessageQueue, int], took: float) -> None:
         if not cursors:
             self.end = "complete"  # no broker answers, as problems shows
-        elif not self.wanted():
+        elif not self.is_viewed():
             self.end = "left"
         else:
             await self.sleep(max(PAUSE_SECONDS, _PAUSE_FACTOR * took))
 
     async def _cursors(self, puller: Puller, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
         """Where the reading of each queue begins; queues without messages of the span are left out, unless it follows."""
-        found: dict[MessageQueue, int] = {}
+        cursors: dict[MessageQueue, int] = {}
         for at in range(0, len(queues), _ASKED_AT_ONCE):
             part = [queue for queue in queues[at : at + _ASKED_AT_ONCE] if queue.broker_name not in self.problems]
             bounds = await asyncio.gather(*(self._bounds(puller, queue) for queue in part))
-            for queue, one in zip(part, bounds, strict=True):
-                if one is not None and (one[0] < one[1] or self.span.end_ms is None):
-                    found[queue] = one[0]
-                    self.expected += one[1] - one[0]
-        return found
+            for queue, queue_bounds in zip(part, bounds, strict=True):
+                if queue_bounds is not None and (queue_bounds[0] < queue_bounds[1] or self.span.end_ms is None):
+                    cursors[queue] = queue_bounds[0]
+                    self.expected += queue_bounds[1] - queue_bounds[0]
+        return cursors
 
     async def _bounds(self, puller: Puller, queue: MessageQueue) -> tuple[int, int] | None:
         """First offset to read, and about where the reading ends; None if the broker does not answer."""
@@ -150,12 +150,12 @@ class Scan:
 
     def _look(self, result: PullResult) -> tuple[bool, bool]:
         """Whether a message after the span was reached, and whether the taker has enough."""
-        found, end_ms, past = result.messages()[::-1], self.span.end_ms, False
-        while found:
-            one = found.pop()  # and with it its body, which may be large once decompressed
-            stored_ms = one.record.store_timestamp_ms
+        messages, end_ms, past = result.messages()[::-1], self.span.end_ms, False
+        while messages:
+            message = messages.pop()  # and with it its body, which may be large once decompressed
+            stored_ms = message.record.store_timestamp_ms
             if end_ms is not None and stored_ms > end_ms:
                 past = True
-            elif stored_ms >= self.span.begin_ms and self.take(one):
+            elif stored_ms >= self.span.begin_ms and self.take(message):
                 return past, True
         return past, False

@@ -26,7 +26,7 @@ from saturnmq.console.download import COLUMNS, csv_line, fields_of, json_line
 from saturnmq.console.jobs import Job
 from saturnmq.console.messages import link
 from saturnmq.console.refused import WrongField
-from saturnmq.console.scanning import Scan, Span
+from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -78,21 +78,21 @@ def hit_of(message: Message[bytes]) -> Hit:
 class Hits:
     """Messages that meet the conditions: the first FOUND_MAX ones, or with `newest` the last ones as they come."""
 
-    def __init__(self, wanted: Conditions, *, newest: int | None = None) -> None:
+    def __init__(self, conditions: Conditions, *, newest: int | None = None) -> None:
         self.rows: deque[Hit] = deque(maxlen=newest)
-        self._wanted = wanted
+        self._conditions = conditions
         self._newest = newest
 
     def take(self, message: Message[bytes]) -> bool:
         """Keep a message that meets the conditions; whether there are enough."""
-        if self._wanted.met(message):
+        if self._conditions.met(message):
             self.rows.append(hit_of(message))
         return self._newest is None and len(self.rows) >= FOUND_MAX
 
     def sorted(self) -> list[Hit]:
         """The messages by time of storage."""
         return sorted(
-            self.rows.copy(), key=lambda one: (one.stored_ms, one.queue.broker_name, one.queue.queue_id, one.offset)
+            self.rows.copy(), key=lambda hit: (hit.stored_ms, hit.queue.broker_name, hit.queue.queue_id, hit.offset)
         )
 
 
@@ -106,12 +106,12 @@ async def form(request: Request, page: Page) -> Response:
 async def start(request: Request, page: Page) -> Response:
     """Begin a search."""
     form = await request.form()
-    wanted = parse_conditions(form)
+    conditions = parse_conditions(form)
     now_ms = time.time_ns() // 1_000_000
     topic = topic_of(str(form.get("topic", "")))
     begin_ms, end_ms = range_of(str(form.get("from", "")), str(form.get("to", "")), now_ms)
-    hits = Hits(wanted)
-    scan = Scan(page.services.admin, Span(topic, begin_ms, end_ms, wanted.tag or "*"), hits.take)
+    hits = Hits(conditions)
+    scan = TopicScan(page.services.admin, ScanRange(topic, begin_ms, end_ms, conditions.tag or "*"), hits.take)
     return opened(page, page.services.jobs.start(page.user, "search", topic, scan, hits))
 
 
@@ -121,8 +121,8 @@ async def show(request: Request, page: Page) -> Response:
     if job is None:
         return page.render("message.html", 404, message=page.text("no_job"))
     if job.kind == "analysis":
-        return page.render("analysis.html", job=job, shares=job.found.shares())
-    rows = job.found.sorted()[::-1]
+        return page.render("analysis.html", job=job, shares=job.collector.shares())
+    rows = job.collector.sorted()[::-1]
     if job.kind == "tail":
         return page.render("tail.html", job=job, rows=rows)
     return page.render("found.html", job=job, rows=paged(rows, request.query_params.get("page")), most=FOUND_MAX)
@@ -159,26 +159,26 @@ async def _lines(page: Page, job: Job, form: str) -> AsyncIterator[bytes]:
     deadline = time.monotonic() + DOWNLOAD_SECONDS
     if form == "csv":
         yield csv_line(COLUMNS)
-    for count, hit in enumerate(job.found.sorted()):
+    for count, hit in enumerate(job.collector.sorted()):
         problem = ""
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                found = await messages.by_queue_offset(hit.queue, hit.offset)
+                message = await messages.by_queue_offset(hit.queue, hit.offset)
         except SaturnError as error:
             problem = error.message
         except TimeoutError:
             problem = f"the download takes longer than {DOWNLOAD_SECONDS:g} s"
         else:
-            if found is None:
+            if message is None:
                 continue  # expired meanwhile
-            fields = await asyncio.to_thread(fields_of, found)
+            fields = await asyncio.to_thread(fields_of, message)
             line = csv_line(list(fields.values())) if form == "csv" else json_line(fields)
             size += len(line)
             if size <= DOWNLOAD_BYTES_MAX:
                 yield line
                 continue
             problem = f"the download has more than {DOWNLOAD_BYTES_MAX} bytes"
-        text = f"ended after {count} of {len(job.found.rows)} messages: {problem}"
+        text = f"ended after {count} of {len(job.collector.rows)} messages: {problem}"
         yield csv_line([text]) if form == "csv" else json_line({"problem": text})
         return
 
@@ -219,4 +219,6 @@ def _time(field: str, text: str, now_ms: int) -> int:
 async def topic_names(page: Page) -> list[str]:
     """Names that a form proposes."""
     view = await page.services.state.view()
-    return users_first(list({one.name for one in view.survey.topics.values()}))[:NAMES_MAX] if view is not None else []
+    return (
+        users_first(list({topic.name for topic in view.survey.topics.values()}))[:NAMES_MAX] if view is not None else []
+    )

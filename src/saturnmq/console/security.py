@@ -49,10 +49,10 @@ class Guarded:
 
         async def guarded_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                found = MutableHeaders(scope=message)
+                response_headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    found[name] = value
-                found["cache-control"] = "max-age=3600" if cacheable else "no-store"
+                    response_headers[name] = value
+                response_headers["cache-control"] = "max-age=3600" if cacheable else "no-store"
             await send(message)
 
         if scope["method"] not in ("GET", "HEAD") and not same_origin(headers):
@@ -68,13 +68,13 @@ class Guarded:
         if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
             await PlainTextResponse(f"refused: a form must be {FORM}", 415)(scope, receive, guarded_send)
             return
-        taken = 0
+        received_bytes = 0
 
         async def bounded_receive() -> Message:
-            nonlocal taken
+            nonlocal received_bytes
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > bytes_max:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > bytes_max:
                 raise HTTPException(413, f"refused: more than {bytes_max} bytes")
             return message
 

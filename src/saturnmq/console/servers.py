@@ -39,15 +39,18 @@ async def producers(request: Request, page: Page, view: View) -> Response:
             clients = await page.services.admin.clients.producers(group, topic)
         except SaturnError as error:
             problem = error.message
-    masters = [one.address for one in view.survey.brokers if one.number == MASTER_ID and not one.problem]
-    found = await within(masters, page.services.admin.clients.all_producers)
-    wanted = query.get("q", "").lower()
+    masters = [broker.address for broker in view.survey.brokers if broker.number == MASTER_ID and not broker.problem]
+    tables = await within(masters, page.services.admin.clients.all_producers)
+    search_text = query.get("q", "").lower()
     names = {
-        (name, one.client_id): one for table in answered(found).values() for name, many in table.items() for one in many
+        (name, producer.client_id): producer
+        for table in answered(tables).values()
+        for name, group_producers in table.items()
+        for producer in group_producers
     }
     kind = query.get("kind", "") if query.get("kind", "") in PRODUCER_KINDS else "normal"
     matches: list[tuple[str, ProducerInfo]] = [
-        (name, one) for (name, _), one in sorted(names.items()) if wanted in name.lower()
+        (name, producer) for (name, _), producer in sorted(names.items()) if search_text in name.lower()
     ]
     system = [row for row in matches if is_system_producer(row[0])]
     kinds = {"normal": [row for row in matches if row not in system], "system": system, "all": matches}
@@ -55,13 +58,13 @@ async def producers(request: Request, page: Page, view: View) -> Response:
         "producers.html",
         rows=paged(kinds[kind], query.get("page")),
         kind=kind,
-        kinds={name: len(many) for name, many in kinds.items()},
-        wanted=wanted,
+        kinds={name: len(producers_of_kind) for name, producers_of_kind in kinds.items()},
+        search_text=search_text,
         group=group,
         topic=topic,
         clients=clients,
         problem=problem,
-        failures=failed(found),
+        failures=failed(tables),
     )
 
 
@@ -81,7 +84,7 @@ async def name_servers(request: Request, page: Page) -> Response:
         tls=admin.connection.tls,
         view=view,
         problem=page.services.state.problem,
-        silent=[] if view is None else [one for one in view.survey.brokers if one.problem],
+        silent=[] if view is None else [broker for broker in view.survey.brokers if broker.problem],
         alone=alone[:TOPICS_SHOWN_MAX],
         alone_count=len(alone),
     )
@@ -90,15 +93,15 @@ async def name_servers(request: Request, page: Page) -> Response:
 def on_one_broker(view: View) -> list[TopicState]:
     """Topics of users that one broker serves, in clusters with several masters: they cannot be written while it is down."""
     masters: dict[str, set[str]] = {}
-    for one in view.survey.brokers:
-        if one.number == MASTER_ID:
-            masters.setdefault(one.cluster, set()).add(one.name)
-    found = [
-        one
-        for one in view.survey.topics.values()
-        if not is_system(one) and len(one.configs) < 2 <= len(masters.get(one.cluster, ()))
+    for broker in view.survey.brokers:
+        if broker.number == MASTER_ID:
+            masters.setdefault(broker.cluster, set()).add(broker.name)
+    topics = [
+        topic
+        for topic in view.survey.topics.values()
+        if not is_system(topic) and len(topic.configs) < 2 <= len(masters.get(topic.cluster, ()))
     ]
-    return sorted(found, key=lambda one: (one.cluster, one.name))
+    return sorted(topics, key=lambda topic: (topic.cluster, topic.name))
 
 
 async def switch(request: Request, page: Page) -> Response:

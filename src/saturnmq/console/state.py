@@ -51,7 +51,7 @@ class ClusterState:
         self._clock = clock
         self._view: View | None = None
         self._looked = clock()
-        self._wanted = asyncio.Event()
+        self._view_requested = asyncio.Event()
         self._ready = asyncio.Event()
         self.problem = ""
 
@@ -65,7 +65,7 @@ class ClusterState:
         return self.age(self._view) if self._view is not None else 0
 
     @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether there is a view that must not be shown as the state of now: no later survey succeeded, or it is old."""
         return self._view is not None and (bool(self.problem) or self._clock() - self._view.at > STALE_SECONDS)
 
@@ -73,8 +73,8 @@ class ClusterState:
         """The latest survey; None if there is none. Waits up to FIRST_WAIT_SECONDS for the first one, and for one that replaces an
         old one."""
         self._looked = self._clock()
-        self._wanted.set()
-        if self._view is None or (self.stale and not self.problem):
+        self._view_requested.set()
+        if self._view is None or (self.is_stale and not self.problem):
             self._ready.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WAIT_SECONDS):
@@ -93,8 +93,8 @@ class ClusterState:
         """Take surveys until cancelled; pauses while no page is viewed."""
         while True:
             if self._clock() - self._looked > IDLE_SECONDS:
-                self._wanted.clear()
-                await self._wanted.wait()
+                self._view_requested.clear()
+                await self._view_requested.wait()
             began = self._clock()
             await self.refresh()
             await asyncio.sleep(max(self._refresh_seconds, PAUSE_FACTOR * (self._clock() - began)))
@@ -140,4 +140,4 @@ def with_rates(survey: Survey, at: float, before: View | None) -> View:
 
 
 def _consumed(group: GroupState) -> int:
-    return sum(one.total for one in group.topics.values())
+    return sum(progress.total for progress in group.topics.values())

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from saturnmq.console.conditions import parse_conditions
 from saturnmq.console.context import Page
-from saturnmq.console.scanning import Scan, Span
+from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.console.search import Hits, opened, topic_of
 
 ROWS_MAX: Final = 100
@@ -23,8 +23,8 @@ ROWS_MAX: Final = 100
 async def start(request: Request, page: Page) -> Response:
     """Begin to follow a topic."""
     form = await request.form()
-    wanted = parse_conditions(form)
+    conditions = parse_conditions(form)
     topic = topic_of(str(form.get("topic", "")))
-    hits = Hits(wanted, newest=ROWS_MAX)
-    scan = Scan(page.services.admin, Span(topic, tag=wanted.tag or "*"), hits.take)
+    hits = Hits(conditions, newest=ROWS_MAX)
+    scan = TopicScan(page.services.admin, ScanRange(topic, tag=conditions.tag or "*"), hits.take)
     return opened(page, page.services.jobs.start(page.user, "tail", topic, scan, hits))

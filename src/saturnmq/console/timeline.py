@@ -16,7 +16,7 @@ from saturnmq.escaping import escaped
 
 WIDTH: Final = 900
 BARS_MAX: Final = 200
-_LEFT, _RIGHT, _ROW, _TOP = 300, 90, 22, 6
+_MARGIN_LEFT, _MARGIN_RIGHT, _ROW, _TOP = 300, 90, 22, 6
 _LABEL_MAX: Final = 44
 _BAR_MIN: Final = 3.0
 
@@ -39,7 +39,7 @@ def time_line(title: str, bars: Sequence[Bar]) -> Markup:
         return Markup("")
     spans = [_span(bar) for bar in shown]
     first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
-    across = (WIDTH - _LEFT - _RIGHT) / max(last - first, 1)
+    across = (WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT) / max(last - first, 1)
     height = _TOP + _ROW * (len(shown) + 1)
     parts = [
         f'<svg class="timeline" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(escaped(title))}">',
@@ -47,17 +47,17 @@ def time_line(title: str, bars: Sequence[Bar]) -> Markup:
     ]
     for number, (bar, (begin, end)) in enumerate(zip(shown, spans, strict=True)):
         y = _TOP + number * _ROW
-        x, width = _LEFT + (begin - first) * across, max((end - begin) * across, _BAR_MIN)
+        x, width = _MARGIN_LEFT + (begin - first) * across, max((end - begin) * across, _BAR_MIN)
         kind = f"{bar.kind} failed" if bar.failed else bar.kind
         text = f"+{begin - first} ms" if end == begin else f"+{begin - first} ms, {end - begin} ms"
         parts.append(
             f'<line class="grid" x1="0" y1="{y + _ROW - 2}" x2="{WIDTH}" y2="{y + _ROW - 2}"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(_short(bar.label))}</text>'
+            f'<text x="{_MARGIN_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(_short(bar.label))}</text>'
             f'<rect class="{escape(kind)}" x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 9}" rx="2">'
             f"<title>{escape(escaped(bar.label))}: {text}</title></rect>"
-            f'<text x="{min(x + width + 5, WIDTH - _RIGHT + 5):.1f}" y="{y + 14}">{text}</text>'
+            f'<text x="{min(x + width + 5, WIDTH - _MARGIN_RIGHT + 5):.1f}" y="{y + 14}">{text}</text>'
         )
-    parts.append(f'<text x="{_LEFT}" y="{height - 6}">{_clock(first)} UTC</text></svg>')
+    parts.append(f'<text x="{_MARGIN_LEFT}" y="{height - 6}">{_clock(first)} UTC</text></svg>')
     return Markup("".join(parts))  # noqa: S704 - all texts are escaped, all else are numbers
 
 
@@ -72,5 +72,5 @@ def _short(label: str) -> str:
 
 
 def _clock(ms: int) -> str:
-    known = 0 < ms < 253_402_300_800_000
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if known else str(ms)
+    is_date = 0 < ms < 253_402_300_800_000
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if is_date else str(ms)

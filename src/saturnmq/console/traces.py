@@ -20,19 +20,19 @@ from saturnmq.protocol.names import topic_problem
 async def show(request: Request, page: Page) -> Response:
     """Traces of one message, or of all with a key."""
     query = request.query_params
-    topic, wanted = query.get("topic", "").strip() or TRACE_TOPIC, query.get("q", "").strip()
+    topic, id_or_key = query.get("topic", "").strip() or TRACE_TOPIC, query.get("q", "").strip()
     problem = topic_problem(topic)
     if problem:
         raise ConfigError(problem)
     try:
-        found = await page.services.admin.traces.find(wanted, topic) if wanted else []
+        message_traces = await page.services.admin.traces.find(id_or_key, topic) if id_or_key else []
     except RouteNotFound:
-        found = []  # no client has sent a trace yet
+        message_traces = []  # no client has sent a trace yet
     return page.render(
         "traces.html",
         topic=topic,
-        wanted=wanted,
-        found=[(trace, time_line(trace.message_id, bars(page, trace))) for trace in found],
+        id_or_key=id_or_key,
+        traces=[(trace, time_line(trace.message_id, bars(page, trace))) for trace in message_traces],
     )
 
 
@@ -48,8 +48,8 @@ def bars(page: Page, trace: MessageTrace) -> list[Bar]:
     for sent in trace.transactions:
         label = f"{getattr(sent.record, 'state', '')}: {sent.record.group} {sent.client_host}"
         steps.append(Bar(label, "transaction", sent.record.timestamp_ms, sent.record.timestamp_ms))
-    for group, many in trace.groups.items():
-        for one in many:
-            label = f"{page.text('received')}: {group} {one.client_host}"
-            steps.append(Bar(label, "consume", one.begin_ms, one.end_ms, one.success is False))
+    for group, deliveries in trace.groups.items():
+        for delivery in deliveries:
+            label = f"{page.text('received')}: {group} {delivery.client_host}"
+            steps.append(Bar(label, "consume", delivery.begin_ms, delivery.end_ms, delivery.success is False))
     return steps

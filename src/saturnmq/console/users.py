@@ -56,8 +56,8 @@ def check_password(password: str, stored: str) -> bool:
         kind, n, r, p, salt, digest = stored.split("$")
         if kind != "scrypt" or int(n) > 2**17 or int(r) * int(p) > 64:
             return False
-        found = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
-        return hmac.compare_digest(found, base64.b64decode(digest))
+        computed = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
+        return hmac.compare_digest(computed, base64.b64decode(digest))
     except ValueError:
         return False
 
@@ -145,12 +145,12 @@ class Users:
         """Replace the file at once: a console that reads it meanwhile sees the old one or the new one."""
         document = {"users": {user.name: {"role": user.role, "password": user.password} for user in users.values()}}
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = self.path.with_name(f"{self.path.name}.tmp")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        temporary_path = self.path.with_name(f"{self.path.name}.tmp")
+        temporary_path.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(document, file, indent=2)
-        sync_path(fresh)
-        fresh.replace(self.path)
+        sync_path(temporary_path)
+        temporary_path.replace(self.path)
         sync_path(self.path.parent)
 
     def find(self, name: str) -> User | None:
@@ -173,13 +173,15 @@ def _parse(path: Path) -> dict[str, User]:
     try:
         with path.open("rb") as file:
             users = json.loads(file.read(_FILE_BYTES_MAX))["users"]
-        found = {str(name): User(str(name), str(one["role"]), str(one["password"])) for name, one in users.items()}
+        parsed = {
+            str(name): User(str(name), str(fields["role"]), str(fields["password"])) for name, fields in users.items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f'{path} must be {{"users": {{name: {{"role": .., "password": ..}}}}}}') from None
-    for user in found.values():
+    for user in parsed.values():
         if user.role not in ROLES:
             raise ConfigError(f"{path}: role {user.role!r:.40} of {user.name!r:.40} must be one of {', '.join(ROLES)}")
-    return found
+    return parsed
 
 
 class Sessions:
@@ -190,7 +192,7 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._wrong: dict[str, list[float]] = {}
-        self._known: dict[tuple[str, str], None] = {}  # user and network of logins, the oldest first
+        self._login_networks: dict[tuple[str, str], None] = {}  # user and network of logins, the oldest first
 
     def wait_seconds(self, name: str, peer: str) -> int:
         """How long a user must wait before another attempt from an address, seconds; 0 if it need not.
@@ -201,7 +203,7 @@ class Sessions:
         now = self._clock()
         waits = []
         for key, most in self._keys(name, peer).items():
-            times = [one for one in self._wrong.get(key, []) if now - one < LOCK_SECONDS]
+            times = [failed_at for failed_at in self._wrong.get(key, []) if now - failed_at < LOCK_SECONDS]
             if len(times) >= most:
                 waits.append(times[-1] + LOCK_SECONDS - now)
         return max((int(wait) + 1 for wait in waits), default=0)
@@ -210,7 +212,7 @@ class Sessions:
         """What wrong passwords count against, and how many each may have."""
         network = network_of(peer)
         keys = {f"address {network}": ATTEMPTS_MAX}
-        if (name, network) not in self._known:
+        if (name, network) not in self._login_networks:
             keys[f"user {name}"] = ATTEMPTS_ANYWHERE
         return keys
 
@@ -227,10 +229,10 @@ class Sessions:
             return None
         for key in keys:
             self._wrong.pop(key, None)
-        self._known.pop((name, network_of(peer)), None)
-        self._known[name, network_of(peer)] = None
-        if len(self._known) > _KNOWN_MAX:
-            del self._known[next(iter(self._known))]
+        self._login_networks.pop((name, network_of(peer)), None)
+        self._login_networks[name, network_of(peer)] = None
+        if len(self._login_networks) > _KNOWN_MAX:
+            del self._login_networks[next(iter(self._login_networks))]
         now = self._clock()
         self._expire(now)
         token = secrets.token_urlsafe(32)
@@ -264,7 +266,7 @@ class Sessions:
         self._sessions.pop(token, None)
 
     def _expire(self, now: float) -> None:
-        old = [token for token, one in self._sessions.items() if now - one.used > IDLE_SECONDS]
+        old = [token for token, session in self._sessions.items() if now - session.used > IDLE_SECONDS]
         for token in old:
             del self._sessions[token]
         while len(self._sessions) >= SESSIONS_MAX:

@@ -20,29 +20,39 @@ from saturnmq.console.state import View
 async def show(request: Request, page: Page, view: View) -> Response:
     """Undecided half messages of all masters, oldest first, their delay levels, and timed messages, next first."""
     waiting = page.services.admin.waiting
-    names = {one.address: one.name for one in view.survey.brokers if one.number == MASTER_ID}
-    silent = {one.address: one.problem for one in view.survey.brokers if one.number == MASTER_ID and one.problem}
-    asked = [address for address in names if address not in silent]
+    names = {broker.address: broker.name for broker in view.survey.brokers if broker.number == MASTER_ID}
+    silent = {
+        broker.address: broker.problem
+        for broker in view.survey.brokers
+        if broker.number == MASTER_ID and broker.problem
+    }
+    reachable = [address for address in names if address not in silent]
 
     async def ask(address: str) -> tuple[UndecidedTransactions, list[DelayLevel], Timed]:
         name = names[address]
         return await waiting.transactions(name), await waiting.delays(address, name), await waiting.timed(address)
 
-    found = await within(asked, ask)
-    problems: dict[str, str] = silent | {address: one.message for address, one in failed(found).items()}
-    parts = answered(found)
-    halves = sorted((half for one, _, _ in parts.values() for half in one.halves), key=lambda half: half.stored_ms)
-    timed = [(names[address], message) for address, (_, _, one) in parts.items() for message in one.messages]
+    answers = await within(reachable, ask)
+    problems: dict[str, str] = silent | {address: error.message for address, error in failed(answers).items()}
+    parts = answered(answers)
+    halves = sorted(
+        (half for transactions, _, _ in parts.values() for half in transactions.halves), key=lambda half: half.stored_ms
+    )
+    timed = [
+        (names[address], message)
+        for address, (_, _, timed_messages) in parts.items()
+        for message in timed_messages.messages
+    ]
     timed.sort(key=lambda row: row[1].due_ms)
     return page.render(
         "waiting.html",
         rows=paged(halves, request.query_params.get("page")),
-        cut=any(one.cut for one, _, _ in parts.values()),
-        exact=all(one.exact for one, _, _ in parts.values()),
-        levels=[(names[address], level) for address, (_, many, _) in parts.items() for level in many],
+        cut=any(transactions.cut for transactions, _, _ in parts.values()),
+        exact=all(transactions.exact for transactions, _, _ in parts.values()),
+        levels=[(names[address], level) for address, (_, delay_levels, _) in parts.items() for level in delay_levels],
         timed=timed[:TIMED_MAX],
-        timed_count=sum(one.count for _, _, one in parts.values()),
-        timed_cut=any(one.cut for _, _, one in parts.values()),
+        timed_count=sum(timed_messages.count for _, _, timed_messages in parts.values()),
+        timed_cut=any(timed_messages.cut for _, _, timed_messages in parts.values()),
         problems=problems,
         now_ms=time.time_ns() // 1_000_000,
         seconds=seconds,
