@@ -72,24 +72,22 @@ def test_every_task_of_a_server_reports_its_failure() -> None:
     assert bare == REPORTED_OTHERWISE.keys()
 
 
-def test_cancel_waits_until_all_tasks_have_ended() -> None:
-    async def run() -> None:
-        ended = []
+@pytest.mark.loop(real=True)
+async def test_cancel_waits_until_all_tasks_have_ended() -> None:
+    ended = []
 
-        async def work(name: str, error: Exception | None) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)  # poll
-                ended.append(name)
-                if error is not None:
-                    raise error
+    async def work(name: str, error: Exception | None) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # poll
+            ended.append(name)
+            if error is not None:
+                raise error
 
-        tasks = [asyncio.ensure_future(work("a", None)), asyncio.ensure_future(work("b", ValueError("late")))]
-        done = asyncio.ensure_future(asyncio.sleep(0, 7))
-        await done
-        await cancel(*tasks, None, done)
-        await cancel()
-        assert sorted(ended) == ["a", "b"] and done.result() == 7
-
-    asyncio.run(run())
+    tasks = [asyncio.ensure_future(work("a", None)), asyncio.ensure_future(work("b", ValueError("late")))]
+    done = asyncio.ensure_future(asyncio.sleep(0, 7))
+    await done
+    await cancel(*tasks, None, done)
+    await cancel()
+    assert sorted(ended) == ["a", "b"] and done.result() == 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +64,3 @@ async def silent_server() -> AsyncIterator[str]:
     finally:
         closing.set()
         server.close()
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine function to its end, within a minute."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await work()
-
-    asyncio.run(bounded())

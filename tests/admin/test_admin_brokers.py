@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from admincluster import DEAD, admin_cluster, run, silent_server
+from admincluster import DEAD, admin_cluster, silent_server
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.protocol.errors import ConfigError
 
 
-def test_states_have_a_row_for_every_broker() -> None:
-    async def work() -> None:
-        async with admin_cluster() as c, silent_server() as silent:
-            await c.register(silent, "broker-a", 1)
-            await c.register(DEAD, "broker-b")
-            found = await c.admin.brokers.states()
-            assert [(one.cluster, one.name, one.number, one.address) for one in found] == [
-                ("DefaultCluster", "broker-a", 0, c.server.broker_address),
-                ("DefaultCluster", "broker-a", 1, silent),
-                ("DefaultCluster", "broker-b", 0, DEAD),
-            ]
-            assert found[0].text("brokerVersionDesc") == "V4_9_7"
-            assert [one.problem != "" for one in found] == [False, True, True]
-            assert [found[1].text("x"), found[1].first_number("putTps"), found[1].integer("x")] == ["", None, 0]
-
-    run(work)
+async def test_states_have_a_row_for_every_broker() -> None:
+    async with admin_cluster() as c, silent_server() as silent:
+        await c.register(silent, "broker-a", 1)
+        await c.register(DEAD, "broker-b")
+        found = await c.admin.brokers.states()
+        assert [(one.cluster, one.name, one.number, one.address) for one in found] == [
+            ("DefaultCluster", "broker-a", 0, c.server.broker_address),
+            ("DefaultCluster", "broker-a", 1, silent),
+            ("DefaultCluster", "broker-b", 0, DEAD),
+        ]
+        assert found[0].text("brokerVersionDesc") == "V4_9_7"
+        assert [one.problem != "" for one in found] == [False, True, True]
+        assert [found[1].text("x"), found[1].first_number("putTps"), found[1].integer("x")] == ["", None, 0]
 
 
 @pytest.mark.parametrize(
@@ -39,56 +36,44 @@ def test_first_rate_of_a_value(text: str, number: float | None) -> None:
 
 
 @pytest.mark.spec("ADM-07")
-def test_a_cluster_has_masters_or_all_brokers() -> None:
-    async def work() -> None:
-        async with admin_cluster() as c:
-            address = c.server.broker_address
-            await c.register(DEAD, "broker-a", 1)
-            await c.register("127.0.0.1:2", "broker-b", 1)
-            assert await c.admin.connection.masters("DefaultCluster") == {"broker-a": address}
-            assert await c.admin.connection.masters_and_slaves("DefaultCluster") == [address, DEAD, "127.0.0.1:2"]
-            groups = await c.admin.brokers.groups("DefaultCluster")
-            assert groups == {"broker-a": {0: address, 1: DEAD}, "broker-b": {1: "127.0.0.1:2"}}
-            assert await c.admin.brokers.addresses() == [address, DEAD, "127.0.0.1:2"]
-
-    run(work)
+async def test_a_cluster_has_masters_or_all_brokers() -> None:
+    async with admin_cluster() as c:
+        address = c.server.broker_address
+        await c.register(DEAD, "broker-a", 1)
+        await c.register("127.0.0.1:2", "broker-b", 1)
+        assert await c.admin.connection.masters("DefaultCluster") == {"broker-a": address}
+        assert await c.admin.connection.masters_and_slaves("DefaultCluster") == [address, DEAD, "127.0.0.1:2"]
+        groups = await c.admin.brokers.groups("DefaultCluster")
+        assert groups == {"broker-a": {0: address, 1: DEAD}, "broker-b": {1: "127.0.0.1:2"}}
+        assert await c.admin.brokers.addresses() == [address, DEAD, "127.0.0.1:2"]
 
 
-def test_changes_report_each_failure() -> None:
-    async def work() -> None:
-        async with admin_cluster() as c:
-            address = c.server.broker_address
-            failures = await c.admin.brokers.update_configuration([address, DEAD], "fileReservedTime", "71")
-            assert list(failures) == [DEAD]
-            assert (await c.admin.brokers.configuration(address))["fileReservedTime"] == "71"
-            failures = await c.admin.brokers.update_configuration([address], "storePathRootDir", "/tmp/x\ny")
-            assert "storePathRootDir" in failures[address].message
-
-    run(work)
+async def test_changes_report_each_failure() -> None:
+    async with admin_cluster() as c:
+        address = c.server.broker_address
+        failures = await c.admin.brokers.update_configuration([address, DEAD], "fileReservedTime", "71")
+        assert list(failures) == [DEAD]
+        assert (await c.admin.brokers.configuration(address))["fileReservedTime"] == "71"
+        failures = await c.admin.brokers.update_configuration([address], "storePathRootDir", "/tmp/x\ny")
+        assert "storePathRootDir" in failures[address].message
 
 
-def test_name_of_an_address() -> None:
-    async def work() -> None:
-        async with admin_cluster() as c:
-            assert await c.admin.brokers.name_of(c.server.broker_address) == "broker-a"
-            with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 is registered"):
-                await c.admin.brokers.name_of(DEAD)
-
-    run(work)
+async def test_name_of_an_address() -> None:
+    async with admin_cluster() as c:
+        assert await c.admin.brokers.name_of(c.server.broker_address) == "broker-a"
+        with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 is registered"):
+            await c.admin.brokers.name_of(DEAD)
 
 
-def test_cleaning_keeps_new_and_delay_queues() -> None:
-    async def work() -> None:
-        async with admin_cluster() as c:
-            client = await c.admin.connection.messaging()
-            async with client.producer("p") as out:
-                receipt = await out.send("orders", b"x")
-                await out.send("orders", b"later", delay_level=18)
-            address, store = c.server.broker_address, c.server.broker.store
-            for clean in (c.admin.brokers.clean_queues, c.admin.brokers.clean_unused_topics):
-                assert await clean([address, DEAD]) != {}
-            found = await c.admin.topics.statistics("orders")
-            assert found.offsets[receipt.queue].max_offset == 1
-            assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
-
-    run(work)
+async def test_cleaning_keeps_new_and_delay_queues() -> None:
+    async with admin_cluster() as c:
+        client = await c.admin.connection.messaging()
+        async with client.producer("p") as out:
+            receipt = await out.send("orders", b"x")
+            await out.send("orders", b"later", delay_level=18)
+        address, store = c.server.broker_address, c.server.broker.store
+        for clean in (c.admin.brokers.clean_queues, c.admin.brokers.clean_unused_topics):
+            assert await clean([address, DEAD]) != {}
+        found = await c.admin.topics.statistics("orders")
+        assert found.offsets[receipt.queue].max_offset == 1
+        assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1

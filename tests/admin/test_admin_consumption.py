@@ -39,49 +39,40 @@ def clients(address: str, _ext: Any) -> Any:
     return ConsumerConnection([client], {}, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")
 
 
-def test_progress_and_clients_are_merged_over_all_brokers() -> None:
-    async def work() -> None:
-        script = {RequestCode.GET_CONSUME_STATS: stats, RequestCode.GET_CONSUMER_CONNECTION_LIST: clients}
-        connection = ScriptedConnection(BROKERS, script)
-        found = await consume_stats(connection, "g")
-        assert (lag(found), found.consume_tps, len(found.offset_table)) == (6, 3.0, 2)
-        merged = await consumer_connection(connection, "g")
-        assert [one.client_id for one in merged.connection_set] == ["client-1", "client-2"]
-        one = await Clients(connection).consumers("g", BROKERS["b"])
-        assert [client.client_id for client in one.connection_set] == ["client-2"]
-
-    asyncio.run(work())
+async def test_progress_and_clients_are_merged_over_all_brokers() -> None:
+    script = {RequestCode.GET_CONSUME_STATS: stats, RequestCode.GET_CONSUMER_CONNECTION_LIST: clients}
+    connection = ScriptedConnection(BROKERS, script)
+    found = await consume_stats(connection, "g")
+    assert (lag(found), found.consume_tps, len(found.offset_table)) == (6, 3.0, 2)
+    merged = await consumer_connection(connection, "g")
+    assert [one.client_id for one in merged.connection_set] == ["client-1", "client-2"]
+    one = await Clients(connection).consumers("g", BROKERS["b"])
+    assert [client.client_id for client in one.connection_set] == ["client-2"]
 
 
-def test_a_broker_that_does_not_know_the_group_is_left_out() -> None:
-    async def work() -> None:
-        def some(address: str, ext: Any) -> Any:
-            return clients(address, ext) if address == BROKERS["b"] else NOT_ONLINE
+async def test_a_broker_that_does_not_know_the_group_is_left_out() -> None:
+    def some(address: str, ext: Any) -> Any:
+        return clients(address, ext) if address == BROKERS["b"] else NOT_ONLINE
 
-        connection = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: some})
-        assert len((await consumer_connection(connection, "g")).connection_set) == 1
-        unknown = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: NOT_ONLINE})
-        with pytest.raises(type(NOT_ONLINE)):
-            await consumer_connection(unknown, "g")
-
-    asyncio.run(work())
+    connection = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: some})
+    assert len((await consumer_connection(connection, "g")).connection_set) == 1
+    unknown = ScriptedConnection(BROKERS, {RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: NOT_ONLINE})
+    with pytest.raises(type(NOT_ONLINE)):
+        await consumer_connection(unknown, "g")
 
 
-def test_producers_and_groups_of_a_topic_are_merged() -> None:
-    async def work() -> None:
-        def producers(address: str, _ext: Any) -> ProducerConnection:
-            return ProducerConnection([Connection(f"p-{address[-1]}", address, "JAVA", 407)])
+async def test_producers_and_groups_of_a_topic_are_merged() -> None:
+    def producers(address: str, _ext: Any) -> ProducerConnection:
+        return ProducerConnection([Connection(f"p-{address[-1]}", address, "JAVA", 407)])
 
-        def groups(address: str, _ext: Any) -> GroupList:
-            return GroupList(["both", f"only-{address[-1]}"])
+    def groups(address: str, _ext: Any) -> GroupList:
+        return GroupList(["both", f"only-{address[-1]}"])
 
-        script = {RequestCode.GET_PRODUCER_CONNECTION_LIST: producers, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups}
-        connection = ScriptedConnection(BROKERS, script)
-        found = await Clients(connection).producers("p", "orders")
-        assert [one.client_id for one in found] == ["p-1", "p-2"]
-        assert await groups_of(connection, "orders") == ["both", "only-1", "only-2"]
-
-    asyncio.run(work())
+    script = {RequestCode.GET_PRODUCER_CONNECTION_LIST: producers, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups}
+    connection = ScriptedConnection(BROKERS, script)
+    found = await Clients(connection).producers("p", "orders")
+    assert [one.client_id for one in found] == ["p-1", "p-2"]
+    assert await groups_of(connection, "orders") == ["both", "only-1", "only-2"]
 
 
 def test_a_hanging_broker_costs_its_own_queues_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from admincluster import admin_cluster, run, silent_server
+from admincluster import admin_cluster, silent_server
 
 import saturnmq
 import saturnmq.admin
@@ -56,47 +56,38 @@ def test_each_name_is_one_class_in_client_and_admin() -> None:
     ],
 )
 @pytest.mark.realtime
-def test_administration_raises_what_the_client_exports(
+async def test_administration_raises_what_the_client_exports(
     ask: Callable[[Admin, str], Coroutine[Any, Any, object]], kind: type[saturnmq.ClientError]
 ) -> None:
-    async def work() -> None:
-        async with silent_server() as silent, Admin(DEAD, timeout_ms=200) as admin:
-            with pytest.raises(kind) as caught:
-                await ask(admin, silent)
-            assert exit_code(caught.value) == EXIT_UNREACHABLE
-
-    run(work)
+    async with silent_server() as silent, Admin(DEAD, timeout_ms=200) as admin:
+        with pytest.raises(kind) as caught:
+            await ask(admin, silent)
+        assert exit_code(caught.value) == EXIT_UNREACHABLE
 
 
 @pytest.mark.realtime
-def test_lost_connection_says_that_the_request_may_have_been_executed() -> None:
-    async def work() -> None:
-        async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.close()
+async def test_lost_connection_says_that_the_request_may_have_been_executed() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
 
-        server = await asyncio.start_server(close, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        async with server, Admin(f"{host}:{port}") as admin:
-            with pytest.raises(saturnmq.ConnectFailed) as caught:
-                await admin.brokers.runtime(f"{host}:{port}")
-            assert caught.value.sent and caught.value.broker == f"{host}:{port}"
-            with pytest.raises(saturnmq.NoNameServer):
-                await admin.topics.names()
-
-    run(work)
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, Admin(f"{host}:{port}") as admin:
+        with pytest.raises(saturnmq.ConnectFailed) as caught:
+            await admin.brokers.runtime(f"{host}:{port}")
+        assert caught.value.sent and caught.value.broker == f"{host}:{port}"
+        with pytest.raises(saturnmq.NoNameServer):
+            await admin.topics.names()
 
 
-def test_refusals_keep_their_class() -> None:
-    async def work() -> None:
-        async with admin_cluster() as cluster:
-            with pytest.raises(saturnmq.ResponseError) as caught:
-                await cluster.admin.connection.read(
-                    cluster.server.broker_address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "no"}
-                )
-            assert exit_code(caught.value) == EXIT_FAILED
-
-    run(work)
+async def test_refusals_keep_their_class() -> None:
+    async with admin_cluster() as cluster:
+        with pytest.raises(saturnmq.ResponseError) as caught:
+            await cluster.admin.connection.read(
+                cluster.server.broker_address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "no"}
+            )
+        assert exit_code(caught.value) == EXIT_FAILED
 
 
 @pytest.mark.parametrize(

@@ -37,20 +37,16 @@ class Hostile(AdminConnection):
         return await self.read()
 
 
-def test_route_with_too_many_queues_is_refused_by_all_operations() -> None:
+async def test_route_with_too_many_queues_is_refused_by_all_operations() -> None:
     route = TopicRouteData([QueueData("b0", QUEUES, QUEUES, 6)], [BrokerData("c", "b0", {0: "127.0.0.1:1"})])
     connection = Hostile(route.encode())
-
-    async def work() -> None:
-        for operation in (
-            lambda: Topics(connection).readable_queues("orders"),
-            lambda: Offsets(connection).reset_offline("g", "orders", 0),
-            lambda: connection.route("orders"),
-        ):
-            with pytest.raises(BodyError, match=f"topic orders: broker b0 has {QUEUES} read queues"):
-                await operation()
-
-    asyncio.run(work())
+    for operation in (
+        lambda: Topics(connection).readable_queues("orders"),
+        lambda: Offsets(connection).reset_offline("g", "orders", 0),
+        lambda: connection.route("orders"),
+    ):
+        with pytest.raises(BodyError, match=f"topic orders: broker b0 has {QUEUES} read queues"):
+            await operation()
 
 
 def test_configuration_that_is_no_text_is_shown_with_replacements() -> None:

@@ -125,31 +125,28 @@ def test_events_of_moved_offsets_are_reported(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.spec("RT-14")
-def test_clients_without_running_information_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        admin, recorder = Admin("127.0.0.1:1"), Recorder()
+async def test_clients_without_running_information_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, recorder = Admin("127.0.0.1:1"), Recorder()
 
-        async def consumers(group: str) -> ConsumerConnection:
-            versions = {"old": 61, "new": 62}
-            return ConsumerConnection([Connection(name, "", "JAVA", version) for name, version in versions.items()])
+    async def consumers(group: str) -> ConsumerConnection:
+        versions = {"old": 61, "new": 62}
+        return ConsumerConnection([Connection(name, "", "JAVA", version) for name, version in versions.items()])
 
-        async def running_info(group: str, client_id: str) -> ConsumerRunningInfo:
-            return ConsumerRunningInfo()
+    async def running_info(group: str, client_id: str) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo()
 
-        async def names() -> list[str]:
-            return ["g"]
+    async def names() -> list[str]:
+        return ["g"]
 
-        async def progress(group: str) -> ConsumeStats:
-            raise ConnectFailed("no broker")
+    async def progress(group: str) -> ConsumeStats:
+        raise ConnectFailed("no broker")
 
-        monkeypatch.setattr(admin.clients, "consumers", consumers)
-        monkeypatch.setattr(admin.clients, "running_info", running_info)
-        monkeypatch.setattr(admin.groups, "names", names)
-        monkeypatch.setattr(admin.groups, "progress", progress)
-        await Monitoring(admin, recorder).round()
-        assert recorder.found == [("begin", None), ("running_info", ("g", ["new"])), ("end", None)]
-
-    asyncio.run(work())
+    monkeypatch.setattr(admin.clients, "consumers", consumers)
+    monkeypatch.setattr(admin.clients, "running_info", running_info)
+    monkeypatch.setattr(admin.groups, "names", names)
+    monkeypatch.setattr(admin.groups, "progress", progress)
+    await Monitoring(admin, recorder).round()
+    assert recorder.found == [("begin", None), ("running_info", ("g", ["new"])), ("end", None)]
 
 
 @pytest.mark.spec("RT-14", "C-45")

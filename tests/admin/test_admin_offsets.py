@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -28,36 +27,29 @@ RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
 
 @pytest.mark.spec("C-41", "ADM-26")
-def test_brokers_are_asked_as_a_cpp_client_only_on_demand() -> None:
-    async def work() -> None:
-        def reset(address: str, ext: Any) -> ResetOffsetBody:
-            assert (ext["timestamp"], ext["isForce"]) == ("-1", "false")
-            return ResetOffsetBody({MessageQueue("t", address[-1], 0): QueueOffset(4)})
+async def test_brokers_are_asked_as_a_cpp_client_only_on_demand() -> None:
+    def reset(address: str, ext: Any) -> ResetOffsetBody:
+        assert (ext["timestamp"], ext["isForce"]) == ("-1", "false")
+        return ResetOffsetBody({MessageQueue("t", address[-1], 0): QueueOffset(4)})
 
-        connection = ScriptedConnection(BROKERS, {RESET: reset})
-        for cpp, language in ((False, Language.PYTHON), (True, Language.CPP)):
-            connection.languages.clear()
-            found = await Offsets(connection).reset("g", "t", TO_THE_END, force=False, cpp=cpp)
-            assert isinstance(found, dict) and len(found) == 2
-            assert connection.languages == [language, language]
-
-    asyncio.run(work())
+    connection = ScriptedConnection(BROKERS, {RESET: reset})
+    for cpp, language in ((False, Language.PYTHON), (True, Language.CPP)):
+        connection.languages.clear()
+        found = await Offsets(connection).reset("g", "t", TO_THE_END, force=False, cpp=cpp)
+        assert isinstance(found, dict) and len(found) == 2
+        assert connection.languages == [language, language]
 
 
 @pytest.mark.spec("ADM-26")
-def test_a_refusal_is_reported_while_clients_are_connected() -> None:
+async def test_a_refusal_is_reported_while_clients_are_connected() -> None:
     """Offsets are not committed behind the back of clients, which would commit over them."""
-
-    async def work() -> None:
-        refusal = response_error(ResponseCode.SYSTEM_ERROR, "THe consumer group <g> not exist")
-        clients = ConsumerConnection([Connection("c", "127.0.0.1:9", "JAVA", 407)])
-        script = {RESET: lambda *_: refusal, RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: clients}
-        connection = ScriptedConnection(BROKERS, script)
-        with pytest.raises(ResponseError, match="not exist"):
-            await Offsets(connection).reset("g", "t", TO_THE_END)
-        assert RequestCode.UPDATE_CONSUMER_OFFSET not in {code for _, code in connection.asked}
-
-    asyncio.run(work())
+    refusal = response_error(ResponseCode.SYSTEM_ERROR, "THe consumer group <g> not exist")
+    clients = ConsumerConnection([Connection("c", "127.0.0.1:9", "JAVA", 407)])
+    script = {RESET: lambda *_: refusal, RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda *_: clients}
+    connection = ScriptedConnection(BROKERS, script)
+    with pytest.raises(ResponseError, match="not exist"):
+        await Offsets(connection).reset("g", "t", TO_THE_END)
+    assert RequestCode.UPDATE_CONSUMER_OFFSET not in {code for _, code in connection.asked}
 
 
 class OnOneBroker(ScriptedConnection):
@@ -72,23 +64,20 @@ class OnOneBroker(ScriptedConnection):
 
 @pytest.mark.spec("C-43")
 @pytest.mark.parametrize("lost", [False, True])
-def test_clone_leaves_out_other_topics_of_brokers_without_the_topic(lost: bool) -> None:
-    async def work() -> None:
-        queues = [MessageQueue("t", "a", 0), MessageQueue("%RETRY%g", "a", 0), MessageQueue("%RETRY%g", "b", 0)]
-        queues += [MessageQueue("t", "b", 0)] * lost
+async def test_clone_leaves_out_other_topics_of_brokers_without_the_topic(lost: bool) -> None:
+    queues = [MessageQueue("t", "a", 0), MessageQueue("%RETRY%g", "a", 0), MessageQueue("%RETRY%g", "b", 0)]
+    queues += [MessageQueue("t", "b", 0)] * lost
 
-        def stats(address: str, ext: Any) -> ConsumeStats:
-            name = "a" if address == BROKERS["a"] else "b"
-            return ConsumeStats({one: OffsetWrapper(9, 5, 0) for one in queues if one.broker_name == name})
+    def stats(address: str, ext: Any) -> ConsumeStats:
+        name = "a" if address == BROKERS["a"] else "b"
+        return ConsumeStats({one: OffsetWrapper(9, 5, 0) for one in queues if one.broker_name == name})
 
-        script = {RequestCode.GET_CONSUME_STATS: stats, RequestCode.UPDATE_CONSUMER_OFFSET: lambda *_: GroupList()}
-        connection = OnOneBroker(BROKERS, script)
-        if lost:
-            with pytest.raises(ResponseError, match="nothing was cloned"):
-                await Offsets(connection).clone("g", "h", "t")
-        else:
-            assert await Offsets(connection).clone("g", "h", "t") == dict.fromkeys(queues[:2], 5)
-        changed = [address for address, code in connection.asked if code == RequestCode.UPDATE_CONSUMER_OFFSET]
-        assert changed == ([] if lost else [BROKERS["a"]] * 2)
-
-    asyncio.run(work())
+    script = {RequestCode.GET_CONSUME_STATS: stats, RequestCode.UPDATE_CONSUMER_OFFSET: lambda *_: GroupList()}
+    connection = OnOneBroker(BROKERS, script)
+    if lost:
+        with pytest.raises(ResponseError, match="nothing was cloned"):
+            await Offsets(connection).clone("g", "h", "t")
+    else:
+        assert await Offsets(connection).clone("g", "h", "t") == dict.fromkeys(queues[:2], 5)
+    changed = [address for address, code in connection.asked if code == RequestCode.UPDATE_CONSUMER_OFFSET]
+    assert changed == ([] if lost else [BROKERS["a"]] * 2)

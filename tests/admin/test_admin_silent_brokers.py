@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from scriptedadmin import ScriptedConnection
 
-from harness import virtualtime
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import SILENT_SECONDS, AdminConnection
 from saturnmq.admin.listings import runtime_values
@@ -44,21 +43,19 @@ class Connected(ScriptedConnection):
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_silent_broker_is_asked_again_once_it_answers_or_later(answers: bool) -> None:
-    async def work() -> None:
-        transport = Transport()
-        connection = Connected(transport)
-        clients = Clients(connection)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(clients.running_info("g", "c"), 0.7)  # the deadline of a page
-        transport.hangs = False
-        with pytest.raises(CallTimeout, match=BROKER):
-            await clients.running_info("g", "c")
-        if answers:
-            await runtime_values(connection, BROKER)
-        else:
-            await asyncio.sleep(SILENT_SECONDS)  # poll
-        assert await clients.running_info("g", "c") == ConsumerRunningInfo()
-        assert list(connection.unanswered) == [BROKER], "a command still names it"
-
-    virtualtime.run(work())
+@pytest.mark.loop(real=False)
+async def test_silent_broker_is_asked_again_once_it_answers_or_later(answers: bool) -> None:
+    transport = Transport()
+    connection = Connected(transport)
+    clients = Clients(connection)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(clients.running_info("g", "c"), 0.7)  # the deadline of a page
+    transport.hangs = False
+    with pytest.raises(CallTimeout, match=BROKER):
+        await clients.running_info("g", "c")
+    if answers:
+        await runtime_values(connection, BROKER)
+    else:
+        await asyncio.sleep(SILENT_SECONDS)  # poll
+    assert await clients.running_info("g", "c") == ConsumerRunningInfo()
+    assert list(connection.unanswered) == [BROKER], "a command still names it"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from certificates import write_certificate
-from harness import virtualtime
 from harness.adminsmoke import check_operations
 from saturnmq.admin import Admin, AdminAccess, read_access
 from saturnmq.broker import Broker, BrokerSettings
@@ -23,14 +20,6 @@ from saturnmq.store import StoreProfile, StoreSettings
 
 ACCOUNT = ("smokeadmin", "12345678")
 ACCOUNTS = f"accounts:\n- accessKey: {ACCOUNT[0]}\n  secretKey: {ACCOUNT[1]}\n  admin: true\n"
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(120):
-            return await work()
-
-    return virtualtime.run(bounded())
 
 
 def private(path: Path, text: str) -> Path:
@@ -81,44 +70,37 @@ def access(folder: Path, trusted: str, signature: str) -> AdminAccess:
 
 @pytest.mark.spec("SEC-15")
 @pytest.mark.parametrize("signature", ["v1", "v2"])
-def test_everyday_operations_work_over_tls_with_a_signed_account(
+@pytest.mark.loop(real=False)
+async def test_everyday_operations_work_over_tls_with_a_signed_account(
     tmp_path: Path, tls: TlsSettings, signature: str
 ) -> None:
-    async def work() -> None:
-        async with (
-            protected_cluster(tmp_path, tls) as name_servers,
-            Admin(name_servers, access=access(tmp_path, tls.client_trust_path, signature)) as admin,
-        ):
-            await check_operations(admin)
-
-    run(work)
+    async with (
+        protected_cluster(tmp_path, tls) as name_servers,
+        Admin(name_servers, access=access(tmp_path, tls.client_trust_path, signature)) as admin,
+    ):
+        await check_operations(admin)
 
 
-def test_servers_that_enforce_tls_refuse_plain_and_unsigned_requests(tmp_path: Path, tls: TlsSettings) -> None:
-    async def work() -> None:
-        allowed = access(tmp_path, tls.client_trust_path, "v1")
-        async with protected_cluster(tmp_path, tls) as name_servers:
-            async with Admin(name_servers, access=dataclasses.replace(allowed, tls=None)) as plain:
-                with pytest.raises(SaturnError, match="closed by the peer"):
-                    await plain.connection.cluster()
-            async with Admin(name_servers, access=dataclasses.replace(allowed, signer=None)) as unsigned:
-                (address,) = (await unsigned.connection.masters("DefaultCluster")).values()
-                with pytest.raises(SaturnError, match="accessKey"):
-                    await unsigned.groups.all_on(address)
-
-    run(work)
+@pytest.mark.loop(real=False)
+async def test_servers_that_enforce_tls_refuse_plain_and_unsigned_requests(tmp_path: Path, tls: TlsSettings) -> None:
+    allowed = access(tmp_path, tls.client_trust_path, "v1")
+    async with protected_cluster(tmp_path, tls) as name_servers:
+        async with Admin(name_servers, access=dataclasses.replace(allowed, tls=None)) as plain:
+            with pytest.raises(SaturnError, match="closed by the peer"):
+                await plain.connection.cluster()
+        async with Admin(name_servers, access=dataclasses.replace(allowed, signer=None)) as unsigned:
+            (address,) = (await unsigned.connection.masters("DefaultCluster")).values()
+            with pytest.raises(SaturnError, match="accessKey"):
+                await unsigned.groups.all_on(address)
 
 
 @pytest.mark.spec("SEC-15")
-def test_a_server_with_an_untrusted_certificate_is_refused(tmp_path: Path, tls: TlsSettings) -> None:
+@pytest.mark.loop(real=False)
+async def test_a_server_with_an_untrusted_certificate_is_refused(tmp_path: Path, tls: TlsSettings) -> None:
     foreign, _ = write_certificate(tmp_path, "foreign")
-
-    async def work() -> None:
-        async with (
-            protected_cluster(tmp_path, tls) as name_servers,
-            Admin(name_servers, access=access(tmp_path, str(foreign), "v1")) as admin,
-        ):
-            with pytest.raises(SaturnError, match="certificate"):
-                await admin.connection.cluster()
-
-    run(work)
+    async with (
+        protected_cluster(tmp_path, tls) as name_servers,
+        Admin(name_servers, access=access(tmp_path, str(foreign), "v1")) as admin,
+    ):
+        with pytest.raises(SaturnError, match="certificate"):
+            await admin.connection.cluster()

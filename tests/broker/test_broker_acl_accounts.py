@@ -42,40 +42,36 @@ async def update(w: Wire, account: tuple[str, str] = NEW, **fields: Any) -> Comm
 
 
 @pytest.mark.spec("ACL-15", "ACL-16")
-def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> None:
+async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> None:
     path = tmp_path / "conf/plain_acl.yml"
-
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            await topics(w, "T", "U")
-            assert (await update(w, topicPerms="T=PUB|SUB", groupPerms="g=SUB")).code == 0
-            w.sign = v1(NEW)
-            assert (await w.send("T")).code == 0 and (await w.pull("T", group="g")).code == 0
-            assert refused(await w.send("U")) and refused(await w.pull("T", group="h"))
-            assert (await update(w, defaultTopicPerm="PUB", whiteRemoteAddress="127.0.0.*")).code == 0
-            assert (await w.send("U")).code == 0 and (await w.pull("T", group="g")).code == 0, "fields not given stay"
-            other = (NEW[0], "other secret")
-            assert (await update(w, other)).code == 0
-            assert refused(await w.send("T")) == "Check signature failed for accessKey=newaccount"
-            w.sign = v1(other)
-            assert (await w.send("T")).code == 0
-            entry = yaml.safe_load(path.read_text())["accounts"][-1]
-            assert entry == {
-                "accessKey": "newaccount", "secretKey": "other secret", "admin": False, "topicPerms": ["T=PUB|SUB"],
-                "groupPerms": ["g=SUB"], "defaultTopicPerm": "PUB", "whiteRemoteAddress": "127.0.0.*",
-            }  # fmt: skip
-            w.sign = v1(ADMIN)
-            half = await w.call(UPDATE, accessKey="newaccount", admin=False)
-            assert half.code == 209 and "secretKey=****** cannot be null" in (half.remark or ""), "of a change, too"
-            assert (await w.call(DELETE, accessKey="newaccount")).code == 0
-            answer = await w.call(DELETE, accessKey="newaccount")
-            text = "The accesskey[newaccount] corresponding to accessConfig has been deleted failed."
-            assert (answer.code, answer.remark) == (210, text)
-            w.sign = v1(other)
-            assert refused(await w.send("T")) == "No acl config for newaccount"
-            assert "newaccount" not in path.read_text()
-
-    run(work)
+    async with protected(tmp_path) as w:
+        await topics(w, "T", "U")
+        assert (await update(w, topicPerms="T=PUB|SUB", groupPerms="g=SUB")).code == 0
+        w.sign = v1(NEW)
+        assert (await w.send("T")).code == 0 and (await w.pull("T", group="g")).code == 0
+        assert refused(await w.send("U")) and refused(await w.pull("T", group="h"))
+        assert (await update(w, defaultTopicPerm="PUB", whiteRemoteAddress="127.0.0.*")).code == 0
+        assert (await w.send("U")).code == 0 and (await w.pull("T", group="g")).code == 0, "fields not given stay"
+        other = (NEW[0], "other secret")
+        assert (await update(w, other)).code == 0
+        assert refused(await w.send("T")) == "Check signature failed for accessKey=newaccount"
+        w.sign = v1(other)
+        assert (await w.send("T")).code == 0
+        entry = yaml.safe_load(path.read_text())["accounts"][-1]
+        assert entry == {
+            "accessKey": "newaccount", "secretKey": "other secret", "admin": False, "topicPerms": ["T=PUB|SUB"],
+            "groupPerms": ["g=SUB"], "defaultTopicPerm": "PUB", "whiteRemoteAddress": "127.0.0.*",
+        }  # fmt: skip
+        w.sign = v1(ADMIN)
+        half = await w.call(UPDATE, accessKey="newaccount", admin=False)
+        assert half.code == 209 and "secretKey=****** cannot be null" in (half.remark or ""), "of a change, too"
+        assert (await w.call(DELETE, accessKey="newaccount")).code == 0
+        answer = await w.call(DELETE, accessKey="newaccount")
+        text = "The accesskey[newaccount] corresponding to accessConfig has been deleted failed."
+        assert (answer.code, answer.remark) == (210, text)
+        w.sign = v1(other)
+        assert refused(await w.send("T")) == "No acl config for newaccount"
+        assert "newaccount" not in path.read_text()
 
 
 @pytest.mark.spec("ACL-16")
@@ -100,210 +96,179 @@ def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> No
         (NEW, {"defaultTopicPerm": "PUB\0"}, "defaultTopicPerm must not contain control characters"),
     ],
 )
-def test_a_malformed_account_is_refused_with_the_reason(
+async def test_a_malformed_account_is_refused_with_the_reason(
     tmp_path: Path, account: tuple[str, str], fields: dict[str, Any], reason: str
 ) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            answer = await update(w, account, **fields)
-            assert answer.code == 209 and reason in (answer.remark or "")
-            assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
-
-    run(work)
+    async with protected(tmp_path) as w:
+        answer = await update(w, account, **fields)
+        assert answer.code == 209 and reason in (answer.remark or "")
+        assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
 
 
 @pytest.mark.spec("ACL-15")
-def test_versions_and_accounts_are_reported(tmp_path: Path) -> None:
+async def test_versions_and_accounts_are_reported(tmp_path: Path) -> None:
     clock = Clock()
     path = str((tmp_path / "conf/plain_acl.yml").resolve())
-
-    async def work() -> None:
-        async with protected(tmp_path, clock=clock) as w:
-            before = (await w.call(INFO)).ext
-            assert json.loads(before["version"]) == {"counter": 0, "timestamp": 0}
-            clock.ms += 5
-            assert (await update(w)).code == 0
-            after = (await w.call(INFO)).ext
-            version = {"counter": 1, "timestamp": clock.ms}
-            assert json.loads(after["version"]) == version and json.loads(after["allAclFileVersion"]) == {path: version}
-            assert (after["brokerName"], after["clusterName"], after["brokerAddr"]) == (
-                "broker-a", "DefaultCluster", w.server.broker_address,
-            )  # fmt: skip
-            config = AclConfig.decode((await w.call(CONFIG)).body)
-            accounts = {found.access_key: found for found in config.plain_access_configs}
-            assert list(accounts) == ["RocketMQ", "rocketmq2", "limitedAdmin", "newaccount"]
-            user = accounts["RocketMQ"]
-            assert user.topic_perms == ["Both=PUB|SUB", "Read=SUB", "Write=PUB", "Never=DENY"]
-            assert (user.admin, user.default_topic_perm, user.default_group_perm) == (False, "DENY", "SUB")
-            assert accounts["rocketmq2"].admin
-
-    run(work)
+    async with protected(tmp_path, clock=clock) as w:
+        before = (await w.call(INFO)).ext
+        assert json.loads(before["version"]) == {"counter": 0, "timestamp": 0}
+        clock.ms += 5
+        assert (await update(w)).code == 0
+        after = (await w.call(INFO)).ext
+        version = {"counter": 1, "timestamp": clock.ms}
+        assert json.loads(after["version"]) == version and json.loads(after["allAclFileVersion"]) == {path: version}
+        assert (after["brokerName"], after["clusterName"], after["brokerAddr"]) == (
+            "broker-a", "DefaultCluster", w.server.broker_address,
+        )  # fmt: skip
+        config = AclConfig.decode((await w.call(CONFIG)).body)
+        accounts = {found.access_key: found for found in config.plain_access_configs}
+        assert list(accounts) == ["RocketMQ", "rocketmq2", "limitedAdmin", "newaccount"]
+        user = accounts["RocketMQ"]
+        assert user.topic_perms == ["Both=PUB|SUB", "Read=SUB", "Write=PUB", "Never=DENY"]
+        assert (user.admin, user.default_topic_perm, user.default_group_perm) == (False, "DENY", "SUB")
+        assert accounts["rocketmq2"].admin
 
 
 @pytest.mark.spec("ACL-17")
-def test_the_global_white_list_of_an_account_file_is_replaced(tmp_path: Path) -> None:
+async def test_the_global_white_list_of_an_account_file_is_replaced(tmp_path: Path) -> None:
     more = write_accounts(tmp_path, "accounts: []", "conf/acl/more.yml")
     outside = write_accounts(tmp_path, "x: y", "elsewhere.yml")
+    async with protected(tmp_path) as w:
 
-    async def work() -> None:
-        async with protected(tmp_path) as w:
+        async def white(addresses: str, path: str = "") -> Command:
+            before, w.sign = w.sign, v1(ADMIN)
+            where = {"aclFileFullPath": path} if path else {}  # mqadmin sends none for the default file
+            answer = await w.call(WHITE, globalWhiteAddrs=addresses, **where)
+            w.sign = before
+            return answer
 
-            async def white(addresses: str, path: str = "") -> Command:
-                before, w.sign = w.sign, v1(ADMIN)
-                where = {"aclFileFullPath": path} if path else {}  # mqadmin sends none for the default file
-                answer = await w.call(WHITE, globalWhiteAddrs=addresses, **where)
-                w.sign = before
-                return answer
-
-            w.sign = None
-            assert refused(await w.call(21))
-            assert (await white("127.0.0.1,10.0.0.*")).code == 0
-            assert (await w.call(21)).code == 0
-            found = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())
-            assert found["globalWhiteRemoteAddresses"] == ["127.0.0.1", "10.0.0.*"]
-            assert (await white("")).code == 0 and refused(await w.call(21))
-            assert (await white("127.0.0.1", str(more))).code == 0
-            assert yaml.safe_load(more.read_text())["globalWhiteRemoteAddresses"] == ["127.0.0.1"]
-            assert (await w.call(21)).code == 0
-            for path in (
-                str(tmp_path / "missing.yml"),
-                str(outside),
-                str(tmp_path),
-                "/etc/passwd",
-                "conf/../../x",
-                "\0",
-                "x" * 5000,
-                "a\0b",
-                f"{more}\0",
-            ):
-                answer = await white("127.0.0.1", path)
-                text = "The globalWhiteAddresses[127.0.0.1] has been updated failed."
-                assert (answer.code, answer.remark) == (211, text)
-            for addresses in ("127.0.0.1,\x85", "127.0.0.1\0"):
-                answer = await white(addresses)
-                text = "globalWhiteRemoteAddresses must not contain control characters or line separators"
-                assert (answer.code, answer.remark) == (211, text)
-            answer = await white("127.0.0.1,host")
-            assert (answer.code, answer.remark) == (211, "Netaddress examine Exception netaddress is host")
-            assert outside.read_text() == "x: y"
-
-    run(work)
+        w.sign = None
+        assert refused(await w.call(21))
+        assert (await white("127.0.0.1,10.0.0.*")).code == 0
+        assert (await w.call(21)).code == 0
+        found = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())
+        assert found["globalWhiteRemoteAddresses"] == ["127.0.0.1", "10.0.0.*"]
+        assert (await white("")).code == 0 and refused(await w.call(21))
+        assert (await white("127.0.0.1", str(more))).code == 0
+        assert yaml.safe_load(more.read_text())["globalWhiteRemoteAddresses"] == ["127.0.0.1"]
+        assert (await w.call(21)).code == 0
+        for path in (
+            str(tmp_path / "missing.yml"),
+            str(outside),
+            str(tmp_path),
+            "/etc/passwd",
+            "conf/../../x",
+            "\0",
+            "x" * 5000,
+            "a\0b",
+            f"{more}\0",
+        ):
+            answer = await white("127.0.0.1", path)
+            text = "The globalWhiteAddresses[127.0.0.1] has been updated failed."
+            assert (answer.code, answer.remark) == (211, text)
+        for addresses in ("127.0.0.1,\x85", "127.0.0.1\0"):
+            answer = await white(addresses)
+            text = "globalWhiteRemoteAddresses must not contain control characters or line separators"
+            assert (answer.code, answer.remark) == (211, text)
+        answer = await white("127.0.0.1,host")
+        assert (answer.code, answer.remark) == (211, "Netaddress examine Exception netaddress is host")
+        assert outside.read_text() == "x: y"
 
 
 @pytest.mark.spec("ACL-14")
-def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            await topics(w, "T")
-            w.sign = v1(USER)
-            assert refused(await w.send("T"))
-            path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
-            os.utime(path, (1, 1))
-            plain = w.broker._access.plain
-            assert plain is not None
-            assert RELOAD_SECONDS == 5
-            await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
-            assert (await w.send("T")).code == 0
-            path = write_accounts(tmp_path, "accounts: [")
-            os.utime(path, (2, 2))
-            await w.broker._access.reload()
-            assert (await w.send("T")).code == 0
-
-    run(work)
+async def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
+    async with protected(tmp_path) as w:
+        await topics(w, "T")
+        w.sign = v1(USER)
+        assert refused(await w.send("T"))
+        path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
+        os.utime(path, (1, 1))
+        plain = w.broker._access.plain
+        assert plain is not None
+        assert RELOAD_SECONDS == 5
+        await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
+        assert (await w.send("T")).code == 0
+        path = write_accounts(tmp_path, "accounts: [")
+        os.utime(path, (2, 2))
+        await w.broker._access.reload()
+        assert (await w.send("T")).code == 0
 
 
 @pytest.mark.spec("ACL-14")
 @pytest.mark.parametrize("right", ["Read=SUB", "other account"])
-def test_parked_pull_gets_no_message_after_its_right_was_revoked(tmp_path: Path, right: str) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            await topics(w, "Read")
-            w.sign = v1(USER)
-            waiting = asyncio.create_task(w.pull("Read", suspend_ms=20_000))
-            await until(lambda: w.broker.long_polling.count == 1, 5)
-            changed = ACCOUNTS.replace("Read=SUB", "Read=DENY") if right == "Read=SUB" else ACCOUNTS.replace(*USER)
-            os.utime(write_accounts(tmp_path, changed.replace("accessKey: RocketMQ", "accessKey: replaced")
-                                    if right == "other account" else changed), (1, 1))  # fmt: skip
-            await w.broker._access.reload()
-            w.sign = v1(ADMIN)
-            assert (await w.send("Read", b"after the revocation")).code == 0
-            answer = await waiting
-            assert refused(answer) == "No default permission for topic:Read" and not answer.body
-
-    run(work)
+async def test_parked_pull_gets_no_message_after_its_right_was_revoked(tmp_path: Path, right: str) -> None:
+    async with protected(tmp_path) as w:
+        await topics(w, "Read")
+        w.sign = v1(USER)
+        waiting = asyncio.create_task(w.pull("Read", suspend_ms=20_000))
+        await until(lambda: w.broker.long_polling.count == 1, 5)
+        changed = ACCOUNTS.replace("Read=SUB", "Read=DENY") if right == "Read=SUB" else ACCOUNTS.replace(*USER)
+        os.utime(write_accounts(tmp_path, changed.replace("accessKey: RocketMQ", "accessKey: replaced")
+                                if right == "other account" else changed), (1, 1))  # fmt: skip
+        await w.broker._access.reload()
+        w.sign = v1(ADMIN)
+        assert (await w.send("Read", b"after the revocation")).code == 0
+        answer = await waiting
+        assert refused(answer) == "No default permission for topic:Read" and not answer.body
 
 
 @pytest.mark.spec("ACL-15")
 @pytest.mark.parametrize("request_", ["update", "delete", "white"])
-def test_change_by_request_keeps_what_an_operator_edited_just_before(tmp_path: Path, request_: str) -> None:
+async def test_change_by_request_keeps_what_an_operator_edited_just_before(tmp_path: Path, request_: str) -> None:
     """A revocation in the file must not be undone by a request that arrives before the file is read again."""
-
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            await topics(w, "Read", "Both")
-            path = write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY"))
-            os.utime(path, (1, 1))
-            if request_ == "update":
-                answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
-            elif request_ == "delete":
-                answer = await w.call(RequestCode.DELETE_ACL_CONFIG, accessKey="limitedAdmin")
-            else:
-                answer = await w.call(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1")
-            assert answer.code == 0, answer.remark
-            assert "Both=DENY" in path.read_text()
-            w.sign = v1(USER)
-            assert refused(await w.send("Both")) == "No default permission for topic:Both"
-
-    run(work)
-
-
-@pytest.mark.spec("ACL-15")
-def test_change_by_request_does_not_write_over_an_edit_that_is_malformed(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            edited = ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY") + "  - accessKey: ["
-            path = write_accounts(tmp_path, edited)
-            os.utime(path, (1, 1))
+    async with protected(tmp_path) as w:
+        await topics(w, "Read", "Both")
+        path = write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY"))
+        os.utime(path, (1, 1))
+        if request_ == "update":
             answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
-            assert answer.code != 0 and "was edited and cannot be used: correct it first" in (answer.remark or "")
-            assert path.read_text() == edited
-
-    run(work)
+        elif request_ == "delete":
+            answer = await w.call(RequestCode.DELETE_ACL_CONFIG, accessKey="limitedAdmin")
+        else:
+            answer = await w.call(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1")
+        assert answer.code == 0, answer.remark
+        assert "Both=DENY" in path.read_text()
+        w.sign = v1(USER)
+        assert refused(await w.send("Both")) == "No default permission for topic:Both"
 
 
 @pytest.mark.spec("ACL-15")
-def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            calls = [w.call(UPDATE, accessKey=f"account{n:02}", secretKey="12345678", admin=False) for n in range(20)]
-            answers = await asyncio.gather(w.broker._access.reload(), *calls, w.broker._access.reload())
-            assert {answer.code for answer in answers if answer is not None} == {0}
-            entries = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())["accounts"]
-            assert {f"account{n:02}" for n in range(20)} <= {entry["accessKey"] for entry in entries}
-            w.sign = v1(("account19", "12345678"))
-            assert (await w.call(28)).code == 0
+async def test_change_by_request_does_not_write_over_an_edit_that_is_malformed(tmp_path: Path) -> None:
+    async with protected(tmp_path) as w:
+        edited = ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY") + "  - accessKey: ["
+        path = write_accounts(tmp_path, edited)
+        os.utime(path, (1, 1))
+        answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
+        assert answer.code != 0 and "was edited and cannot be used: correct it first" in (answer.remark or "")
+        assert path.read_text() == edited
 
-    run(work)
+
+@pytest.mark.spec("ACL-15")
+async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    async with protected(tmp_path) as w:
+        calls = [w.call(UPDATE, accessKey=f"account{n:02}", secretKey="12345678", admin=False) for n in range(20)]
+        answers = await asyncio.gather(w.broker._access.reload(), *calls, w.broker._access.reload())
+        assert {answer.code for answer in answers if answer is not None} == {0}
+        entries = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())["accounts"]
+        assert {f"account{n:02}" for n in range(20)} <= {entry["accessKey"] for entry in entries}
+        w.sign = v1(("account19", "12345678"))
+        assert (await w.call(28)).code == 0
 
 
 @pytest.mark.spec("SEC-13")
-def test_a_secret_that_is_kept_elsewhere_stays_there(tmp_path: Path) -> None:
+async def test_a_secret_that_is_kept_elsewhere_stays_there(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("kept elsewhere\n")
     reference = f"${{file:{tmp_path}/secret}}"
     account = ("elsewhere", "kept elsewhere")
     text = ACCOUNTS + f"  - accessKey: elsewhere\n    secretKey: {reference}\n    defaultTopicPerm: PUB\n"
-
-    async def work() -> None:
-        async with protected(tmp_path, text) as w:
-            await topics(w, "T")
-            w.sign = v1(account)
-            assert (await w.send("T")).code == 0
-            assert (await update(w, account, defaultTopicPerm="SUB")).code == 0
-            assert refused(await w.send("T")) == "No default permission for topic:T"
-            found = (tmp_path / "conf/plain_acl.yml").read_text()
-            assert reference in found and "kept elsewhere" not in found
-
-    run(work)
+    async with protected(tmp_path, text) as w:
+        await topics(w, "T")
+        w.sign = v1(account)
+        assert (await w.send("T")).code == 0
+        assert (await update(w, account, defaultTopicPerm="SUB")).code == 0
+        assert refused(await w.send("T")) == "No default permission for topic:T"
+        found = (tmp_path / "conf/plain_acl.yml").read_text()
+        assert reference in found and "kept elsewhere" not in found
 
 
 @pytest.mark.spec("SEC-13")
@@ -329,32 +294,26 @@ def test_no_answer_and_no_log_line_holds_a_secret(tmp_path: Path, caplog: pytest
     assert planted not in caplog.text
 
 
-def test_a_broker_without_access_control_has_no_accounts_to_change() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for code, expected in {UPDATE: 209, DELETE: 210, WHITE: 211, INFO: 1, CONFIG: 1}.items():
-                answer = await w.call(code, accessKey="a", globalWhiteAddrs="", aclFileFullPath="")
-                assert answer.code == expected and "aclEnable=false" in (answer.remark or "")
-
-    run(work)
+async def test_a_broker_without_access_control_has_no_accounts_to_change() -> None:
+    async with wire() as w:
+        for code, expected in {UPDATE: 209, DELETE: 210, WHITE: 211, INFO: 1, CONFIG: 1}.items():
+            answer = await w.call(code, accessKey="a", globalWhiteAddrs="", aclFileFullPath="")
+            assert answer.code == expected and "aclEnable=false" in (answer.remark or "")
 
 
 @pytest.mark.spec("DL-C10", "ACL-21")
-def test_followers_copy_state_from_a_protected_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        write_accounts(tmp_path)
-        async with ledger_group(tmp_path / "group", acl_enable=True, acl_home=str(tmp_path)) as group:
-            master = await group.master()
-            follower = group.followers()[0]
-            assert follower.dledger is not None
-            copy = follower.dledger.copy
-            await group.until(lambda: copy.count, "no copy")
-            # Over the broker's port, as members of Apache RocketMQ copy, only from the white list.
-            for code in (21, 43, 45, 201):
-                assert refused(await group.call(master, code)) == "No accessKey is configured"
-            os.utime(write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]")), (1, 1))
-            await master._access.reload()
-            for code in (21, 43, 45, 201):
-                assert (await group.call(master, code)).code == 0
-
-    run(work)
+async def test_followers_copy_state_from_a_protected_leader(tmp_path: Path) -> None:
+    write_accounts(tmp_path)
+    async with ledger_group(tmp_path / "group", acl_enable=True, acl_home=str(tmp_path)) as group:
+        master = await group.master()
+        follower = group.followers()[0]
+        assert follower.dledger is not None
+        copy = follower.dledger.copy
+        await group.until(lambda: copy.count, "no copy")
+        # Over the broker's port, as members of Apache RocketMQ copy, only from the white list.
+        for code in (21, 43, 45, 201):
+            assert refused(await group.call(master, code)) == "No accessKey is configured"
+        os.utime(write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]")), (1, 1))
+        await master._access.reload()
+        for code in (21, 43, 45, 201):
+            assert (await group.call(master, code)).code == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from protected import ADMIN, USER, protected, refused, v1
-from wire import Wire, run
+from wire import Wire
 
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
@@ -46,36 +46,30 @@ async def reply(w: Wire, topic: str) -> Command:
 
 
 @pytest.mark.spec("SEC-12")
-def test_another_account_cannot_divert_the_replies_of_a_client(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            asker, thief = Asker(w, ADMIN), Asker(w, USER)
-            await asker.heartbeat()
-            await thief.heartbeat()
-            assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
-            assert (asker.got, thief.got) == ([b"secret"], [])
-            assert w.broker.rejections.counts["client_id"] == 1
-            again = Asker(w, ADMIN)  # a client that reconnects keeps its id
-            await again.heartbeat()
-            assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
-            assert (asker.got, again.got) == ([b"secret"], [b"secret"])
-            for one in (asker, thief, again):
-                await one.client.close()
-
-    run(work)
+async def test_another_account_cannot_divert_the_replies_of_a_client(tmp_path: Path) -> None:
+    async with protected(tmp_path) as w:
+        asker, thief = Asker(w, ADMIN), Asker(w, USER)
+        await asker.heartbeat()
+        await thief.heartbeat()
+        assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
+        assert (asker.got, thief.got) == ([b"secret"], [])
+        assert w.broker.rejections.counts["client_id"] == 1
+        again = Asker(w, ADMIN)  # a client that reconnects keeps its id
+        await again.heartbeat()
+        assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
+        assert (asker.got, again.got) == ([b"secret"], [b"secret"])
+        for one in (asker, thief, again):
+            await one.client.close()
 
 
 @pytest.mark.spec("ACL-13")
-def test_the_free_trace_topic_is_no_way_to_send_replies(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with protected(tmp_path) as w:
-            asker = Asker(w, ADMIN)
-            await asker.heartbeat()
-            w.sign = v1(USER)
-            assert refused(await reply(w, TRACE_TOPIC)) == (
-                f"replies are sent to topic:DefaultCluster_REPLY_TOPIC, not to topic:{TRACE_TOPIC}"
-            )
-            assert asker.got == []
-            await asker.client.close()
-
-    run(work)
+async def test_the_free_trace_topic_is_no_way_to_send_replies(tmp_path: Path) -> None:
+    async with protected(tmp_path) as w:
+        asker = Asker(w, ADMIN)
+        await asker.heartbeat()
+        w.sign = v1(USER)
+        assert refused(await reply(w, TRACE_TOPIC)) == (
+            f"replies are sent to topic:DefaultCluster_REPLY_TOPIC, not to topic:{TRACE_TOPIC}"
+        )
+        assert asker.got == []
+        await asker.client.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from protected import USER, protected, topics, v1, v2
-from wire import Wire, run
+from wire import Wire
 
 from saturnmq.protocol import signatures
 from saturnmq.protocol.codes import RequestCode as Code
@@ -47,30 +47,27 @@ class Hashed:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_oversized_body_is_refused_without_hashing(
+async def test_oversized_body_is_refused_without_hashing(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with protected(tmp_path, store={"message_bytes_max": MESSAGE_MAX}) as w:
-            await topics(w, "Both")
-            hostile = Wire(w.server)
-            account = v2(USER, w.broker._clock_ms) if version == 2 else v1(USER)
-            limits = dict.fromkeys(SENDS, MESSAGE_MAX) | OTHERS
-            for code, most in limits.items():
-                body = bytes(most + 1)
-                signed = Command(code, ext={"topic": "Both", "b": "Both"}, body=body)
-                account(signed)
-                hashed = Hashed(monkeypatch)
-                for ext in (signed.ext, signed.ext | {"Signature": "forged"}):
-                    hostile.sign = lambda command, ext=ext: setattr(command, "ext", dict(ext))  # type: ignore[misc]
-                    answer = await hostile.call(code, body)
-                    assert answer.code == (13 if code in SENDS or code == Code.SEND_REPLY_MESSAGE_V2 else 1)
-                    assert f"at most {most}" in (answer.remark or "")
-                assert hashed.sizes == []
-                monkeypatch.undo()
-            assert w.broker.rejections.counts["acl"] == 2 * len(limits)
-            w.sign = account
-            assert (await w.send("Both", bytes(MESSAGE_MAX - 500))).code == 0  # an honest one, of nearly the limit
-            await hostile.client.close()
-
-    run(work)
+    async with protected(tmp_path, store={"message_bytes_max": MESSAGE_MAX}) as w:
+        await topics(w, "Both")
+        hostile = Wire(w.server)
+        account = v2(USER, w.broker._clock_ms) if version == 2 else v1(USER)
+        limits = dict.fromkeys(SENDS, MESSAGE_MAX) | OTHERS
+        for code, most in limits.items():
+            body = bytes(most + 1)
+            signed = Command(code, ext={"topic": "Both", "b": "Both"}, body=body)
+            account(signed)
+            hashed = Hashed(monkeypatch)
+            for ext in (signed.ext, signed.ext | {"Signature": "forged"}):
+                hostile.sign = lambda command, ext=ext: setattr(command, "ext", dict(ext))  # type: ignore[misc]
+                answer = await hostile.call(code, body)
+                assert answer.code == (13 if code in SENDS or code == Code.SEND_REPLY_MESSAGE_V2 else 1)
+                assert f"at most {most}" in (answer.remark or "")
+            assert hashed.sizes == []
+            monkeypatch.undo()
+        assert w.broker.rejections.counts["acl"] == 2 * len(limits)
+        w.sign = account
+        assert (await w.send("Both", bytes(MESSAGE_MAX - 500))).code == 0  # an honest one, of nearly the limit
+        await hostile.client.close()

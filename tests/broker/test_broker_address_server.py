@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from wire import run
 
 from saturnmq.broker.services import address_server
 from saturnmq.broker.services.address_server import ANSWER_BYTES_MAX, LookupFailed, look_up, parse
@@ -48,48 +47,36 @@ async def serving(server: Server) -> AsyncIterator[str]:
     await asyncio.gather(*(task for task in server.tasks if task is not None))
 
 
-def test_answer_in_parts_is_read_until_the_server_closes() -> None:
-    async def work() -> None:
-        server = Server(HEAD + b"a:1;", b"b:2;", b"c:3")
-        async with serving(server) as domain:
-            assert await look_up(domain, "group-a") == ["a:1", "b:2", "c:3"]
-            (request,) = server.requests
-            assert request.decode().split("\r\n") == [
-                "GET /rocketmq/group-a HTTP/1.0", f"Host: {domain}", "Connection: close", "", "",
-            ]  # fmt: skip
-
-    run(work)
+async def test_answer_in_parts_is_read_until_the_server_closes() -> None:
+    server = Server(HEAD + b"a:1;", b"b:2;", b"c:3")
+    async with serving(server) as domain:
+        assert await look_up(domain, "group-a") == ["a:1", "b:2", "c:3"]
+        (request,) = server.requests
+        assert request.decode().split("\r\n") == [
+            "GET /rocketmq/group-a HTTP/1.0", f"Host: {domain}", "Connection: close", "", "",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", [(None,), (HEAD + b"a:1", None)])
-def test_silent_server_is_given_up_after_three_seconds(parts: tuple[bytes | None, ...]) -> None:
-    async def work() -> None:
-        async with serving(Server(*parts)) as domain:
-            loop = asyncio.get_running_loop()
-            begin = loop.time()
-            with pytest.raises(LookupFailed, match=f"address server {domain}: TimeoutError"):
-                await look_up(domain, "nsaddr")
-            assert 3.0 <= loop.time() - begin < 3.5
-
-    run(work)
+async def test_silent_server_is_given_up_after_three_seconds(parts: tuple[bytes | None, ...]) -> None:
+    async with serving(Server(*parts)) as domain:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        with pytest.raises(LookupFailed, match=f"address server {domain}: TimeoutError"):
+            await look_up(domain, "nsaddr")
+        assert 3.0 <= loop.time() - begin < 3.5
 
 
-def test_answer_without_end_is_cut_off() -> None:
-    async def work() -> None:
-        async with serving(Server(*[b"x" * ANSWER_BYTES_MAX] * 50)) as domain:
-            with pytest.raises(LookupFailed):
-                await look_up(domain, "nsaddr")
-
-    run(work)
+async def test_answer_without_end_is_cut_off() -> None:
+    async with serving(Server(*[b"x" * ANSWER_BYTES_MAX] * 50)) as domain:
+        with pytest.raises(LookupFailed):
+            await look_up(domain, "nsaddr")
 
 
 @pytest.mark.parametrize("domain", ["127.0.0.1:0", "127.0.0.1:x", "127.0.0.1:70000"])
-def test_domain_without_a_server_is_a_failed_lookup(domain: str) -> None:
-    async def work() -> None:
-        with pytest.raises(LookupFailed, match=f"address server {domain}: "):
-            await look_up(domain, "nsaddr")
-
-    run(work)
+async def test_domain_without_a_server_is_a_failed_lookup(domain: str) -> None:
+    with pytest.raises(LookupFailed, match=f"address server {domain}: "):
+        await look_up(domain, "nsaddr")
 
 
 def test_default_port_is_8080(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.admission import SAMPLE_SECONDS, Admission, Stage
@@ -130,62 +130,56 @@ class _Peer:
 
 
 @pytest.mark.spec("SND-16")
-def test_broker_with_a_stalled_disk_sheds_sends_and_recovers() -> None:
-    async def work() -> None:
-        store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": StoreProfile.SMALL}
-        async with wire(store=store, send_wait_ms=1, fast_failure_delay_ms=1) as w:
-            assert (await w.send()).code == 0
-            opened, sync = threading.Event(), w.broker.store.disk.sync
+async def test_broker_with_a_stalled_disk_sheds_sends_and_recovers() -> None:
+    store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": StoreProfile.SMALL}
+    async with wire(store=store, send_wait_ms=1, fast_failure_delay_ms=1) as w:
+        assert (await w.send()).code == 0
+        opened, sync = threading.Event(), w.broker.store.disk.sync
 
-            def stalled(fd: int) -> None:
-                opened.wait(20)
-                sync(fd)
+        def stalled(fd: int) -> None:
+            opened.wait(20)
+            sync(fd)
 
-            w.broker.store.disk.sync = stalled  # type: ignore[method-assign]
-            waiting = [asyncio.create_task(w.send()) for _ in range(20)]
-            await until(lambda: w.broker.admission.rejected)
-            refused = await w.send()
-            assert refused.code == ResponseCode.SYSTEM_BUSY
-            text = refused.remark or ""
-            assert text.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy") and "size of queue: 20, stage: flush" in text
-            table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-            assert int(table["sendThreadPoolQueueHeadWaitTimeMills"]) > 0 and table["rejected_busy"] == "1"
-            assert (await w.heartbeat("G", "T")).code == 0 and (await w.pull()).code == 0, "others are served"
-            assert not any(task.done() for task in waiting)
+        w.broker.store.disk.sync = stalled  # type: ignore[method-assign]
+        waiting = [asyncio.create_task(w.send()) for _ in range(20)]
+        await until(lambda: w.broker.admission.rejected)
+        refused = await w.send()
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        text = refused.remark or ""
+        assert text.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy") and "size of queue: 20, stage: flush" in text
+        table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+        assert int(table["sendThreadPoolQueueHeadWaitTimeMills"]) > 0 and table["rejected_busy"] == "1"
+        assert (await w.heartbeat("G", "T")).code == 0 and (await w.pull()).code == 0, "others are served"
+        assert not any(task.done() for task in waiting)
 
-            samples, sample = 0, w.broker.admission.sample
+        samples, sample = 0, w.broker.admission.sample
 
-            def counted(now: float, late: float) -> None:
-                nonlocal samples
-                samples += 1
-                sample(now, late)
+        def counted(now: float, late: float) -> None:
+            nonlocal samples
+            samples += 1
+            sample(now, late)
 
-            w.broker.admission.sample = counted  # type: ignore[method-assign]
-            opened.set()
-            assert {(await task).code for task in waiting} == {0}
-            await until(lambda: not w.broker.admission.rejected)
-            assert samples <= RECOVERY_SAMPLES
-            assert (await w.send()).code == 0
-
-    run(work)
+        w.broker.admission.sample = counted  # type: ignore[method-assign]
+        opened.set()
+        assert {(await task).code for task in waiting} == {0}
+        await until(lambda: not w.broker.admission.rejected)
+        assert samples <= RECOVERY_SAMPLES
+        assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("SND-16")
-def test_fast_failure_can_be_switched_off() -> None:
-    async def work() -> None:
-        store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": StoreProfile.SMALL}
-        async with wire(store=store, send_wait_ms=1, fast_failure_delay_ms=0, fast_failure=False) as w:
-            assert (await w.send()).code == 0
-            opened, sync = threading.Event(), w.broker.store.disk.sync
-            w.broker.store.disk.sync = lambda fd: (opened.wait(20), sync(fd))[1]  # type: ignore[method-assign]
-            waiting = asyncio.create_task(w.send())
-            await until(lambda: w.broker.in_flight.sends)
-            w.broker.admission.append_was_slow(5000)
-            assert w.broker.admission._timer is None and not w.broker.admission.rejected
-            opened.set()
-            assert (await waiting).code == 0
-
-    run(work)
+async def test_fast_failure_can_be_switched_off() -> None:
+    store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": StoreProfile.SMALL}
+    async with wire(store=store, send_wait_ms=1, fast_failure_delay_ms=0, fast_failure=False) as w:
+        assert (await w.send()).code == 0
+        opened, sync = threading.Event(), w.broker.store.disk.sync
+        w.broker.store.disk.sync = lambda fd: (opened.wait(20), sync(fd))[1]  # type: ignore[method-assign]
+        waiting = asyncio.create_task(w.send())
+        await until(lambda: w.broker.in_flight.sends)
+        w.broker.admission.append_was_slow(5000)
+        assert w.broker.admission._timer is None and not w.broker.admission.rejected
+        opened.set()
+        assert (await waiting).code == 0
 
 
 def slow_appends(w: Wire, seconds: float) -> None:
@@ -202,51 +196,44 @@ def slow_appends(w: Wire, seconds: float) -> None:
 
 
 @pytest.mark.spec("SND-16", "BP-09")
-def test_overloaded_event_loop_sheds_sends() -> None:
+async def test_overloaded_event_loop_sheds_sends() -> None:
     """64 producers against a store that takes 50 ms for a message: the rejections free the loop, all are answered."""
+    async with wire(send_wait_ms=40, fast_failure_delay_ms=100) as w:
+        assert (await w.send()).code == 0
+        slow_appends(w, 0.05)
+        codes: dict[int, int] = {}
+        texts: set[str] = set()
 
-    async def work() -> None:
-        async with wire(send_wait_ms=40, fast_failure_delay_ms=100) as w:
-            assert (await w.send()).code == 0
-            slow_appends(w, 0.05)
-            codes: dict[int, int] = {}
-            texts: set[str] = set()
+        async def producer() -> None:
+            while codes.get(2, 0) < 200:
+                answer = await w.send()
+                codes[answer.code] = codes.get(answer.code, 0) + 1
+                if answer.code == 2:
+                    texts.add((answer.remark or "").partition("period in queue")[0])
+                    await asyncio.sleep(0)
 
-            async def producer() -> None:
-                while codes.get(2, 0) < 200:
-                    answer = await w.send()
-                    codes[answer.code] = codes.get(answer.code, 0) + 1
-                    if answer.code == 2:
-                        texts.add((answer.remark or "").partition("period in queue")[0])
-                        await asyncio.sleep(0)
-
-            await asyncio.gather(*[producer() for _ in range(64)])
-            assert set(codes) == {0, 2} and codes[0] > 0
-            assert texts == {"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "}
-            await until(lambda: not w.broker.admission.rejected)
-            assert (await w.send()).code == 0
-
-    run(work)
+        await asyncio.gather(*[producer() for _ in range(64)])
+        assert set(codes) == {0, 2} and codes[0] > 0
+        assert texts == {"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "}
+        await until(lambda: not w.broker.admission.rejected)
+        assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("ST-04", "SND-16")
-def test_sends_behind_a_slow_append_are_rejected() -> None:
-    async def work() -> None:
-        async with wire(store={"page_cache_busy_ms": 5, "profile": StoreProfile.SMALL}) as w:
-            assert (await w.send()).code == 0
-            append = w.broker.store.log.append
-            slow_appends(w, 0.02)
-            answers = await asyncio.gather(*[w.send() for _ in range(10)], w.pull(), w.heartbeat("G", "T"))
-            assert [answer.code for answer in answers] == [0] + [2] * 9 + [0, 0]
-            remark = answers[1].remark or ""
-            form = (
-                r"\[PCBUSY_CLEAN_QUEUE\]broker busy, start flow control for a while, period in queue: (\d+)ms, "
-                "size of queue: 0, stage: append lock"
-            )
-            found = re.fullmatch(form, remark)
-            assert found and int(found[1]) >= 20, remark
-            w.broker.store.log.append = append  # type: ignore[method-assign]
-            await until(lambda: not w.broker.admission.rejected)
-            assert (await w.send()).code == 0
-
-    run(work)
+async def test_sends_behind_a_slow_append_are_rejected() -> None:
+    async with wire(store={"page_cache_busy_ms": 5, "profile": StoreProfile.SMALL}) as w:
+        assert (await w.send()).code == 0
+        append = w.broker.store.log.append
+        slow_appends(w, 0.02)
+        answers = await asyncio.gather(*[w.send() for _ in range(10)], w.pull(), w.heartbeat("G", "T"))
+        assert [answer.code for answer in answers] == [0] + [2] * 9 + [0, 0]
+        remark = answers[1].remark or ""
+        form = (
+            r"\[PCBUSY_CLEAN_QUEUE\]broker busy, start flow control for a while, period in queue: (\d+)ms, "
+            "size of queue: 0, stage: append lock"
+        )
+        found = re.fullmatch(form, remark)
+        assert found and int(found[1]) >= 20, remark
+        w.broker.store.log.append = append  # type: ignore[method-assign]
+        await until(lambda: not w.broker.admission.rejected)
+        assert (await w.send()).code == 0

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 import pytest
-from wire import Clock, Wire, run, wire
+from wire import Clock, Wire, wire
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.broker.services.notices import ROUND_SECONDS
@@ -57,157 +57,138 @@ async def sending_beside(w: Wire, work: Awaitable[Any]) -> Any:
     return result
 
 
-def test_member_that_joins_and_leaves_causes_one_round_per_second() -> None:
+async def test_member_that_joins_and_leaves_causes_one_round_per_second() -> None:
     """In a group of 10,000 members it kept the event loop busy for 61 % of the time."""
+    async with wire(fast_failure=False) as w:
+        members = [Member() for _ in range(2000)]
+        for number, member in enumerate(members):
+            join(w, "large", member, f"c{number}")
+        honest = Member()
+        join(w, "small", honest)
+        while w.broker.notices.pending:
+            await asyncio.sleep(0.01)  # poll
+        loop, toggler, other = asyncio.get_running_loop(), Member(), Member()
+        began = loop.time()
+        for number in range(500):
+            join(w, "large", toggler, "toggler")
+            w.broker.clients.unregister(cast("Connection", toggler), None, "large")
+            left = loop.time()
+            if number == 250:
+                changed = loop.time()
+                join(w, "small", other, "other")
+            await asyncio.sleep(0.01)  # poll
+        ended = loop.time()
+        while w.broker.notices.pending:
+            await asyncio.sleep(0.01)  # poll
+        rounds = [at for at in members[0].notified if at >= began]
+        assert 1 <= len(rounds) <= (ended - began) / ROUND_SECONDS + 2
+        assert rounds[0] - began < 1.5 * ROUND_SECONDS, "the first change within about a second"
+        assert {member.notified[-1] >= left for member in members} == {True}, "the last change too"
+        assert honest.notified[-1] - changed < ROUND_SECONDS, "other groups do not wait for the large one"
 
-    async def work() -> None:
-        async with wire(fast_failure=False) as w:
-            members = [Member() for _ in range(2000)]
-            for number, member in enumerate(members):
-                join(w, "large", member, f"c{number}")
-            honest = Member()
-            join(w, "small", honest)
+
+async def test_notices_of_a_large_group_do_not_hold_the_event_loop() -> None:
+    async with wire(fast_failure=False) as w:
+
+        async def rounds() -> None:
             while w.broker.notices.pending:
-                await asyncio.sleep(0.01)  # poll
-            loop, toggler, other = asyncio.get_running_loop(), Member(), Member()
-            began = loop.time()
-            for number in range(500):
-                join(w, "large", toggler, "toggler")
-                w.broker.clients.unregister(cast("Connection", toggler), None, "large")
-                left = loop.time()
-                if number == 250:
-                    changed = loop.time()
-                    join(w, "small", other, "other")
-                await asyncio.sleep(0.01)  # poll
-            ended = loop.time()
-            while w.broker.notices.pending:
-                await asyncio.sleep(0.01)  # poll
-            rounds = [at for at in members[0].notified if at >= began]
-            assert 1 <= len(rounds) <= (ended - began) / ROUND_SECONDS + 2
-            assert rounds[0] - began < 1.5 * ROUND_SECONDS, "the first change within about a second"
-            assert {member.notified[-1] >= left for member in members} == {True}, "the last change too"
-            assert honest.notified[-1] - changed < ROUND_SECONDS, "other groups do not wait for the large one"
+                await asyncio.sleep(0.001)  # poll
 
-    run(work)
+        members = [Member() for _ in range(10_000)]
+        for number, member in enumerate(members):
+            join(w, "large", member, f"c{number}")
+        await sending_beside(w, rounds())
+        assert {len(member.notified) for member in members} == {1}
 
 
-def test_notices_of_a_large_group_do_not_hold_the_event_loop() -> None:
-    async def work() -> None:
-        async with wire(fast_failure=False) as w:
-
-            async def rounds() -> None:
-                while w.broker.notices.pending:
-                    await asyncio.sleep(0.001)  # poll
-
-            members = [Member() for _ in range(10_000)]
-            for number, member in enumerate(members):
-                join(w, "large", member, f"c{number}")
-            await sending_beside(w, rounds())
-            assert {len(member.notified) for member in members} == {1}
-
-    run(work)
-
-
-def test_closing_connections_with_many_groups_does_not_hold_the_event_loop() -> None:
+async def test_closing_connections_with_many_groups_does_not_hold_the_event_loop() -> None:
     """100 connections, each a member of 1000 groups, held it for 534 ms. A member that comes back meanwhile stays."""
+    async with wire(fast_failure=False) as w:
+        old = [Member() for _ in range(100)]
+        for number, member in enumerate(old):
+            for group in range(400):
+                join(w, f"g{group}", member, f"c{number}")
+        back = Member("192.0.2.7:2")
 
-    async def work() -> None:
-        async with wire(fast_failure=False) as w:
-            old = [Member() for _ in range(100)]
-            for number, member in enumerate(old):
-                for group in range(400):
-                    join(w, f"g{group}", member, f"c{number}")
-            back = Member("192.0.2.7:2")
-
-            async def closing() -> None:
-                for member in old:
-                    member.closed = True
-                    w.broker.closed(cast("Connection", member), "closed by the peer")
-                for group in range(400):  # before the cleaning has reached the last of them
-                    join(w, f"g{group}", back, "c99")
-                assert w.broker.cleaning.busy
-                while w.broker.cleaning.busy:
-                    await asyncio.sleep(0.001)  # poll
-
-            await sending_beside(w, closing())
-            clients = w.broker.clients
-            assert len(clients.consumers) == 400
-            assert {tuple(group.members) for group in clients.consumers.values()} == {(back,)}
-            assert clients._memberships.total == 400
-            assert clients.consumers["g0"].encoded_ids() == b'{"consumerIdList":["c99"]}'
-            w.broker.cleaning.add(clients.leaving(cast("Connection", back)))
+        async def closing() -> None:
+            for member in old:
+                member.closed = True
+                w.broker.closed(cast("Connection", member), "closed by the peer")
+            for group in range(400):  # before the cleaning has reached the last of them
+                join(w, f"g{group}", back, "c99")
+            assert w.broker.cleaning.busy
             while w.broker.cleaning.busy:
                 await asyncio.sleep(0.001)  # poll
-            assert (clients.consumers, clients._memberships.total, clients._created[1].total) == ({}, 0, 0)
 
-    run(work)
+        await sending_beside(w, closing())
+        clients = w.broker.clients
+        assert len(clients.consumers) == 400
+        assert {tuple(group.members) for group in clients.consumers.values()} == {(back,)}
+        assert clients._memberships.total == 400
+        assert clients.consumers["g0"].encoded_ids() == b'{"consumerIdList":["c99"]}'
+        w.broker.cleaning.add(clients.leaving(cast("Connection", back)))
+        while w.broker.cleaning.busy:
+            await asyncio.sleep(0.001)  # poll
+        assert (clients.consumers, clients._memberships.total, clients._created[1].total) == ({}, 0, 0)
 
 
-def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -> None:
+async def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -> None:
     """Pulls of one deadline, and those of a connection that closes: 100,000 took half a second."""
+    async with wire(fast_failure=False, pull_queue_max=200_000) as w, wire() as _:
+        assert (await w.send("quiet")).code == 0
+        hostile = [Wire(w.server) for _ in range(2)]
+        waiting = [
+            asyncio.ensure_future(each.pull("quiet", offset=1, suspend_ms=20_000, timeout_ms=25_000, group=f"G{n}"))
+            for n, each in enumerate(hostile)
+            for _ in range(4000)
+        ]
+        while w.broker.long_polling.count < len(waiting):
+            await asyncio.sleep(0.001)  # poll
 
-    async def work() -> None:
-        async with wire(fast_failure=False, pull_queue_max=200_000) as w, wire() as _:
-            assert (await w.send("quiet")).code == 0
-            hostile = [Wire(w.server) for _ in range(2)]
-            waiting = [
-                asyncio.ensure_future(each.pull("quiet", offset=1, suspend_ms=20_000, timeout_ms=25_000, group=f"G{n}"))
-                for n, each in enumerate(hostile)
-                for _ in range(4000)
-            ]
-            while w.broker.long_polling.count < len(waiting):
+        async def close() -> None:
+            await hostile[0].client.close()
+            while w.broker.long_polling.count > 4000:
                 await asyncio.sleep(0.001)  # poll
 
-            async def close() -> None:
-                await hostile[0].client.close()
-                while w.broker.long_polling.count > 4000:
-                    await asyncio.sleep(0.001)  # poll
+        await sending_beside(w, close())
 
-            await sending_beside(w, close())
+        async def end() -> None:
+            w.broker.long_polling.wake_all()
+            while w.broker.long_polling.count:
+                await asyncio.sleep(0.001)  # poll
 
-            async def end() -> None:
-                w.broker.long_polling.wake_all()
-                while w.broker.long_polling.count:
-                    await asyncio.sleep(0.001)  # poll
-
-            await sending_beside(w, end())
-            assert {(await each).code for each in waiting[4000:]} == {19}
-            await asyncio.gather(*waiting, return_exceptions=True)
-            polling = w.broker.long_polling
-            assert (polling._queues, polling._connections, polling._groups, polling._due, polling._bytes.total) == (
-                {},
-                {},
-                {},
-                {},
-                0,
-            )
-            await hostile[1].client.close()
-
-    run(work)
+        await sending_beside(w, end())
+        assert {(await each).code for each in waiting[4000:]} == {19}
+        await asyncio.gather(*waiting, return_exceptions=True)
+        polling = w.broker.long_polling
+        assert (polling._queues, polling._connections, polling._groups, polling._due, polling._bytes.total) == (
+            {},
+            {},
+            {},
+            {},
+            0,
+        )
+        await hostile[1].client.close()
 
 
-def test_locks_that_expire_do_not_hold_the_event_loop() -> None:
+async def test_locks_that_expire_do_not_hold_the_event_loop() -> None:
     """Each request for locks searched a full table of 200,000."""
+    clock = Clock()
+    async with wire(clock_ms=clock, fast_failure=False) as w:
+        queues = [MessageQueue("T", "broker-a", n) for n in range(1000)]
+        locks = w.broker.locks
+        for n in range(100):
+            locks.lock(f"g{n}", "c", queues, clock.ms, f"192.0.2.{n}:1")
+        assert locks._count == 100_000
+        clock.ms += LOCK_LIVE_MS + 1
 
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock, fast_failure=False) as w:
-            queues = [MessageQueue("T", "broker-a", n) for n in range(1000)]
-            locks = w.broker.locks
-            for n in range(100):
-                locks.lock(f"g{n}", "c", queues, clock.ms, f"192.0.2.{n}:1")
-            assert locks._count == 100_000
-            clock.ms += LOCK_LIVE_MS + 1
+        async def expire() -> None:
+            w.broker.expire_clients()
+            while w.broker.cleaning.busy:
+                await asyncio.sleep(0.001)  # poll
 
-            async def expire() -> None:
-                w.broker.expire_clients()
-                while w.broker.cleaning.busy:
-                    await asyncio.sleep(0.001)  # poll
-
-            await sending_beside(w, expire())
-            assert (locks._count, locks._locks, locks._by_age) == (0, {}, {})
-
-    run(work)
+        await sending_beside(w, expire())
+        assert (locks._count, locks._locks, locks._by_age) == (0, {}, {})
 
 
 def test_full_table_of_locks_gives_up_the_oldest_first() -> None:
@@ -223,19 +204,16 @@ def test_full_table_of_locks_gives_up_the_oldest_first() -> None:
     assert sorted(lock.client_id for lock in locks._by_age.values()) == ["c2", "c3", "h"]
 
 
-def test_client_that_changes_its_id_takes_a_bounded_number_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for n in range(200):
-                assert (await w.heartbeat("G", "T", client_id=f"c{n}" + "x" * 200)).code == 0
-            assert (await w.send()).code == 0
-            lines = [r.getMessage() for r in caplog.records if "client id changed" in r.getMessage()]
-            assert 1 <= len(lines) <= 10 and all("suppressed=" in line for line in lines)
-
-    run(work)
+async def test_client_that_changes_its_id_takes_a_bounded_number_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with wire() as w:
+        for n in range(200):
+            assert (await w.heartbeat("G", "T", client_id=f"c{n}" + "x" * 200)).code == 0
+        assert (await w.send()).code == 0
+        lines = [r.getMessage() for r in caplog.records if "client id changed" in r.getMessage()]
+        assert 1 <= len(lines) <= 10 and all("suppressed=" in line for line in lines)
 
 
-def test_background_work_goes_on_after_work_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_background_work_goes_on_after_work_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     done = []
 
     def failing() -> Steps[None]:
@@ -246,17 +224,14 @@ def test_background_work_goes_on_after_work_that_fails(caplog: pytest.LogCapture
         yield
         done.append(1)
 
-    async def work() -> None:
-        background = Background()
-        background.add(failing())
-        background.add(good())
-        background.begin(good())
-        assert done == [1]
-        while background.busy:
-            await asyncio.sleep(0.001)  # poll
-        assert done == [1, 1] and "background work failed" in caplog.text
-        background.add(good())
-        background.finish()
-        assert done == [1, 1, 1]
-
-    run(work)
+    background = Background()
+    background.add(failing())
+    background.add(good())
+    background.begin(good())
+    assert done == [1]
+    while background.busy:
+        await asyncio.sleep(0.001)  # poll
+    assert done == [1, 1] and "background work failed" in caplog.text
+    background.add(good())
+    background.finish()
+    assert done == [1, 1, 1]

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from wire import run, wire
+from wire import wire
 
 from saturnmq.protocol.message import decode_records
 from saturnmq.store import cold
@@ -15,7 +15,7 @@ from waiting import until
 
 
 @pytest.mark.spec("BP-04")
-def test_slow_disk_read_of_one_pull_delays_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_disk_read_of_one_pull_delays_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "RECENT_BYTES", 0)
     gate, reads = threading.Event(), []
 
@@ -23,25 +23,20 @@ def test_slow_disk_read_of_one_pull_delays_no_other_client(monkeypatch: pytest.M
         reads.append(at)
         gate.wait(30)
 
-    async def work() -> None:
-        async with wire() as w:
-            disk: Any = w.broker.store.disk
-            assert (await w.heartbeat("G", "T")).code == 0
-            for n in range(20):
-                assert (await w.send(body=b"%d" % n)).code == 0
-            disk.is_cached, disk.warm = lambda fd, at, size_bytes: False, warm
-            slow = [asyncio.ensure_future(w.pull(offset=offset)) for offset in (0, 5)]
-            await until(lambda: len(reads) == 2)
-            for n in range(50):
-                assert (await w.send("Other", body=b"%d" % n)).code == 0
-            assert not any(pull.done() for pull in slow)
-            gate.set()
-            answers = [await pull for pull in slow]
-            assert [message.body for message in decode_records(answers[0].body or b"")] == [
-                b"%d" % n for n in range(20)
-            ]
-            assert next(message.body for message in decode_records(answers[1].body or b"")) == b"5"
-            empty = await w.pull(offset=20)
-            assert empty.code == 19
-
-    run(work)
+    async with wire() as w:
+        disk: Any = w.broker.store.disk
+        assert (await w.heartbeat("G", "T")).code == 0
+        for n in range(20):
+            assert (await w.send(body=b"%d" % n)).code == 0
+        disk.is_cached, disk.warm = lambda fd, at, size_bytes: False, warm
+        slow = [asyncio.ensure_future(w.pull(offset=offset)) for offset in (0, 5)]
+        await until(lambda: len(reads) == 2)
+        for n in range(50):
+            assert (await w.send("Other", body=b"%d" % n)).code == 0
+        assert not any(pull.done() for pull in slow)
+        gate.set()
+        answers = [await pull for pull in slow]
+        assert [message.body for message in decode_records(answers[0].body or b"")] == [b"%d" % n for n in range(20)]
+        assert next(message.body for message in decode_records(answers[1].body or b"")) == b"5"
+        empty = await w.pull(offset=20)
+        assert empty.code == 19

@@ -10,7 +10,7 @@ from brokergroup import client_of, ledger_group
 from brokergroup import run as run_group
 from brokerpair import SYNC_FLUSH, pair
 from brokerpair import run as run_pair
-from wire import run, wire
+from wire import wire
 
 from saturnmq import Client, Confirmation, Receipt, SendStatus
 from saturnmq.protocol.codes import RequestCode
@@ -64,26 +64,20 @@ def without_waiting(stated: Statements) -> set[tuple[bool | None, Confirmation |
     ],
     ids=["async", "sync", "pooled"],
 )
-def test_single_broker_states_its_flush_mode(store: dict[str, Any], waiting: Any, not_waiting: Any) -> None:
-    async def work() -> None:
-        settings = StoreSettings(profile=StoreProfile.SMALL, **store)
-        async with EmbeddedBroker(store=settings) as server, Client.from_url(server.url) as client:
-            stated = await every_kind_of_send(client)
-            assert all_but_waiting(stated) == {waiting}, stated
-            assert without_waiting(stated) == {not_waiting}, stated
-
-    run(work)
+async def test_single_broker_states_its_flush_mode(store: dict[str, Any], waiting: Any, not_waiting: Any) -> None:
+    settings = StoreSettings(profile=StoreProfile.SMALL, **store)
+    async with EmbeddedBroker(store=settings) as server, Client.from_url(server.url) as client:
+        stated = await every_kind_of_send(client)
+        assert all_but_waiting(stated) == {waiting}, stated
+        assert without_waiting(stated) == {not_waiting}, stated
 
 
 @pytest.mark.spec("API-10")
-def test_statement_follows_a_change_to_sync_flush() -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
-            assert [(await out.send("T", b"x", shard_by=1)).durable for _ in range(3)] == [False] * 3
-            server.broker.store.flush_before_acknowledgement()
-            assert [(await out.send("T", b"x", shard_by=1)).durable for _ in range(3)] == [True] * 3
-
-    run(work)
+async def test_statement_follows_a_change_to_sync_flush() -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        assert [(await out.send("T", b"x", shard_by=1)).durable for _ in range(3)] == [False] * 3
+        server.broker.store.flush_before_acknowledgement()
+        assert [(await out.send("T", b"x", shard_by=1)).durable for _ in range(3)] == [True] * 3
 
 
 @pytest.mark.spec("API-10")
@@ -138,15 +132,12 @@ def test_ledger_group_states_the_majority_for_every_send(
 
 @pytest.mark.spec("API-10")
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_statement_is_in_answers_only_to_senders_that_ask(code: RequestCode) -> None:
-    async def work() -> None:
-        async with wire(SYNC_FLUSH) as w, Client(name_servers=w.server.name_servers, smart_send=code == 310) as client:
-            async with client.producer("p") as out:
-                assert {(await out.send("T", b"x", shard_by=1)).durable for _ in range(4)} == {True}
-            for _ in range(4):
-                answer = await w.send("T", b"x")
-                assert set(answer.ext) == {"MSG_REGION", "TRACE_ON", "msgId", "queueId", "queueOffset"}
-            refused = await w.send("T", b"x", queue=99, confirmation="ask")
-            assert refused.code == 1 and "confirmation" not in refused.ext
-
-    run(work)
+async def test_statement_is_in_answers_only_to_senders_that_ask(code: RequestCode) -> None:
+    async with wire(SYNC_FLUSH) as w, Client(name_servers=w.server.name_servers, smart_send=code == 310) as client:
+        async with client.producer("p") as out:
+            assert {(await out.send("T", b"x", shard_by=1)).durable for _ in range(4)} == {True}
+        for _ in range(4):
+            answer = await w.send("T", b"x")
+            assert set(answer.ext) == {"MSG_REGION", "TRACE_ON", "msgId", "queueId", "queueOffset"}
+        refused = await w.send("T", b"x", queue=99, confirmation="ask")
+        assert refused.code == 1 and "confirmation" not in refused.ext

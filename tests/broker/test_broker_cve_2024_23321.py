@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from protected import ACCOUNTS, ADMIN, USER, protected, refused, v1, v2
-from wire import run, wire
+from wire import wire
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -30,39 +30,30 @@ def secrets_in(answer: Command) -> list[str]:
 
 @pytest.mark.spec("SEC-04", "SEC-11")
 @pytest.mark.parametrize("sign", [None, v1(USER), v1(("stranger", "12345678"))], ids=["unsigned", "user", "stranger"])
-def test_white_listed_addresses_and_users_read_no_accounts(
+async def test_white_listed_addresses_and_users_read_no_accounts(
     tmp_path: Path, sign: Callable[[Command], None] | None
 ) -> None:
-    async def work() -> None:
-        async with protected(tmp_path, LISTED) as w:
-            w.sign = sign
-            for code in CODES:
-                answer = await w.call(code)
-                assert secrets_in(answer) == []
-                assert refused(answer) or code == RequestCode.GET_BROKER_CONFIG
-
-    run(work)
+    async with protected(tmp_path, LISTED) as w:
+        w.sign = sign
+        for code in CODES:
+            answer = await w.call(code)
+            assert secrets_in(answer) == []
+            assert refused(answer) or code == RequestCode.GET_BROKER_CONFIG
 
 
 @pytest.mark.spec("SEC-04", "SEC-13")
 @pytest.mark.parametrize("compat", [False, True])
-def test_administrators_read_accounts_without_secret_keys(tmp_path: Path, compat: bool) -> None:
-    async def work() -> None:
-        async with protected(tmp_path, LISTED, acl_compat=compat) as w:
-            for sign in (v1(ADMIN), v2(ADMIN, w.broker._clock_ms)):
-                w.sign = sign
-                for code in CODES:
-                    answer = await w.call(code)
-                    assert answer.code == 0 and secrets_in(answer) == []
-
-    run(work)
+async def test_administrators_read_accounts_without_secret_keys(tmp_path: Path, compat: bool) -> None:
+    async with protected(tmp_path, LISTED, acl_compat=compat) as w:
+        for sign in (v1(ADMIN), v2(ADMIN, w.broker._clock_ms)):
+            w.sign = sign
+            for code in CODES:
+                answer = await w.call(code)
+                assert answer.code == 0 and secrets_in(answer) == []
 
 
 @pytest.mark.spec("SEC-04")
-def test_a_broker_without_access_control_has_no_accounts_to_read() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for code in CODES[:2]:
-                assert (await w.call(code)).code == 1
-
-    run(work)
+async def test_a_broker_without_access_control_has_no_accounts_to_read() -> None:
+    async with wire() as w:
+        for code in CODES[:2]:
+            assert (await w.call(code)).code == 1

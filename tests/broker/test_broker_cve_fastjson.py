@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 import pytest
-from wire import run, wire
+from wire import wire
 
 import saturnmq
 from saturnmq.acl.documents import read_document
@@ -58,14 +58,11 @@ def only_data(value: object) -> bool:
 
 @pytest.mark.spec("SEC-06")
 @pytest.mark.parametrize("code", CODES)
-def test_broker_serves_on_after_such_bodies(code: int) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for payload in PAYLOADS:
-                await w.call(code, payload)
-            assert (await w.send("T")).code == 0
-
-    run(work)
+async def test_broker_serves_on_after_such_bodies(code: int) -> None:
+    async with wire() as w:
+        for payload in PAYLOADS:
+            await w.call(code, payload)
+        assert (await w.send("T")).code == 0
 
 
 @pytest.mark.spec("SEC-06")

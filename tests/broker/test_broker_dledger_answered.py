@@ -50,16 +50,13 @@ class ScriptedCopy(LeaderCopy):
         pytest.param([LEARNERS, LEARNERS, {"n2"}], id="voters late"),
     ],
 )
-def test_new_leader_asks_until_a_majority_of_the_voters_answered(
+@pytest.mark.loop(real=True)
+async def test_new_leader_asks_until_a_majority_of_the_voters_answered(
     rounds: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Learners that are down must not keep it from serving, nor may those that answer stand for a voter with whole tables."""
     monkeypatch.setattr(dledger_sync, "INCOMPLETE_SECONDS", 0)
-
-    async def run() -> None:
-        copy = ScriptedCopy(tmp_path, rounds)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            await copy.copy_last(lambda: 0, 0, lambda: True)
-        assert copy.rounds == []
-
-    asyncio.run(run())
+    copy = ScriptedCopy(tmp_path, rounds)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await copy.copy_last(lambda: 0, 0, lambda: True)
+    assert copy.rounds == []

@@ -53,154 +53,130 @@ async def given(store: MessageStore, *messages: Message) -> Results:
 
 
 @pytest.mark.spec("DL-A03", "DL-B05", "DL-B07")
-def test_puts_of_one_iteration_are_appended_in_order(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with Alone(tmp_path) as store:
-            sent = [message(b"%d" % number, "TU"[number % 2]) for number in range(7)]
-            results = await given(store, *sent)
-            assert results == [(b"%d" % number, PutStatus.PUT_OK, "") for number in range(7)]
-            assert [one.queue_offset for one in sent] == [0, 0, 1, 1, 2, 2, 3]
-            offsets = [one.physical_offset for one in sent]
-            assert offsets == sorted(offsets) and offsets[0] == 48
-            assert bodies_of(store, "T") == [b"0", b"2", b"4", b"6", b"last"]
-            assert bodies_of(store, "U") == [b"1", b"3", b"5"]
-
-    run(work)
+async def test_puts_of_one_iteration_are_appended_in_order(tmp_path: Path) -> None:
+    async with Alone(tmp_path) as store:
+        sent = [message(b"%d" % number, "TU"[number % 2]) for number in range(7)]
+        results = await given(store, *sent)
+        assert results == [(b"%d" % number, PutStatus.PUT_OK, "") for number in range(7)]
+        assert [one.queue_offset for one in sent] == [0, 0, 1, 1, 2, 2, 3]
+        offsets = [one.physical_offset for one in sent]
+        assert offsets == sorted(offsets) and offsets[0] == 48
+        assert bodies_of(store, "T") == [b"0", b"2", b"4", b"6", b"last"]
+        assert bodies_of(store, "U") == [b"1", b"3", b"5"]
 
 
 @pytest.mark.spec("DL-A06", "DL-B06", "ST-03")
-def test_rejected_message_does_not_affect_others(tmp_path: Path) -> None:
+async def test_rejected_message_does_not_affect_others(tmp_path: Path) -> None:
     """One message is illegal and one is too long for an entry; the queue offsets have no gap."""
-
-    async def work() -> None:
-        async with Alone(tmp_path, message_bytes_max=4_194_304) as store:
-            long = message(bytes(FILE_MAX))
-            results = await given(store, message(b"a"), message(b"illegal", "t" * 200), long, message(b"b"))
-            by_body = {body[:7]: (status, reason) for body, status, reason in results}
-            assert by_body[b"a"] == by_body[b"b"] == (PutStatus.PUT_OK, "")
-            assert by_body[b"illegal"] == (PutStatus.MESSAGE_ILLEGAL, "topic of 200 characters, at most 127")
-            assert by_body[bytes(7)] == (
-                PutStatus.UNKNOWN_ERROR, "the message is longer than an entry of the ledger may be"
-            )  # fmt: skip
-            assert bodies_of(store) == [b"a", b"b", b"last"]
-
-    run(work)
+    async with Alone(tmp_path, message_bytes_max=4_194_304) as store:
+        long = message(bytes(FILE_MAX))
+        results = await given(store, message(b"a"), message(b"illegal", "t" * 200), long, message(b"b"))
+        by_body = {body[:7]: (status, reason) for body, status, reason in results}
+        assert by_body[b"a"] == by_body[b"b"] == (PutStatus.PUT_OK, "")
+        assert by_body[b"illegal"] == (PutStatus.MESSAGE_ILLEGAL, "topic of 200 characters, at most 127")
+        assert by_body[bytes(7)] == (
+            PutStatus.UNKNOWN_ERROR, "the message is longer than an entry of the ledger may be"
+        )  # fmt: skip
+        assert bodies_of(store) == [b"a", b"b", b"last"]
 
 
 @pytest.mark.spec("DL-B06", "DL-C03")
-def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with Alone(tmp_path) as store:
-            results: Results = []
-            store.put_soon(message(b"x"), lambda status, reason: results.append((b"x", status, reason)))
-            store.log.serving = False
-            answer = store.put(message(b"y"))
-            assert results == [(b"x", answer.status, answer.reason)]
-            assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
-            store.log.serving = True
-            member = store.log.member
-            assert member is not None and member.node is not None
-            member.node.disk_full(member.node.now_ms, True)
-            results.clear()
-            store.put_soon(message(b"z"), lambda status, reason: results.append((b"z", status, reason)))
-            assert store.put(message(b"y")).reason == "the disk is full"
-            assert results == [(b"z", PutStatus.OS_PAGE_CACHE_BUSY, "the disk is full")]
-            member.node.disk_full(member.node.now_ms, False)
-            await put(store, b"first")
-            assert bodies_of(store) == [b"first"]
-
-    run(work)
+async def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
+    async with Alone(tmp_path) as store:
+        results: Results = []
+        store.put_soon(message(b"x"), lambda status, reason: results.append((b"x", status, reason)))
+        store.log.serving = False
+        answer = store.put(message(b"y"))
+        assert results == [(b"x", answer.status, answer.reason)]
+        assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
+        store.log.serving = True
+        member = store.log.member
+        assert member is not None and member.node is not None
+        member.node.disk_full(member.node.now_ms, True)
+        results.clear()
+        store.put_soon(message(b"z"), lambda status, reason: results.append((b"z", status, reason)))
+        assert store.put(message(b"y")).reason == "the disk is full"
+        assert results == [(b"z", PutStatus.OS_PAGE_CACHE_BUSY, "the disk is full")]
+        member.node.disk_full(member.node.now_ms, False)
+        await put(store, b"first")
+        assert bodies_of(store) == [b"first"]
 
 
 @pytest.mark.spec("DL-B06")
-def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with Alone(tmp_path) as store:
+async def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Alone(tmp_path) as store:
 
-            def encode(one: Message) -> bytes:
-                if one.body == b"b":
-                    raise RuntimeError("no such thing")
-                return real(one)
+        def encode(one: Message) -> bytes:
+            if one.body == b"b":
+                raise RuntimeError("no such thing")
+            return real(one)
 
-            real = dledger_log.encode_record
-            monkeypatch.setattr(dledger_log, "encode_record", encode)
-            results = await given(store, message(b"a"), message(b"b"), message(b"c"))
-            by_body = {body: (status, reason) for body, status, reason in results}
-            assert by_body == {
-                b"a": (PutStatus.PUT_OK, ""),
-                b"b": (PutStatus.UNKNOWN_ERROR, "no such thing"),
-                b"c": (PutStatus.PUT_OK, ""),
-            }
-            assert bodies_of(store) == [b"a", b"c", b"last"]
-
-    run(work)
+        real = dledger_log.encode_record
+        monkeypatch.setattr(dledger_log, "encode_record", encode)
+        results = await given(store, message(b"a"), message(b"b"), message(b"c"))
+        by_body = {body: (status, reason) for body, status, reason in results}
+        assert by_body == {
+            b"a": (PutStatus.PUT_OK, ""),
+            b"b": (PutStatus.UNKNOWN_ERROR, "no such thing"),
+            b"c": (PutStatus.PUT_OK, ""),
+        }
+        assert bodies_of(store) == [b"a", b"c", b"last"]
 
 
 @pytest.mark.spec("DL-A07")
-def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with Alone(tmp_path) as store:
-            results: list[PutStatus] = []
+async def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> None:
+    async with Alone(tmp_path) as store:
+        results: list[PutStatus] = []
 
-            def fails(status: PutStatus, reason: str) -> None:
-                raise RuntimeError("gone")
+        def fails(status: PutStatus, reason: str) -> None:
+            raise RuntimeError("gone")
 
-            for serving in (True, False):
-                store.log.serving = serving
-                store.put_soon(message(b"a"), fails)
-                store.put_soon(message(b"b"), lambda status, reason: results.append(status))
-                store.put(message(b"c"))
-                store.log.serving = True
-                await put(store, b"d")
-            assert results == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
-
-    run(work)
+        for serving in (True, False):
+            store.log.serving = serving
+            store.put_soon(message(b"a"), fails)
+            store.put_soon(message(b"b"), lambda status, reason: results.append(status))
+            store.put(message(b"c"))
+            store.log.serving = True
+            await put(store, b"d")
+        assert results == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
 
 
 @pytest.mark.spec("DL-A03")
-def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -> None:
+async def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -> None:
     """So the first messages do not wait for the last."""
+    async with Alone(tmp_path) as store:
+        member = store.log.member
+        assert member is not None
+        real, sizes = member.offer, []
 
-    async def work() -> None:
-        async with Alone(tmp_path) as store:
-            member = store.log.member
-            assert member is not None
-            real, sizes = member.offer, []
+        def offer(bodies: Any, answered: Any) -> Any:
+            sizes.append(len(bodies))
+            return real(bodies, answered)
 
-            def offer(bodies: Any, answered: Any) -> Any:
-                sizes.append(len(bodies))
-                return real(bodies, answered)
-
-            member.offer = offer  # type: ignore[method-assign]
-            results = await given(store, *(message(bytes(30_000)) for _ in range(7)))
-            assert [status for _, status, _ in results] == [PutStatus.PUT_OK] * 7
-            assert sizes == [3, 3, 1, 1]
-
-    run(work)
+        member.offer = offer  # type: ignore[method-assign]
+        results = await given(store, *(message(bytes(30_000)) for _ in range(7)))
+        assert [status for _, status, _ in results] == [PutStatus.PUT_OK] * 7
+        assert sizes == [3, 3, 1, 1]
 
 
 @pytest.mark.spec("DL-B07", "SND-15")
-def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the wire, on the fast path: the leader loses its quorum after the append."""
-
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for body in (b"first", b"second"):  # the header template is learnt
-                await group.send(body)
-            master = await group.master()
-            store = master.store
-            assert store.log.member is not None
-            for name in group.names:
-                if name != group.name_of(master):
-                    store.log.member.readdress(name, "127.0.0.1:1")
-            before, failed = master.stats.put_messages, master.stats.put_failed
-            monkeypatch.setattr(send, "send", None)  # disables the reference implementation
-            answer = await group.send_to(master, b"lost")
-            assert answer.code != 0 and "msgId" not in answer.ext
-            assert (master.stats.put_messages, master.stats.put_failed) == (before + 1, failed + 1)
-            assert master.in_flight.sends == 0
-
-    run(work)
+    async with ledger_group(tmp_path) as group:
+        for body in (b"first", b"second"):  # the header template is learnt
+            await group.send(body)
+        master = await group.master()
+        store = master.store
+        assert store.log.member is not None
+        for name in group.names:
+            if name != group.name_of(master):
+                store.log.member.readdress(name, "127.0.0.1:1")
+        before, failed = master.stats.put_messages, master.stats.put_failed
+        monkeypatch.setattr(send, "send", None)  # disables the reference implementation
+        answer = await group.send_to(master, b"lost")
+        assert answer.code != 0 and "msgId" not in answer.ext
+        assert (master.stats.put_messages, master.stats.put_failed) == (before + 1, failed + 1)
+        assert master.in_flight.sends == 0
 
 
 # ---- dispatch
@@ -256,28 +232,26 @@ def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, byt
 
 
 @pytest.mark.spec("DL-B12", "DUR-13")
-def test_index_is_rebuilt_from_the_ledger_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_index_is_rebuilt_from_the_ledger_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_queue, "SLICE_BYTES", 500)
     monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)
-
-    async def work() -> None:
-        async with Alone(tmp_path / "made") as store:
-            for number in range(100):
-                properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": "all"})
-                store.put_soon(message(b"%d" % number, properties_raw=properties), lambda status, reason: None)
-            await put(store, b"last")
-            assert store.index is not None and store.index_queue is not None
-            begin = store.index.dispatch_from
-            store.index.clear()
-            store.index_queue.rebuild(PhysicalOffset(0))
-            await put(store, b"meanwhile")
-            await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
-            assert store.index.dispatch_from >= begin
-            for number in range(100):
-                records = store.query("T", f"u{number}", 9, 0, 1 << 60).records
-                assert [decode_record(record).body for record in records] == [b"%d" % number]
-
-    run(work)
+    async with Alone(tmp_path / "made") as store:
+        for number in range(100):
+            properties = encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": "all"})
+            store.put_soon(message(b"%d" % number, properties_raw=properties), lambda status, reason: None)
+        await put(store, b"last")
+        assert store.index is not None and store.index_queue is not None
+        begin = store.index.dispatch_from
+        store.index.clear()
+        store.index_queue.rebuild(PhysicalOffset(0))
+        await put(store, b"meanwhile")
+        await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
+        assert store.index.dispatch_from >= begin
+        for number in range(100):
+            records = store.query("T", f"u{number}", 9, 0, 1 << 60).records
+            assert [decode_record(record).body for record in records] == [b"%d" % number]
 
 
 def keyed(number: int) -> bytes:
@@ -362,25 +336,21 @@ def test_start_reads_the_ledger_for_the_queues_and_not_for_an_index_that_lags(
 
 @pytest.mark.spec("DL-B12", "DUR-13", "RC-02")
 @pytest.mark.parametrize("finish_s", [0.0, 60.0])
-def test_stop_does_not_take_a_closed_ledger_for_the_end_of_what_is_indexed(
+async def test_stop_does_not_take_a_closed_ledger_for_the_end_of_what_is_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finish_s: float
 ) -> None:
     """The ledger was closed before the rest of the index was read from it: 91 of 100 messages were never found by key."""
-
-    async def work() -> None:
-        await lagging(tmp_path / "made", monkeypatch)
-        with monkeypatch.context() as slow:
-            slow.setattr(index_queue, "STEP_SECONDS", 0.0)
-            slow.setattr(index_queue, "FINISH_SECONDS", finish_s)
-            async with Alone(tmp_path / "made") as store:
-                pass
-            note, complete = store.checkpoint.note, not store.settings.abort_path.exists()
-            assert note is not None and (note.indexed == note.dispatched) == complete == (finish_s > 0)
-        async with Alone(tmp_path / "made") as again:
-            await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
-            assert found_by_key(again) == 100
-
-    run(work)
+    await lagging(tmp_path / "made", monkeypatch)
+    with monkeypatch.context() as slow:
+        slow.setattr(index_queue, "STEP_SECONDS", 0.0)
+        slow.setattr(index_queue, "FINISH_SECONDS", finish_s)
+        async with Alone(tmp_path / "made") as store:
+            pass
+        note, complete = store.checkpoint.note, not store.settings.abort_path.exists()
+        assert note is not None and (note.indexed == note.dispatched) == complete == (finish_s > 0)
+    async with Alone(tmp_path / "made") as again:
+        await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
+        assert found_by_key(again) == 100
 
 
 @pytest.mark.spec("DL-B12", "DUR-13")
@@ -413,33 +383,29 @@ def test_index_that_lags_goes_on_behind_a_damaged_entry(
 
 
 @pytest.mark.spec("DL-B12", "DUR-13")
-def test_index_that_lags_goes_on_where_an_old_commit_log_begins(
+async def test_index_that_lags_goes_on_where_an_old_commit_log_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gave up and said that it was complete once retention had deleted a file that it had not read."""
-
-    async def work() -> None:
-        settings, _ = one_settings(tmp_path / "made")
-        old = MessageStore(settings)
-        old.open()
-        count = 0
-        while len(old.log.files) < 3:
-            old.put(message(b"%d" % count + b"." * 9000, properties_raw=keyed(count)))
-            count += 1
-        await old.stop()
-        async with Alone(tmp_path / "made") as store:
-            await put(store, b"last")
-            assert store.index is not None and store.index_queue is not None
-            await store.write_all()
-            store.index.clear()
-            await store.log.truncate_front("retention")
-            assert store.log.first_position > 0
-            store.index_queue.rebuild(PhysicalOffset(0))
-            await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
-            kept = [n for n in range(count) if store.physical_offset("T", 0, n) >= store.log.first_position]
-            assert kept and all(store.query("T", f"u{n}", 9, 0, 1 << 60).records for n in kept)
-
-    run(work)
+    settings, _ = one_settings(tmp_path / "made")
+    old = MessageStore(settings)
+    old.open()
+    count = 0
+    while len(old.log.files) < 3:
+        old.put(message(b"%d" % count + b"." * 9000, properties_raw=keyed(count)))
+        count += 1
+    await old.stop()
+    async with Alone(tmp_path / "made") as store:
+        await put(store, b"last")
+        assert store.index is not None and store.index_queue is not None
+        await store.write_all()
+        store.index.clear()
+        await store.log.truncate_front("retention")
+        assert store.log.first_position > 0
+        store.index_queue.rebuild(PhysicalOffset(0))
+        await until(lambda: store.index_queue is not None and not store.index_queue.lagging)
+        kept = [n for n in range(count) if store.physical_offset("T", 0, n) >= store.log.first_position]
+        assert kept and all(store.query("T", f"u{n}", 9, 0, 1 << 60).records for n in kept)
 
 
 @pytest.mark.spec("DL-B12", "RP-01", "RP-02", "CQ-02", "IX-02")

@@ -37,30 +37,28 @@ async def until_registered(group: LedgerGroup) -> None:
 
 
 @pytest.mark.spec("NS-37", "DL-X19")
-def test_member_registers_with_role_and_not_at_start(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with asyncio.timeout(110), ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
-            plain = Broker(group.settings(broker_name="plain"), group.store("plain"), NetSettings())
-            await plain.start()
-            try:
-                assert await registered(group) == {"plain": {0: plain.advertised_address}}  # registered at once
-            finally:
-                await plain.stop()
-            assert await registered(group) == {}
-            first = await group.start("n0")  # alone: no quorum, no role
-            member = group.member("n0")
-            first.topics.ensure("T", 4)  # other triggers of a registration: a new topic, and a forced round
-            assert await first.registrar.register(force=True)
-            term = member.status().term
-            await group.until(lambda: member.status().term > term or member.node.now_ms > 0, "no tick")
-            assert first.dledger is not None and first.dledger.broker_id < 0
-            assert await registered(group) == {} and first.registrar.registered == 0
-            await group.start("n1")
-            await until_registered(group)
-            await group.start("n2")
-            await until_registered(group)
-
-    asyncio.run(work())
+@pytest.mark.loop(real=True)
+async def test_member_registers_with_role_and_not_at_start(tmp_path: Path) -> None:
+    async with asyncio.timeout(110), ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
+        plain = Broker(group.settings(broker_name="plain"), group.store("plain"), NetSettings())
+        await plain.start()
+        try:
+            assert await registered(group) == {"plain": {0: plain.advertised_address}}  # registered at once
+        finally:
+            await plain.stop()
+        assert await registered(group) == {}
+        first = await group.start("n0")  # alone: no quorum, no role
+        member = group.member("n0")
+        first.topics.ensure("T", 4)  # other triggers of a registration: a new topic, and a forced round
+        assert await first.registrar.register(force=True)
+        term = member.status().term
+        await group.until(lambda: member.status().term > term or member.node.now_ms > 0, "no tick")
+        assert first.dledger is not None and first.dledger.broker_id < 0
+        assert await registered(group) == {} and first.registrar.registered == 0
+        await group.start("n1")
+        await until_registered(group)
+        await group.start("n2")
+        await until_registered(group)
 
 
 _ON_A_DISK_THAT_MAY_FAIL = """

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_broker_dledger import Alone, put, run
+from test_broker_dledger import Alone, put
 
 from saturnmq.protocol.errors import SaturnError
 
@@ -57,24 +57,20 @@ def _old_log_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_cut_data, _cut_index, _gap, _damage_with_files_behind, _no_term, _old_log_written])
-def test_refused_member_starts_after_the_command_named(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+async def test_refused_member_starts_after_the_command_named(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     root = tmp_path / "store of n0"
-
-    async def work() -> None:
-        async with Alone(root, commit_log_file_bytes=65536) as store:
-            for number in range(200):
-                await put(store, b"%d" % number * 500)
-        assert len(_data(root)) > 2
-        harm(root)
-        with pytest.raises(SaturnError) as caught:
-            async with Alone(root, commit_log_file_bytes=65536):
-                pass
-        assert caught.value.hint, caught.value
-        (command,) = COMMAND.findall(caught.value.hint)
-        assert shlex.split(command) == ["mv", str(root), f"{root}-damaged"]
-        subprocess.run(shlex.split(command), check=True)
-        async with Alone(root, commit_log_file_bytes=65536) as store:
-            await put(store, b"again")
-            assert store.max_offset("T", 0) == 1
-
-    run(work)
+    async with Alone(root, commit_log_file_bytes=65536) as store:
+        for number in range(200):
+            await put(store, b"%d" % number * 500)
+    assert len(_data(root)) > 2
+    harm(root)
+    with pytest.raises(SaturnError) as caught:
+        async with Alone(root, commit_log_file_bytes=65536):
+            pass
+    assert caught.value.hint, caught.value
+    (command,) = COMMAND.findall(caught.value.hint)
+    assert shlex.split(command) == ["mv", str(root), f"{root}-damaged"]
+    subprocess.run(shlex.split(command), check=True)
+    async with Alone(root, commit_log_file_bytes=65536) as store:
+        await put(store, b"again")
+        assert store.max_offset("T", 0) == 1

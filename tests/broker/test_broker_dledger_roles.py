@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, ledger, ledger_group, part, run
+from brokergroup import LedgerGroup, ledger, ledger_group, part
 
 from saturnmq.broker import Broker, dledger_sync
 from saturnmq.broker import dledger as dledger_module
@@ -77,192 +77,168 @@ async def store_offset(group: LedgerGroup, broker: Broker, offset: int) -> Comma
 
 
 @pytest.mark.spec("DL-C04", "DL-C06", "DL-C08", "DL-C09", "DL-L01")
-def test_leadership_transfer_changes_registered_broker_ids(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, register_period_ms=60_000) as group:  # no periodic registration helps
-            await group.send(b"x")
-            for leader in ("n0", "n2"):
-                master = await transfer(group, leader)
-                others = {int(name[1:]) + 1: name for name in group.names if name != leader}
-                expected = {0: master.advertised_address} | {
-                    number: group.brokers[name].advertised_address for number, name in others.items()
-                }
-                known = await until_known(group, expected.__eq__)
-                assert sorted(known) == [0, *sorted(others)]  # n0 leads: 0, 2, 3; each address has one id
-
-    run(work)
+async def test_leadership_transfer_changes_registered_broker_ids(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, register_period_ms=60_000) as group:  # no periodic registration helps
+        await group.send(b"x")
+        for leader in ("n0", "n2"):
+            master = await transfer(group, leader)
+            others = {int(name[1:]) + 1: name for name in group.names if name != leader}
+            expected = {0: master.advertised_address} | {
+                number: group.brokers[name].advertised_address for number, name in others.items()
+            }
+            known = await until_known(group, expected.__eq__)
+            assert sorted(known) == [0, *sorted(others)]  # n0 leads: 0, 2, 3; each address has one id
 
 
 @pytest.mark.spec("DL-C01", "DL-C02")
-def test_role_changes_are_serialized_and_slave_candidate_stays_slave(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            await group.master()
-            follower = group.followers()[0]
-            dledger = part(follower)
-            await group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
-            seen: list[str] = []
-            stop_services = dledger._stop_services
+async def test_role_changes_are_serialized_and_slave_candidate_stays_slave(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        await group.master()
+        follower = group.followers()[0]
+        dledger = part(follower)
+        await group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
+        seen: list[str] = []
+        stop_services = dledger._stop_services
 
-            async def stop() -> None:
-                seen.append("begin")
-                await stop_services()
-                await asyncio.sleep(0)
-                seen.append("end")
+        async def stop() -> None:
+            seen.append("begin")
+            await stop_services()
+            await asyncio.sleep(0)
+            seen.append("end")
 
-            dledger._stop_services = stop
-            term = group.member(group.name_of(follower)).status().term
-            for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
-                dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
-            await group.until(lambda: len(seen) == 4, "two changes to slave")
-            assert seen == ["begin", "end", "begin", "end"]
-            own_id = int(group.name_of(follower)[1:]) + 1
-            assert dledger.broker_id == own_id and not ledger(follower).serving
-            for before in (0, -1):  # a candidate that was the master or had no role becomes a slave
-                dledger.broker_id = before
-                seen.clear()
-                dledger._events.put_nowait((Role.CANDIDATE, term - 1))
-                await group.until(lambda: len(seen) == 2, "no change to slave")
-                await group.until(lambda: dledger.broker_id == own_id, "not a slave")
-
-    run(work)
+        dledger._stop_services = stop
+        term = group.member(group.name_of(follower)).status().term
+        for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
+            dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
+        await group.until(lambda: len(seen) == 4, "two changes to slave")
+        assert seen == ["begin", "end", "begin", "end"]
+        own_id = int(group.name_of(follower)[1:]) + 1
+        assert dledger.broker_id == own_id and not ledger(follower).serving
+        for before in (0, -1):  # a candidate that was the master or had no role becomes a slave
+            dledger.broker_id = before
+            seen.clear()
+            dledger._events.put_nowait((Role.CANDIDATE, term - 1))
+            await group.until(lambda: len(seen) == 2, "no change to slave")
+            await group.until(lambda: dledger.broker_id == own_id, "not a slave")
 
 
 @pytest.mark.spec("DL-C03", "DL-X23")
-def test_leader_rejects_sends_until_log_is_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for number in range(5):
-                await group.send(b"%d" % number)
-            first = await group.master()
-            behind = {"yes": True}
-            kind = type(ledger(first))
-            caught_up = kind.caught_up.fget  # type: ignore[attr-defined]
-            monkeypatch.setattr(kind, "caught_up", property(lambda store: not behind["yes"] and caught_up(store)))
-            name = group.name_of(first)
-            await group.stop(name)
-            leads = await group.until(
-                lambda: next((b for n, b in group.brokers.items() if group.member(n).leads), None), "no leader"
-            )
-            answer = await group.call(
-                leads, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
-            )
-            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
-            queue = leads.store.queues.by_key[("T", 0)]
-            queue.next_offset = 99  # left over from a former term
-            behind["yes"] = False
-            await group.until(lambda: ledger(leads).serving, "it does not serve")
-            assert (await group.send(b"next")).ext["queueOffset"] == "5"
-            assert part(await group.master()).broker_id == 0
-
-    run(work)
+async def test_leader_rejects_sends_until_log_is_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ledger_group(tmp_path) as group:
+        for number in range(5):
+            await group.send(b"%d" % number)
+        first = await group.master()
+        behind = {"yes": True}
+        kind = type(ledger(first))
+        caught_up = kind.caught_up.fget  # type: ignore[attr-defined]
+        monkeypatch.setattr(kind, "caught_up", property(lambda store: not behind["yes"] and caught_up(store)))
+        name = group.name_of(first)
+        await group.stop(name)
+        leads = await group.until(
+            lambda: next((b for n, b in group.brokers.items() if group.member(n).leads), None), "no leader"
+        )
+        answer = await group.call(
+            leads, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+        )
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
+        queue = leads.store.queues.by_key[("T", 0)]
+        queue.next_offset = 99  # left over from a former term
+        behind["yes"] = False
+        await group.until(lambda: ledger(leads).serving, "it does not serve")
+        assert (await group.send(b"next")).ext["queueOffset"] == "5"
+        assert part(await group.master()).broker_id == 0
 
 
 @pytest.mark.spec("DL-X19", "DL-C06")
-def test_role_is_registered_once_name_server_is_up(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
-            host, _, port = group.name_servers.rpartition(":")
-            await group.namesrv.stop()
-            for name in group.names:
-                await group.start(name)
-            await group.send(b"x")  # it serves without one
-            group.namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv2.json")), NetSettings())
-            await group.namesrv.start(host, int(port))
-            known = await until_known(group, lambda found: sorted(found)[:1] == [0] and len(found) == 3)
-            master = await group.master()
-            assert known[0] == master.advertised_address
-            assert set(known.values()) == {broker.advertised_address for broker in group.brokers.values()}
-
-    run(work)
+async def test_role_is_registered_once_name_server_is_up(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
+        host, _, port = group.name_servers.rpartition(":")
+        await group.namesrv.stop()
+        for name in group.names:
+            await group.start(name)
+        await group.send(b"x")  # it serves without one
+        group.namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv2.json")), NetSettings())
+        await group.namesrv.start(host, int(port))
+        known = await until_known(group, lambda found: sorted(found)[:1] == [0] and len(found) == 3)
+        master = await group.master()
+        assert known[0] == master.advertised_address
+        assert set(known.values()) == {broker.advertised_address for broker in group.brokers.values()}
 
 
 # ---- requests that a follower refuses
 
 
 @pytest.mark.spec("DL-C09", "DL-X08", "DL-B06", "BP-06")
-def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, forward_to_leader=False) as group:
-            await group.send(b"x")
-            await group.same("T", 0, [b"x"])
-            follower = group.followers()[0]
-            await group.until(lambda: part(follower).copy.count, "nothing copied")
-            send = await group.call(
-                follower, 310, b"x", a="p", b="New", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
-            )
-            assert send.code == 14 and "messages are put to the slave" in (send.remark or "")
-            assert follower.topics.get("New") is None
-            assert (await store_offset(group, follower, 1)).code == 14
-            assert follower.offsets.get("T", "G", 0) is None
-            topic: dict[str, Any] = {
-                "topic": "Other", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
-                "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-            }  # fmt: skip
-            assert (await group.call(follower, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 14
-            pulled = await pull(group, follower)
-            assert (pulled.code, pulled.ext["suggestWhichBrokerId"]) == (20, "0")
-            assert (await group.call(await group.master(), RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
-
-    run(work)
+async def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, forward_to_leader=False) as group:
+        await group.send(b"x")
+        await group.same("T", 0, [b"x"])
+        follower = group.followers()[0]
+        await group.until(lambda: part(follower).copy.count, "nothing copied")
+        send = await group.call(
+            follower, 310, b"x", a="p", b="New", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+        )
+        assert send.code == 14 and "messages are put to the slave" in (send.remark or "")
+        assert follower.topics.get("New") is None
+        assert (await store_offset(group, follower, 1)).code == 14
+        assert follower.offsets.get("T", "G", 0) is None
+        topic: dict[str, Any] = {
+            "topic": "Other", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+        }  # fmt: skip
+        assert (await group.call(follower, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 14
+        pulled = await pull(group, follower)
+        assert (pulled.code, pulled.ext["suggestWhichBrokerId"]) == (20, "0")
+        assert (await group.call(await group.master(), RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
 
 
 @pytest.mark.spec("DL-X08")
-def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, forward_to_leader=False) as group:
-            await group.send(b"x")
-            master = await group.master()
-            member = group.member(group.name_of(master))
-            heartbeats = member.node._heartbeats
-            before = dict(heartbeats.lease_until_ms)
-            heartbeats.lease_until_ms = dict.fromkeys(before, -(10**9))
-            answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
-            assert member.node.is_leader  # before its next tick
-            heartbeats.lease_until_ms = before
-            assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
-            assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
-
-    run(work)
+async def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, forward_to_leader=False) as group:
+        await group.send(b"x")
+        master = await group.master()
+        member = group.member(group.name_of(master))
+        heartbeats = member.node._heartbeats
+        before = dict(heartbeats.lease_until_ms)
+        heartbeats.lease_until_ms = dict.fromkeys(before, -(10**9))
+        answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
+        assert member.node.is_leader  # before its next tick
+        heartbeats.lease_until_ms = before
+        assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
+        assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("DL-C09", "UPG-09")
-def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, slave_read_enable=True) as group:
-            await group.send(b"one")
-            await group.same("T", 0, [b"one"])
-            follower = group.followers()[0]
-            await group.until(lambda: follower.topics.get("T"), "the topic is not copied")
-            found = await pull(group, follower)
-            assert found.code == 0
-            held = asyncio.create_task(pull(group, follower, offset=1, suspend_ms=800))
-            await group.until(lambda: follower.long_polling.count == 1, "the pull is not held")
-            await group.send(b"two")
-            await group.same("T", 0, [b"one", b"two"])
-            assert follower.long_polling.count == 1 and not held.done()
-            assert (await held).code == 0  # at its deadline
-
-    run(work)
+async def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, slave_read_enable=True) as group:
+        await group.send(b"one")
+        await group.same("T", 0, [b"one"])
+        follower = group.followers()[0]
+        await group.until(lambda: follower.topics.get("T"), "the topic is not copied")
+        found = await pull(group, follower)
+        assert found.code == 0
+        held = asyncio.create_task(pull(group, follower, offset=1, suspend_ms=800))
+        await group.until(lambda: follower.long_polling.count == 1, "the pull is not held")
+        await group.send(b"two")
+        await group.same("T", 0, [b"one", b"two"])
+        assert follower.long_polling.count == 1 and not held.done()
+        assert (await held).code == 0  # at its deadline
 
 
 @pytest.mark.spec("DL-C04", "DL-C05", "LP-04")
-def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            await group.send(b"one")
-            first = await group.master()
-            held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
-            await group.until(lambda: first.long_polling.count == 1, "the pull is not held")
-            second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
-            assert part(second).copy._task is None  # it copied from the leader before
-            async with asyncio.timeout(15):  # less than the 20 s requested
-                assert (await held).code == ResponseCode.PULL_NOT_FOUND
-            await group.until(lambda: part(first).broker_id > 0, "it does not follow")
-            assert first.master.delay._task._task is None and first.master.transactions._task is None
-            assert part(first).copy._task is not None
-
-    run(work)
+async def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        await group.send(b"one")
+        first = await group.master()
+        held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
+        await group.until(lambda: first.long_polling.count == 1, "the pull is not held")
+        second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
+        assert part(second).copy._task is None  # it copied from the leader before
+        async with asyncio.timeout(15):  # less than the 20 s requested
+            assert (await held).code == ResponseCode.PULL_NOT_FOUND
+        await group.until(lambda: part(first).broker_id > 0, "it does not follow")
+        assert first.master.delay._task._task is None and first.master.transactions._task is None
+        assert part(first).copy._task is not None
 
 
 # ---- copied state
@@ -278,41 +254,35 @@ def copied(follower: Broker, master: Broker) -> bool:
 
 
 @pytest.mark.spec("DL-C07", "DL-X18", "DLY-08", "OF-05")
-def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            await group.send(b"x", topic="Made")
-            master = await group.master()
-            for follower in group.followers():
-                follower.offsets.set("T", "own", 0, 7)
-            master.groups.find("Readers")
-            master.offsets.set("Made", "Readers", 0, 1)
-            for follower in group.followers():
-                await group.until(partial(copied, follower, master), "not copied")
-                assert follower.offsets.get("T", "own", 0) == 7  # merged, not replaced
-                progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
-                await group.until(progress.exists, "the progress of delays is not copied")
-            count = {name: part(b).copy.count for name, b in group.brokers.items()}
-            assert count[group.name_of(master)] <= 1  # a leader does not copy
-
-    run(work)
+async def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        await group.send(b"x", topic="Made")
+        master = await group.master()
+        for follower in group.followers():
+            follower.offsets.set("T", "own", 0, 7)
+        master.groups.find("Readers")
+        master.offsets.set("Made", "Readers", 0, 1)
+        for follower in group.followers():
+            await group.until(partial(copied, follower, master), "not copied")
+            assert follower.offsets.get("T", "own", 0) == 7  # merged, not replaced
+            progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
+            await group.until(progress.exists, "the progress of delays is not copied")
+        count = {name: part(b).copy.count for name, b in group.brokers.items()}
+        assert count[group.name_of(master)] <= 1  # a leader does not copy
 
 
 @pytest.mark.spec("DL-X18")
-def test_leader_change_loses_no_consumer_offset(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for number in range(10):
-                await group.send(b"%d" % number)
-            await transfer(group, "n0")
-            for round_number in range(3):
-                to = ("n1", "n2", "n0")[round_number]
-                master = await group.master()
-                assert (await store_offset(group, master, round_number + 3)).code == 0  # then change the leader at once
-                successor = await transfer(group, to)
-                assert successor.offsets.get("T", "G", 0) == round_number + 3
-
-    run(work)
+async def test_leader_change_loses_no_consumer_offset(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        for number in range(10):
+            await group.send(b"%d" % number)
+        await transfer(group, "n0")
+        for round_number in range(3):
+            to = ("n1", "n2", "n0")[round_number]
+            master = await group.master()
+            assert (await store_offset(group, master, round_number + 3)).code == 0  # then change the leader at once
+            successor = await transfer(group, to)
+            assert successor.offsets.get("T", "G", 0) == round_number + 3
 
 
 def answers_late(broker: Broker, until: asyncio.Event) -> None:
@@ -329,34 +299,30 @@ def answers_late(broker: Broker, until: asyncio.Event) -> None:
 
 
 @pytest.mark.spec("DL-X18", "DL-C05")
-def test_new_leader_waits_for_slow_but_not_for_frozen_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_leader_waits_for_slow_but_not_for_frozen_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A member that answers heartbeats will send its offsets too; a silent member must not delay service."""
     monkeypatch.setattr(dledger_sync, "LAST_TIMEOUT_MS", 3_600_000)
-
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for number in range(5):
-                await group.send(b"%d" % number)
-            slow = await transfer(group, "n0")
-            until = asyncio.Event()
-            answers_late(slow, until)
-            for broker in group.brokers.values():
-                await part(broker).copy.stop()  # no periodic copies
-            assert (await store_offset(group, slow, 4)).code == 0
-            await group.until(
-                lambda: group.member("n1").status().end_index == group.member("n0").status().end_index, ""
-            )
-            asyncio.get_running_loop().call_later(0.6, until.set)  # more than twice the leader's patience
-            second = await transfer(group, "n1")
-            assert until.is_set() and second.offsets.get("T", "G", 0) == 4
-            never = asyncio.Event()
-            answers_late(second, never)
-            await group.member("n1").stop()
-            third = await group.until(lambda: serving_but(group, second), "no member serves")
-            assert third.offsets.get("T", "G", 0) is not None
-            never.set()
-
-    run(work)
+    async with ledger_group(tmp_path) as group:
+        for number in range(5):
+            await group.send(b"%d" % number)
+        slow = await transfer(group, "n0")
+        until = asyncio.Event()
+        answers_late(slow, until)
+        for broker in group.brokers.values():
+            await part(broker).copy.stop()  # no periodic copies
+        assert (await store_offset(group, slow, 4)).code == 0
+        await group.until(lambda: group.member("n1").status().end_index == group.member("n0").status().end_index, "")
+        asyncio.get_running_loop().call_later(0.6, until.set)  # more than twice the leader's patience
+        second = await transfer(group, "n1")
+        assert until.is_set() and second.offsets.get("T", "G", 0) == 4
+        never = asyncio.Event()
+        answers_late(second, never)
+        await group.member("n1").stop()
+        third = await group.until(lambda: serving_but(group, second), "no member serves")
+        assert third.offsets.get("T", "G", 0) is not None
+        never.set()
 
 
 def serving_but(group: LedgerGroup, gone: Broker) -> Broker | None:
@@ -364,47 +330,40 @@ def serving_but(group: LedgerGroup, gone: Broker) -> Broker | None:
 
 
 @pytest.mark.spec("DL-X18", "DL-L09")
-def test_returning_preferred_leader_does_not_restore_old_offsets(tmp_path: Path) -> None:
-    async def work() -> None:
-        raft = {"preferred_leader_id": "n2"}
-        async with ledger_group(tmp_path, raft=raft) as group:
-            for number in range(10):
-                await group.send(b"%d" % number)
-            await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred")
-            assert (await store_offset(group, group.brokers["n2"], 2)).code == 0
-            await group.until(lambda: all(part(b).copy.count for b in group.followers()), "never copied")
-            await group.stop("n2")
-            other = await group.master()
-            assert other.offsets.get("T", "G", 0) == 2
-            assert (await store_offset(group, other, 9)).code == 0
-            await group.start("n2")
-            await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred again")
-            assert group.brokers["n2"].offsets.get("T", "G", 0) == 9
-
-    run(work)
+async def test_returning_preferred_leader_does_not_restore_old_offsets(tmp_path: Path) -> None:
+    raft = {"preferred_leader_id": "n2"}
+    async with ledger_group(tmp_path, raft=raft) as group:
+        for number in range(10):
+            await group.send(b"%d" % number)
+        await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred")
+        assert (await store_offset(group, group.brokers["n2"], 2)).code == 0
+        await group.until(lambda: all(part(b).copy.count for b in group.followers()), "never copied")
+        await group.stop("n2")
+        other = await group.master()
+        assert other.offsets.get("T", "G", 0) == 2
+        assert (await store_offset(group, other, 9)).code == 0
+        await group.start("n2")
+        await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred again")
+        assert group.brokers["n2"].offsets.get("T", "G", 0) == 9
 
 
 @pytest.mark.spec("DL-X18", "DL-C05")
-def test_topic_that_only_messages_name_is_recreated(tmp_path: Path) -> None:
+async def test_topic_that_only_messages_name_is_recreated(tmp_path: Path) -> None:
     """As under a leader that does not write changes of topics to the log."""
-
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            await group.master()
-            await group.until(lambda: all(part(b).copy.count for b in group.followers()), "followers do not copy yet")
-            for broker in group.brokers.values():
-                await part(broker).copy.stop()  # as if the leader died before any copy; a new follower would restart it
-                broker.topics.journal = None
-            await group.send(b"x", topic="Young", queue=2)
-            await group.same("Young", 2, [b"x"])
-            first = await group.master()
-            first.topics.delete("Young")  # no member gets it any more
-            await group.stop(group.name_of(first))
-            second = await group.master()  # it asks the third member, which does not have the topic either
-            config = second.topics.get("Young")
-            assert config is not None and config.write_queue_nums >= 3
-
-    run(work)
+    async with ledger_group(tmp_path) as group:
+        await group.master()
+        await group.until(lambda: all(part(b).copy.count for b in group.followers()), "followers do not copy yet")
+        for broker in group.brokers.values():
+            await part(broker).copy.stop()  # as if the leader died before any copy; a new follower would restart it
+            broker.topics.journal = None
+        await group.send(b"x", topic="Young", queue=2)
+        await group.same("Young", 2, [b"x"])
+        first = await group.master()
+        first.topics.delete("Young")  # no member gets it any more
+        await group.stop(group.name_of(first))
+        second = await group.master()  # it asks the third member, which does not have the topic either
+        config = second.topics.get("Young")
+        assert config is not None and config.write_queue_nums >= 3
 
 
 def is_missing(broker: Broker, topic: str) -> bool:
@@ -412,48 +371,42 @@ def is_missing(broker: Broker, topic: str) -> bool:
 
 
 @pytest.mark.spec("DL-C07", "CQ-12")
-def test_recreated_topic_begins_at_0_on_every_member(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for number in range(5):
-                await group.send(b"old %d" % number)
-            await group.until(lambda: all(b.store.max_offset("T", 0) == 5 for b in group.brokers.values()), "behind")
-            master = await group.master()
-            assert (await group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
-            for follower in group.followers():
-                await group.until(partial(is_missing, follower, "T"), "the deletion is not copied")
-                assert (await group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
-            assert (await group.send(b"new")).ext["queueOffset"] == "0"
-            await group.same("T", 0, [b"new"])
-            await transfer(group, group.name_of(group.followers()[0]))
-            assert (await group.send(b"newer")).ext["queueOffset"] == "1"
-            await group.same("T", 0, [b"new", b"newer"])
-
-    run(work)
+async def test_recreated_topic_begins_at_0_on_every_member(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        for number in range(5):
+            await group.send(b"old %d" % number)
+        await group.until(lambda: all(b.store.max_offset("T", 0) == 5 for b in group.brokers.values()), "behind")
+        master = await group.master()
+        assert (await group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+        for follower in group.followers():
+            await group.until(partial(is_missing, follower, "T"), "the deletion is not copied")
+            assert (await group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
+        assert (await group.send(b"new")).ext["queueOffset"] == "0"
+        await group.same("T", 0, [b"new"])
+        await transfer(group, group.name_of(group.followers()[0]))
+        assert (await group.send(b"newer")).ext["queueOffset"] == "1"
+        await group.same("T", 0, [b"new", b"newer"])
 
 
 # ---- services across a leader change
 
 
 @pytest.mark.spec("DL-C05", "DLY-05", "DLY-08")
-def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
-            await group.send(b"now")
-            for number in range(3):
-                properties = encode_properties({"DELAY": "2"}).decode()
-                await group.send(b"later %d" % number, i=properties)
-            first = await group.master()
-            await group.stop(group.name_of(first))
-            await group.until(
-                lambda: all(len(group.stored(b)) >= 4 for b in group.brokers.values()), "not delivered after the switch"
-            )
-            second = await group.master()
-            bodies = group.bodies(second)
-            assert bodies == [b"now", b"later 0", b"later 1", b"later 2"]
-            assert second.master.delay.offsets().get(2) == 3
-
-    run(work)
+async def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
+        await group.send(b"now")
+        for number in range(3):
+            properties = encode_properties({"DELAY": "2"}).decode()
+            await group.send(b"later %d" % number, i=properties)
+        first = await group.master()
+        await group.stop(group.name_of(first))
+        await group.until(
+            lambda: all(len(group.stored(b)) >= 4 for b in group.brokers.values()), "not delivered after the switch"
+        )
+        second = await group.master()
+        bodies = group.bodies(second)
+        assert bodies == [b"now", b"later 0", b"later 1", b"later 2"]
+        assert second.master.delay.offsets().get(2) == 3
 
 
 @pytest.mark.parametrize(
@@ -488,83 +441,73 @@ def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
 
 
 @pytest.mark.spec("DL-C05", "DLY-08")
-def test_delivered_messages_are_not_delivered_again_after_a_leader_died(tmp_path: Path) -> None:
+async def test_delivered_messages_are_not_delivered_again_after_a_leader_died(tmp_path: Path) -> None:
     """The new leader asks the other followers too, which may report less progress of delays than it has copied, or none."""
+    async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
+        for number in range(3):
+            await group.send(b"later %d" % number, i=encode_properties({"DELAY": "2"}).decode())
+        first = await group.master()
+        await group.until(lambda: len(group.stored(first)) == 3, "not delivered")
 
-    async def work() -> None:
-        async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
-            for number in range(3):
-                await group.send(b"later %d" % number, i=encode_properties({"DELAY": "2"}).decode())
-            first = await group.master()
-            await group.until(lambda: len(group.stored(first)) == 3, "not delivered")
+        def copied(follower: Broker) -> bool:
+            path = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
+            return path.exists() and DelayOffsetTable.decode(path.read_bytes()).offset_table == {2: 3}
 
-            def copied(follower: Broker) -> bool:
-                path = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
-                return path.exists() and DelayOffsetTable.decode(path.read_bytes()).offset_table == {2: 3}
-
-            await group.until(lambda: all(map(copied, group.followers())), "the progress is not copied")
-            answers_late(first, asyncio.Event())  # as one that died
-            await group.stop(group.name_of(first))
-            second = await group.master()
-            assert second.master.delay.offsets() == {2: 3}
-            await group.send(b"last", i=encode_properties({"DELAY": "1"}).decode())
-            await group.until(lambda: b"last" in group.bodies(second), "not delivered")
-            assert group.bodies(second) == [b"later 0", b"later 1", b"later 2", b"last"]
-
-    run(work)
+        await group.until(lambda: all(map(copied, group.followers())), "the progress is not copied")
+        answers_late(first, asyncio.Event())  # as one that died
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        assert second.master.delay.offsets() == {2: 3}
+        await group.send(b"last", i=encode_properties({"DELAY": "1"}).decode())
+        await group.until(lambda: b"last" in group.bodies(second), "not delivered")
+        assert group.bodies(second) == [b"later 0", b"later 1", b"later 2", b"last"]
 
 
 @pytest.mark.spec("DL-C05", "TX-04")
-def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            await group.send(b"warm")
-            properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "producers"}).decode()
-            half = await group.send(b"half", i=properties)
-            first = await group.master()
-            to = next(name for name in group.names if group.brokers[name] is not first)
-            second = await transfer(group, to)
-            await group.until(lambda: second.master.transactions.ready, "half messages are not read")
-            assert len(second.master.transactions.table.pending) == 1
-            answer = await group.call(
-                second, RequestCode.END_TRANSACTION, producerGroup="producers",
-                tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
-                commitOrRollback=8, fromTransactionCheck=False, msgId="m",
-            )  # fmt: skip
-            assert answer.code == 0, answer.remark
-            await group.same("T", 0, [b"warm", b"half"])
-            third = await transfer(group, group.name_of(first))
-            await group.until(lambda: third.master.transactions.ready, "half messages are not read")
-            assert not third.master.transactions.table.pending  # decided, also on this member
-
-    run(work)
+async def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        await group.send(b"warm")
+        properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "producers"}).decode()
+        half = await group.send(b"half", i=properties)
+        first = await group.master()
+        to = next(name for name in group.names if group.brokers[name] is not first)
+        second = await transfer(group, to)
+        await group.until(lambda: second.master.transactions.ready, "half messages are not read")
+        assert len(second.master.transactions.table.pending) == 1
+        answer = await group.call(
+            second, RequestCode.END_TRANSACTION, producerGroup="producers",
+            tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
+            commitOrRollback=8, fromTransactionCheck=False, msgId="m",
+        )  # fmt: skip
+        assert answer.code == 0, answer.remark
+        await group.same("T", 0, [b"warm", b"half"])
+        third = await transfer(group, group.name_of(first))
+        await group.until(lambda: third.master.transactions.ready, "half messages are not read")
+        assert not third.master.transactions.table.pending  # decided, also on this member
 
 
 @pytest.mark.spec("DL-X18")
-def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) -> None:
-    async def work() -> None:
-        raft = {"preferred_leader_id": "n2", "heartbeat_interval_ms": 1000}  # no election on a busy machine meanwhile
-        async with ledger_group(tmp_path, raft=raft, start=False) as group:
-            for name in ("n0", "n1"):
-                await group.start(name)
-            for number in range(9):
-                await group.send(b"%d" % number)
-            while (await store_offset(group, await group.master(), 9)).code != 0:
-                await asyncio.sleep(0.02)  # poll
-            served = asyncio.Event()
-            for broker in group.brokers.values():
-                answers_late(broker, served)
-            back = await group.start("n2")
-            core = group.member("n2").node
-            await group.until(lambda: core._transfers._alarmed, "no member asks it to lead")
-            assert part(back).copy.count == 0 and not ledger(back).serving
-            assert core.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
-            await group.until(lambda: part(back)._following, "it does not follow")
-            served.set()
-            await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
-            assert back.offsets.get("T", "G", 0) == 9
-
-    run(work)
+async def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) -> None:
+    raft = {"preferred_leader_id": "n2", "heartbeat_interval_ms": 1000}  # no election on a busy machine meanwhile
+    async with ledger_group(tmp_path, raft=raft, start=False) as group:
+        for name in ("n0", "n1"):
+            await group.start(name)
+        for number in range(9):
+            await group.send(b"%d" % number)
+        while (await store_offset(group, await group.master(), 9)).code != 0:
+            await asyncio.sleep(0.02)  # poll
+        served = asyncio.Event()
+        for broker in group.brokers.values():
+            answers_late(broker, served)
+        back = await group.start("n2")
+        core = group.member("n2").node
+        await group.until(lambda: core._transfers._alarmed, "no member asks it to lead")
+        assert part(back).copy.count == 0 and not ledger(back).serving
+        assert core.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
+        await group.until(lambda: part(back)._following, "it does not follow")
+        served.set()
+        await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
+        assert back.offsets.get("T", "G", 0) == 9
 
 
 def queue_roles(dledger: DLedger, *roles: Role) -> None:
@@ -581,49 +524,43 @@ def is_master(broker: Broker) -> bool:
     return dledger._events.empty() and dledger.group.serving and dledger.broker_id == 0
 
 
-def test_leader_elected_twice_in_one_term_serves_as_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_elected_twice_in_one_term_serves_as_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copies = 0
     original = dledger_sync.LeaderCopy.copy_last
+    async with ledger_group(tmp_path, 1) as group:
+        broker = await group.master()
+        await group.until(lambda: is_master(broker), "the member does not lead")
 
-    async def work() -> None:
-        async with ledger_group(tmp_path, 1) as group:
-            broker = await group.master()
-            await group.until(lambda: is_master(broker), "the member does not lead")
+        async def copy_last(copy: dledger_sync.LeaderCopy, *arguments: Any) -> None:
+            nonlocal copies
+            copies += 1
+            if copies == 1:
+                queue_roles(part(broker), Role.CANDIDATE, Role.LEADER)
+            await original(copy, *arguments)
 
-            async def copy_last(copy: dledger_sync.LeaderCopy, *arguments: Any) -> None:
-                nonlocal copies
-                copies += 1
-                if copies == 1:
-                    queue_roles(part(broker), Role.CANDIDATE, Role.LEADER)
-                await original(copy, *arguments)
-
-            monkeypatch.setattr(dledger_sync.LeaderCopy, "copy_last", copy_last)
-            queue_roles(part(broker), Role.FOLLOWER, Role.LEADER)
-            await group.until(lambda: copies == 2 and is_master(broker), "the leader does not serve as master")
-            await group.send(b"stored")
-
-    run(work)
+        monkeypatch.setattr(dledger_sync.LeaderCopy, "copy_last", copy_last)
+        queue_roles(part(broker), Role.FOLLOWER, Role.LEADER)
+        await group.until(lambda: copies == 2 and is_master(broker), "the leader does not serve as master")
+        await group.send(b"stored")
 
 
-def test_failed_role_change_is_retried_before_later_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_role_change_is_retried_before_later_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dledger_module, "RETRY_SECONDS", 0.01)
     failures = [OSError("offsets not saved")]
+    async with ledger_group(tmp_path, 1) as group:
+        broker = await group.master()
+        await group.until(lambda: is_master(broker), "the member does not lead")
+        dledger = part(broker)
+        stop_services = dledger._stop_services
 
-    async def work() -> None:
-        async with ledger_group(tmp_path, 1) as group:
-            broker = await group.master()
-            await group.until(lambda: is_master(broker), "the member does not lead")
-            dledger = part(broker)
-            stop_services = dledger._stop_services
+        async def stop() -> None:
+            if failures:
+                raise failures.pop()
+            await stop_services()
 
-            async def stop() -> None:
-                if failures:
-                    raise failures.pop()
-                await stop_services()
-
-            monkeypatch.setattr(dledger, "_stop_services", stop)
-            queue_roles(dledger, Role.FOLLOWER, Role.LEADER)
-            await group.until(lambda: not failures and is_master(broker), "the leader does not serve as master")
-            await group.send(b"stored")
-
-    run(work)
+        monkeypatch.setattr(dledger, "_stop_services", stop)
+        queue_roles(dledger, Role.FOLLOWER, Role.LEADER)
+        await group.until(lambda: not failures and is_master(broker), "the leader does not serve as master")
+        await group.send(b"stored")

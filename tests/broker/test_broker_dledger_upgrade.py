@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group, run
+from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group
 
 from saturnmq.broker import Broker
 from saturnmq.net import NetSettings
@@ -53,129 +53,114 @@ async def upgraded(group: LedgerGroup, folder: Path) -> None:
 
 
 @pytest.mark.spec("DL-U01", "DL-U04", "DL-U06", "DL-B09", "DL-B10")
-def test_old_and_new_messages_survive_upgrade_and_leader_change(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, start=False) as group:
-            await upgraded(group, tmp_path)
-            master = await group.master()
-            divided = ledger(master).log.divided
-            assert divided == len(logs(tmp_path / "n0" / "commitlog")) * FILE_BYTES
-            assert master.offsets.get("T", "G", 0) == 5
-            answer = await group.send(b"new", i=encode_properties({"KEYS": "fresh"}).decode())
-            assert answer.ext["queueOffset"] == str(len(OLD))
-            assert int(answer.ext["msgId"][16:], 16) >= divided + 48
-            await group.same("T", 0, [*OLD, b"new"])
-            await group.stop(group.name_of(master))
-            second = await group.master()
-            await group.send(b"newer")
-            await group.same("T", 0, [*OLD, b"new", b"newer"])
-            store = second.store
-            assert store.min_physical_offset == 0
-            for key, body in (("key7", OLD[7]), ("fresh", b"new")):
-                found = store.query("T", key, 10, 0, 1 << 60).records
-                assert len(found) == 1 and body in found[0]
-
-    run(work)
+async def test_old_and_new_messages_survive_upgrade_and_leader_change(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, start=False) as group:
+        await upgraded(group, tmp_path)
+        master = await group.master()
+        divided = ledger(master).log.divided
+        assert divided == len(logs(tmp_path / "n0" / "commitlog")) * FILE_BYTES
+        assert master.offsets.get("T", "G", 0) == 5
+        answer = await group.send(b"new", i=encode_properties({"KEYS": "fresh"}).decode())
+        assert answer.ext["queueOffset"] == str(len(OLD))
+        assert int(answer.ext["msgId"][16:], 16) >= divided + 48
+        await group.same("T", 0, [*OLD, b"new"])
+        await group.stop(group.name_of(master))
+        second = await group.master()
+        await group.send(b"newer")
+        await group.same("T", 0, [*OLD, b"new", b"newer"])
+        store = second.store
+        assert store.min_physical_offset == 0
+        for key, body in (("key7", OLD[7]), ("fresh", b"new")):
+            found = store.query("T", key, 10, 0, 1 << 60).records
+            assert len(found) == 1 and body in found[0]
 
 
 @pytest.mark.spec("DL-U02", "DL-U04")
-def test_later_starts_find_ledger_begin(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, start=False) as group:
-            await upgraded(group, tmp_path)
-            await group.send(b"new")
-            await group.same("T", 0, [*OLD, b"new"])
-            divided = ledger(await group.master()).log.divided
-            assert logs(tmp_path / "n1" / "dledger-n1" / "data")[0] == f"{divided:020d}"
-            for name in group.names:
-                await group.stop(name)
-            shutil.rmtree(tmp_path / "n1" / "consumequeue")  # both parts are dispatched again
-            for name in group.names:
-                await group.start(name)
-                assert ledger(group.brokers[name]).log.divided == divided
-            await group.send(b"newer")
-            await group.same("T", 0, [*OLD, b"new", b"newer"])
-            assert logs(tmp_path / "n0" / "commitlog")[-1] == f"{divided - FILE_BYTES:020d}"
-
-    run(work)
+async def test_later_starts_find_ledger_begin(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, start=False) as group:
+        await upgraded(group, tmp_path)
+        await group.send(b"new")
+        await group.same("T", 0, [*OLD, b"new"])
+        divided = ledger(await group.master()).log.divided
+        assert logs(tmp_path / "n1" / "dledger-n1" / "data")[0] == f"{divided:020d}"
+        for name in group.names:
+            await group.stop(name)
+        shutil.rmtree(tmp_path / "n1" / "consumequeue")  # both parts are dispatched again
+        for name in group.names:
+            await group.start(name)
+            assert ledger(group.brokers[name]).log.divided == divided
+        await group.send(b"newer")
+        await group.same("T", 0, [*OLD, b"new", b"newer"])
+        assert logs(tmp_path / "n0" / "commitlog")[-1] == f"{divided - FILE_BYTES:020d}"
 
 
 @pytest.mark.spec("DL-B09", "DL-U01")
-def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, 1, start=False) as group:
-            await plain(group, "n0", OLD[:3])
-            for _ in range(2):  # sealed, nothing appended
-                await group.start("n0")
-                store = (await group.master()).store
-                assert store.log.divided == store.max_physical_offset == FILE_BYTES  # nothing is committed
-                assert store.min_physical_offset == 0
-                await group.stop("n0")
+async def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, 1, start=False) as group:
+        await plain(group, "n0", OLD[:3])
+        for _ in range(2):  # sealed, nothing appended
             await group.start("n0")
-            assert (await group.send(b"new")).ext["queueOffset"] == "3"
-            await group.same("T", 0, [*OLD[:3], b"new"])
-            broker = group.brokers["n0"]
-            assert ledger(broker).log.divided == FILE_BYTES and broker.store.failure is None
-            assert group.bodies(broker) == [*OLD[:3], b"new"]
-
-    run(work)
+            store = (await group.master()).store
+            assert store.log.divided == store.max_physical_offset == FILE_BYTES  # nothing is committed
+            assert store.min_physical_offset == 0
+            await group.stop("n0")
+        await group.start("n0")
+        assert (await group.send(b"new")).ext["queueOffset"] == "3"
+        await group.same("T", 0, [*OLD[:3], b"new"])
+        broker = group.brokers["n0"]
+        assert ledger(broker).log.divided == FILE_BYTES and broker.store.failure is None
+        assert group.bodies(broker) == [*OLD[:3], b"new"]
 
 
 @pytest.mark.spec("DL-U03")
-def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, 1, start=False, store={"file_reserved_hours": 1}) as group:
-            await plain(group, "n0", OLD)
-            await group.start("n0")
-            bodies = [b"%d" % number + b"x" * 40_000 for number in range(10)]
-            for body in bodies:
-                await group.send(body)
-            store = (await group.master()).store
-            await group.until(lambda: store.max_offset("T", 0) == 70, "not dispatched")
-            member = store.log.member
-            assert member is not None
-            assert member.retention.reserved_hours == 87_600 and not member.retention.force_enabled
-            folder = tmp_path / "n0"
-            for path in [*(folder / "commitlog").iterdir(), *(folder / "dledger-n0" / "data").iterdir()]:
-                os.utime(path, (0, 0))
-            oldest = logs(folder / "dledger-n0" / "data")[0]
-            assert logs(folder / "commitlog")
-            await store.write_all()
-            store.delete_expired_files()
-            await store._maintenance.clean()
-            assert logs(folder / "commitlog") == []  # the last file too
-            assert store.min_physical_offset == store.log.divided > 0
-            assert store.min_offset("T", 0) == len(OLD)
-            assert member.retention.reserved_hours == 2 and member.retention.force_enabled
-            data = folder / "dledger-n0" / "data"
-            await expire(group.brokers["n0"], lambda: oldest not in logs(data))
-            assert oldest not in logs(data)
-            await store._maintenance.clean()
-            assert store.min_offset("T", 0) > len(OLD)
-            await group.send(b"goes on")
-
-    run(work)
+async def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, 1, start=False, store={"file_reserved_hours": 1}) as group:
+        await plain(group, "n0", OLD)
+        await group.start("n0")
+        bodies = [b"%d" % number + b"x" * 40_000 for number in range(10)]
+        for body in bodies:
+            await group.send(body)
+        store = (await group.master()).store
+        await group.until(lambda: store.max_offset("T", 0) == 70, "not dispatched")
+        member = store.log.member
+        assert member is not None
+        assert member.retention.reserved_hours == 87_600 and not member.retention.force_enabled
+        folder = tmp_path / "n0"
+        for path in [*(folder / "commitlog").iterdir(), *(folder / "dledger-n0" / "data").iterdir()]:
+            os.utime(path, (0, 0))
+        oldest = logs(folder / "dledger-n0" / "data")[0]
+        assert logs(folder / "commitlog")
+        await store.write_all()
+        store.delete_expired_files()
+        await store._maintenance.clean()
+        assert logs(folder / "commitlog") == []  # the last file too
+        assert store.min_physical_offset == store.log.divided > 0
+        assert store.min_offset("T", 0) == len(OLD)
+        assert member.retention.reserved_hours == 2 and member.retention.force_enabled
+        data = folder / "dledger-n0" / "data"
+        await expire(group.brokers["n0"], lambda: oldest not in logs(data))
+        assert oldest not in logs(data)
+        await store._maintenance.clean()
+        assert store.min_offset("T", 0) > len(OLD)
+        await group.send(b"goes on")
 
 
 @pytest.mark.spec("DL-U05")
-def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path, start=False) as group:
-            await plain(group, "n0", OLD[:3])
-            shutil.copytree(tmp_path / "n0" / "commitlog", tmp_path / "n1" / "commitlog")
-            await plain(group, "n2", OLD)
-            with caplog.at_level(logging.ERROR):
-                for name in ("n0", "n1"):
-                    await group.start(name)
-                await group.send(b"new")
-                odd = await group.start("n2")
-                failure = await group.until(lambda: odd.store.failure, "no failure is reported")
-            assert "are not equal" in failure.message and str(FILE_BYTES) in failure.message
+async def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with ledger_group(tmp_path, start=False) as group:
+        await plain(group, "n0", OLD[:3])
+        shutil.copytree(tmp_path / "n0" / "commitlog", tmp_path / "n1" / "commitlog")
+        await plain(group, "n2", OLD)
+        with caplog.at_level(logging.ERROR):
             for name in ("n0", "n1"):
-                await group.until(partial(holds, group, name, 4), "the others go on")
-            assert not ledger(odd).serving
-
-    run(work)
+                await group.start(name)
+            await group.send(b"new")
+            odd = await group.start("n2")
+            failure = await group.until(lambda: odd.store.failure, "no failure is reported")
+        assert "are not equal" in failure.message and str(FILE_BYTES) in failure.message
+        for name in ("n0", "n1"):
+            await group.until(partial(holds, group, name, 4), "the others go on")
+        assert not ledger(odd).serving
 
 
 @pytest.mark.spec("DL-X20", "DL-U01")

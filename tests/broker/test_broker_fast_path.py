@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire import run, wire
+from wire import wire
 
 from saturnmq.broker import Broker
 from saturnmq.broker.requests import send as reference
@@ -291,48 +291,43 @@ def test_failed_put_on_fast_path_equals_reference(pair: BrokerPair) -> None:
 
 @pytest.mark.spec("SND-02", "REM-14", "ST-04")
 @pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order"])
-def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            host, port = w.server.broker_address.split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
+async def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wire() as w:
+        host, port = w.server.broker_address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
 
-            async def send(opaque: int) -> Command:
-                writer.write(request_frame(opaque, {"e": "3"}))
-                (length,) = struct.unpack(">i", await reader.readexactly(4))
-                (answer,) = FrameDecoder().feed(struct.pack(">i", length) + await reader.readexactly(length))
-                return answer
+        async def send(opaque: int) -> Command:
+            writer.write(request_frame(opaque, {"e": "3"}))
+            (length,) = struct.unpack(">i", await reader.readexactly(4))
+            (answer,) = FrameDecoder().feed(struct.pack(">i", length) + await reader.readexactly(length))
+            return answer
 
-            try:
-                for number in range(3):
-                    assert (await send(number)).code == 0
-                    await w.broker.topics.writer.saved()
-                broker = w.broker
-                if state == "later":
-                    monkeypatch.setattr(
-                        type(broker.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
-                    )
-                elif state == "many":
-                    broker.in_flight.sends = broker.settings.send_queue_max
-                elif state == "busy":
-                    monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
-                elif state == "stopped":
-                    broker.store.failure = reference.StoreError("the disk failed")
-                elif state == "narrow":
-                    broker.topics.table["T"].write_queue_nums = broker.topics.table["T"].read_queue_nums = 2
-                else:
-                    broker.topics.table["T"].order = True
-                    monkeypatch.setattr(
-                        type(broker.settings), "broker_permission", property(lambda self: 4), raising=False
-                    )
-                answer = await send(9)
-                assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
-                assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
-            finally:
-                broker.in_flight.sends = 0
-                monkeypatch.undo()
-                broker.store.failure = None
-                writer.close()
-                await writer.wait_closed()
-
-    run(work)
+        try:
+            for number in range(3):
+                assert (await send(number)).code == 0
+                await w.broker.topics.writer.saved()
+            broker = w.broker
+            if state == "later":
+                monkeypatch.setattr(
+                    type(broker.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
+                )
+            elif state == "many":
+                broker.in_flight.sends = broker.settings.send_queue_max
+            elif state == "busy":
+                monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
+            elif state == "stopped":
+                broker.store.failure = reference.StoreError("the disk failed")
+            elif state == "narrow":
+                broker.topics.table["T"].write_queue_nums = broker.topics.table["T"].read_queue_nums = 2
+            else:
+                broker.topics.table["T"].order = True
+                monkeypatch.setattr(type(broker.settings), "broker_permission", property(lambda self: 4), raising=False)
+            answer = await send(9)
+            assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
+            assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
+        finally:
+            broker.in_flight.sends = 0
+            monkeypatch.undo()
+            broker.store.failure = None
+            writer.close()
+            await writer.wait_closed()

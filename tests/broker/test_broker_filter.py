@@ -49,108 +49,93 @@ async def numbered(w: Wire, count: int, **more: Any) -> None:
 
 
 @pytest.mark.spec("BP-01", "BP-03", "FIL-03", "FIL-09")
-def test_sql_pull_selects_by_properties_and_advances() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await numbered(w, 10)
-            answer = await w.pull(subscription="a BETWEEN 3 AND 5 OR TAGS = 'even' AND a > 7", **SQL)
-            assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "10")
-            assert bodies(answer) == [b"3", b"4", b"5", b"8"]
-            none = await w.pull(subscription="b IS NOT NULL", **SQL)
-            assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "10")
-            few = await w.pull(subscription="a > 2", maxMsgNums=2, **SQL)
-            assert (bodies(few), few.ext["nextBeginOffset"]) == ([b"3", b"4"], "5")
-
-    run(work)
+async def test_sql_pull_selects_by_properties_and_advances() -> None:
+    async with wire(property_filter_enable=True) as w:
+        await numbered(w, 10)
+        answer = await w.pull(subscription="a BETWEEN 3 AND 5 OR TAGS = 'even' AND a > 7", **SQL)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "10")
+        assert bodies(answer) == [b"3", b"4", b"5", b"8"]
+        none = await w.pull(subscription="b IS NOT NULL", **SQL)
+        assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "10")
+        few = await w.pull(subscription="a > 2", maxMsgNums=2, **SQL)
+        assert (bodies(few), few.ext["nextBeginOffset"]) == ([b"3", b"4"], "5")
 
 
 @pytest.mark.spec("BP-03", "FIL-09")
-def test_long_run_of_unmatched_messages_is_scanned_in_steps() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await w.send()
-            for n in range(1800):
-                w.broker.store.put(Message("T", b"", encode_properties({"a": str(n)}), 0))
-            offset, steps = 0, []
-            while True:
-                answer = await w.pull(offset=offset, subscription="a = 1750", **SQL)
-                before, offset = offset, int(answer.ext["nextBeginOffset"])
-                assert offset > before or answer.code == 19
-                if answer.code == 19:
-                    break
-                steps.append((answer.code, offset - before))
-            assert steps == [(20, 800), (20, 800), (0, 201)]
-
-    run(work)
+async def test_long_run_of_unmatched_messages_is_scanned_in_steps() -> None:
+    async with wire(property_filter_enable=True) as w:
+        await w.send()
+        for n in range(1800):
+            w.broker.store.put(Message("T", b"", encode_properties({"a": str(n)}), 0))
+        offset, steps = 0, []
+        while True:
+            answer = await w.pull(offset=offset, subscription="a = 1750", **SQL)
+            before, offset = offset, int(answer.ext["nextBeginOffset"])
+            assert offset > before or answer.code == 19
+            if answer.code == 19:
+                break
+            steps.append((answer.code, offset - before))
+        assert steps == [(20, 800), (20, 800), (0, 201)]
 
 
 @pytest.mark.spec("BP-01", "FIL-03")
-def test_expression_checks_follow_apache_order() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            broken = await w.pull(subscription="a >", **SQL)
-            assert broken.code == 23 and "line 1, column 4" in (broken.remark or "")
-            off = await w.pull(subscription="a > 1", **SQL)
-            assert (off.code, off.remark) == (1, "The broker does not support consumer to filter message by SQL92")
-            await subscribe(w, "a > 1")
-            assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
-            assert (await w.pull(sysFlag=0, subVersion=1)).code == 1  # subscribed, but SQL92 is disabled
-            assert len(w.broker.filters.groups) == 0
-        async with wire(property_filter_enable=True) as w:
-            await w.send()
-            assert (await w.pull(sysFlag=0)).code == 24
-            await subscribe(w, "a >")
-            assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
-            gone = await w.pull(sysFlag=0, subVersion=1)
-            text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
-            assert (gone.code, gone.remark) == (27, text)
-            await subscribe(w, "a > 1", 2)
-            w.broker.clients.consumers["G"].subscriptions["T"].sub_version = 3
-            late = await w.pull(sysFlag=0, subVersion=3)
-            assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
-
-    run(work)
+async def test_expression_checks_follow_apache_order() -> None:
+    async with wire() as w:
+        await w.send()
+        broken = await w.pull(subscription="a >", **SQL)
+        assert broken.code == 23 and "line 1, column 4" in (broken.remark or "")
+        off = await w.pull(subscription="a > 1", **SQL)
+        assert (off.code, off.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+        await subscribe(w, "a > 1")
+        assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
+        assert (await w.pull(sysFlag=0, subVersion=1)).code == 1  # subscribed, but SQL92 is disabled
+        assert len(w.broker.filters.groups) == 0
+    async with wire(property_filter_enable=True) as w:
+        await w.send()
+        assert (await w.pull(sysFlag=0)).code == 24
+        await subscribe(w, "a >")
+        assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
+        gone = await w.pull(sysFlag=0, subVersion=1)
+        text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        assert (gone.code, gone.remark) == (27, text)
+        await subscribe(w, "a > 1", 2)
+        w.broker.clients.consumers["G"].subscriptions["T"].sub_version = 3
+        late = await w.pull(sysFlag=0, subVersion=3)
+        assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
 
 
 @pytest.mark.spec("BP-01", "FIL-04")
-def test_online_group_uses_its_latest_expression() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await numbered(w, 6)
-            await subscribe(w, "a < 2", 1)
-            assert bodies(await w.pull(sysFlag=0, subVersion=1)) == [b"0", b"1"]
-            await subscribe(w, "a > 3", 2)
-            assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
-            await subscribe(w, "a = 0", 1)  # an old heartbeat changes nothing
-            assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
-            await subscribe(w, "a >> 0", 3)
-            assert (await w.pull(sysFlag=0, subVersion=3)).code == 27
-
-    run(work)
+async def test_online_group_uses_its_latest_expression() -> None:
+    async with wire(property_filter_enable=True) as w:
+        await numbered(w, 6)
+        await subscribe(w, "a < 2", 1)
+        assert bodies(await w.pull(sysFlag=0, subVersion=1)) == [b"0", b"1"]
+        await subscribe(w, "a > 3", 2)
+        assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
+        await subscribe(w, "a = 0", 1)  # an old heartbeat changes nothing
+        assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
+        await subscribe(w, "a >> 0", 3)
+        assert (await w.pull(sysFlag=0, subVersion=3)).code == 27
 
 
 @pytest.mark.spec("FIL-01", "FIL-02", "BP-01")
-def test_tag_expressions_are_parsed_like_apache() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await w.send(body=b"null", properties={"TAGS": "null"})
-            await w.send(body=b"other", properties={"TAGS": "other"})
-            assert bodies(await w.pull(subscription="null")) == [b"null"]
-            assert bodies(await w.pull(subscription="", expressionType="")) == [b"null", b"other"]
-            assert (await w.pull(subscription=" || ")).code == 20  # no tag: matches nothing
-            assert (await w.pull(subscription="||")).code == 23
-            assert (await w.pull(subscription="other", expressionType="tag")).code == 23  # no such type
-            long = " || ".join(f"t{n}" for n in range(200)) + " ||other"
-            assert bodies(await w.pull(subscription=long)) == [b"other"]
-            await subscribe(w, "other", kind="TAG")  # a heartbeat carries the tag codes, here none
-            assert (await w.pull(sysFlag=0)).code == 20
-            await subscribe(w, "other", 2, kind="TAG", code_set=[java_hash("other")])
-            assert bodies(await w.pull(sysFlag=0)) == [b"other"]
-            await subscribe(w, "some.Class", 3, kind="TAG", class_filter_mode=True)
-            assert bodies(await w.pull(sysFlag=0)) == [b"null", b"other"]
-
-    run(work)
+async def test_tag_expressions_are_parsed_like_apache() -> None:
+    async with wire(property_filter_enable=True) as w:
+        await w.send(body=b"null", properties={"TAGS": "null"})
+        await w.send(body=b"other", properties={"TAGS": "other"})
+        assert bodies(await w.pull(subscription="null")) == [b"null"]
+        assert bodies(await w.pull(subscription="", expressionType="")) == [b"null", b"other"]
+        assert (await w.pull(subscription=" || ")).code == 20  # no tag: matches nothing
+        assert (await w.pull(subscription="||")).code == 23
+        assert (await w.pull(subscription="other", expressionType="tag")).code == 23  # no such type
+        long = " || ".join(f"t{n}" for n in range(200)) + " ||other"
+        assert bodies(await w.pull(subscription=long)) == [b"other"]
+        await subscribe(w, "other", kind="TAG")  # a heartbeat carries the tag codes, here none
+        assert (await w.pull(sysFlag=0)).code == 20
+        await subscribe(w, "other", 2, kind="TAG", code_set=[java_hash("other")])
+        assert bodies(await w.pull(sysFlag=0)) == [b"other"]
+        await subscribe(w, "some.Class", 3, kind="TAG", class_filter_mode=True)
+        assert bodies(await w.pull(sysFlag=0)) == [b"null", b"other"]
 
 
 @pytest.mark.spec("FIL-02")
@@ -208,26 +193,23 @@ def test_long_empty_or_many_properties_are_evaluated_each_time() -> None:
 
 
 @pytest.mark.spec("FIL-03", "HB-08")
-def test_check_client_config_validates_expression() -> None:
-    async def work() -> None:
-        async def check(w: Wire, text: str, kind: str) -> tuple[int, str | None]:
-            data = SubscriptionData("T", text, expression_type=kind)
-            answer = await w.call(RequestCode.CHECK_CLIENT_CONFIG, CheckClientRequest("c1", "G", data).encode())
-            return answer.code, answer.remark
+async def test_check_client_config_validates_expression() -> None:
+    async def check(w: Wire, text: str, kind: str) -> tuple[int, str | None]:
+        data = SubscriptionData("T", text, expression_type=kind)
+        answer = await w.call(RequestCode.CHECK_CLIENT_CONFIG, CheckClientRequest("c1", "G", data).encode())
+        return answer.code, answer.remark
 
-        async with wire() as w:
-            assert await check(w, "a > 1", "SQL92") == (
-                1,
-                "The broker does not support consumer to filter message by SQL92",
-            )
-            assert (await check(w, "||", "TAG"))[0] == 0  # tags are checked by the pull
-        async with wire(property_filter_enable=True) as w:
-            assert (await check(w, "a > 1", "SQL92"))[0] == 0
-            code, remark = await check(w, "a > ", "SQL92")
-            assert code == 23 and "expected" in (remark or "")
-            assert (await check(w, "a > 1", "SQL99"))[0] == 23
-
-    run(work)
+    async with wire() as w:
+        assert await check(w, "a > 1", "SQL92") == (
+            1,
+            "The broker does not support consumer to filter message by SQL92",
+        )
+        assert (await check(w, "||", "TAG"))[0] == 0  # tags are checked by the pull
+    async with wire(property_filter_enable=True) as w:
+        assert (await check(w, "a > 1", "SQL92"))[0] == 0
+        code, remark = await check(w, "a > ", "SQL92")
+        assert code == 23 and "expected" in (remark or "")
+        assert (await check(w, "a > 1", "SQL99"))[0] == 23
 
 
 async def held_pull(w: Wire, **more: Any) -> asyncio.Task[Command]:
@@ -239,73 +221,64 @@ async def held_pull(w: Wire, **more: Any) -> asyncio.Task[Command]:
 
 
 @pytest.mark.spec("LP-03", "LP-04", "FIL-09")
-def test_parked_pull_is_woken_by_matching_properties() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await w.send(queue=1)
-            large = await held_pull(w, subscription="a > 5", **SQL)
-            small = await held_pull(w, subscription="a < 5", **SQL)
-            tagged = await held_pull(w, subscription="t")
-            await w.send(body=b"none", properties={"a": "5", "TAGS": "u"})
-            assert w.broker.long_polling.count == 3
-            await w.send(body=b"six", properties={"a": "6"})
-            answer = await large
-            assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"six"], "2")
-            assert w.broker.long_polling.count == 2
-            await w.send(body=b"four", properties={"a": "4", "TAGS": "t"})
-            assert bodies(await small) == bodies(await tagged) == [b"four"]
-            assert w.broker.long_polling.count == 0
-
-    run(work)
+async def test_parked_pull_is_woken_by_matching_properties() -> None:
+    async with wire(property_filter_enable=True) as w:
+        await w.send(queue=1)
+        large = await held_pull(w, subscription="a > 5", **SQL)
+        small = await held_pull(w, subscription="a < 5", **SQL)
+        tagged = await held_pull(w, subscription="t")
+        await w.send(body=b"none", properties={"a": "5", "TAGS": "u"})
+        assert w.broker.long_polling.count == 3
+        await w.send(body=b"six", properties={"a": "6"})
+        answer = await large
+        assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"six"], "2")
+        assert w.broker.long_polling.count == 2
+        await w.send(body=b"four", properties={"a": "4", "TAGS": "t"})
+        assert bodies(await small) == bodies(await tagged) == [b"four"]
+        assert w.broker.long_polling.count == 0
 
 
 @pytest.mark.spec("LP-03", "LP-04")
 @pytest.mark.parametrize(("kind", "old", "new"), [("SQL92", "a = 1", "a = 2"), ("TAG", "one", "two")])
-def test_parked_pull_is_answered_when_subscription_changes(kind: str, old: str, new: str) -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            await w.send(body=b"before", properties={"a": "2", "TAGS": "two"})
-            await subscribe(w, old, 1, kind=kind, code_set=[java_hash(old)])
-            await subscribe(w, "*", 1, kind="TAG", group="H")
-            held = await held_pull(w, sysFlag=2, offset=1, subVersion=1)
-            other = await held_pull(w, sysFlag=2, offset=1, subVersion=1, group="H")
-            await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # a newer version of the same expression
-            assert w.broker.long_polling.count == 2
-            await subscribe(w, new, 3, kind=kind, code_set=[java_hash(new)])
-            assert (await held).code == 19
-            assert w.broker.long_polling.count == 1
-            again = await held_pull(w, sysFlag=2, offset=1, subVersion=3)
-            await w.send(body=b"after", properties={"a": "2", "TAGS": "two"})
-            assert bodies(await again) == bodies(await other) == [b"after"]
-
-    run(work)
+async def test_parked_pull_is_answered_when_subscription_changes(kind: str, old: str, new: str) -> None:
+    async with wire(property_filter_enable=True) as w:
+        await w.send(body=b"before", properties={"a": "2", "TAGS": "two"})
+        await subscribe(w, old, 1, kind=kind, code_set=[java_hash(old)])
+        await subscribe(w, "*", 1, kind="TAG", group="H")
+        held = await held_pull(w, sysFlag=2, offset=1, subVersion=1)
+        other = await held_pull(w, sysFlag=2, offset=1, subVersion=1, group="H")
+        await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # a newer version of the same expression
+        assert w.broker.long_polling.count == 2
+        await subscribe(w, new, 3, kind=kind, code_set=[java_hash(new)])
+        assert (await held).code == 19
+        assert w.broker.long_polling.count == 1
+        again = await held_pull(w, sysFlag=2, offset=1, subVersion=3)
+        await w.send(body=b"after", properties={"a": "2", "TAGS": "two"})
+        assert bodies(await again) == bodies(await other) == [b"after"]
 
 
 @pytest.mark.spec("LP-03")
-def test_properties_are_read_only_if_parked_pull_filters_by_them() -> None:
-    async def work() -> None:
-        async with wire(property_filter_enable=True) as w:
-            asked: list[tuple[str, int, int]] = []
-            inner = w.broker.long_polling._properties
-            assert inner is not None
+async def test_properties_are_read_only_if_parked_pull_filters_by_them() -> None:
+    async with wire(property_filter_enable=True) as w:
+        asked: list[tuple[str, int, int]] = []
+        inner = w.broker.long_polling._properties
+        assert inner is not None
 
-            def properties(topic: str, queue_id: int, offset: int) -> bytes | None:
-                asked.append((topic, queue_id, offset))
-                return inner(topic, queue_id, offset)
+        def properties(topic: str, queue_id: int, offset: int) -> bytes | None:
+            asked.append((topic, queue_id, offset))
+            return inner(topic, queue_id, offset)
 
-            w.broker.long_polling._properties = properties
-            await w.send(queue=1)
-            tagged = await held_pull(w, subscription="t")
-            await w.send(properties={"TAGS": "u"})
-            await w.send(properties={"TAGS": "t"})
-            await tagged
-            assert asked == []
-            waiting = [await held_pull(w, offset=2, subscription="a = 1", **SQL) for _ in range(3)]
-            await w.send(properties={"a": "1"})
-            await asyncio.gather(*waiting)
-            assert asked == [("T", 0, 2)]  # once for all
-
-    run(work)
+        w.broker.long_polling._properties = properties
+        await w.send(queue=1)
+        tagged = await held_pull(w, subscription="t")
+        await w.send(properties={"TAGS": "u"})
+        await w.send(properties={"TAGS": "t"})
+        await tagged
+        assert asked == []
+        waiting = [await held_pull(w, offset=2, subscription="a = 1", **SQL) for _ in range(3)]
+        await w.send(properties={"a": "1"})
+        await asyncio.gather(*waiting)
+        assert asked == [("T", 0, 2)]  # once for all
 
 
 @pytest.mark.spec("FIL-05")
@@ -328,73 +301,65 @@ def test_retry_topic_filter_uses_failed_topic_if_enabled() -> None:
 
 
 @pytest.mark.spec("FIL-04", "CF-02", "CF-03")
-def test_group_filter_data_goes_offline_and_survives_restart(tmp_path: Path) -> None:
+async def test_group_filter_data_goes_offline_and_survives_restart(tmp_path: Path) -> None:
     now = [1_000_000]
     path = tmp_path / "store" / "config" / "consumerFilter.json"
-
-    async def work() -> None:
-        settings = BrokerSettings(property_filter_enable=True)
-        store = StoreSettings(profile=StoreProfile.SMALL)
-        async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
-            w = Wire(server)
-            await w.send(properties={"a": "2"})
-            await subscribe(w, "a > 1", 7)
-            record = w.broker.filters.groups.get("T", "G")
-            assert record is not None and not record.dead
-            now[0] += 10
-            await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")
-            assert record.dead and record.dead_time_ms == 1_000_010
-            await w.client.close()
-        saved = json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]
-        assert (saved["expression"], saved["clientVersion"], saved["bornTime"], saved["dead"]) == (
-            "a > 1",
-            7,
-            1_000_000,
-            True,
-        )
-        now[0] += 60_000
-        async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
-            w = Wire(server)
-            loaded = w.broker.filters.groups.get("T", "G")
-            assert loaded is not None and loaded.dead and loaded.born_time_ms == 1_000_000
-            await subscribe(w, "a > 1", 7)
-            assert not loaded.dead
-            assert (await w.pull(sysFlag=0, subVersion=7)).code == 0
-            await w.client.close()
-
-    run(work)
+    settings = BrokerSettings(property_filter_enable=True)
+    store = StoreSettings(profile=StoreProfile.SMALL)
+    async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+        w = Wire(server)
+        await w.send(properties={"a": "2"})
+        await subscribe(w, "a > 1", 7)
+        record = w.broker.filters.groups.get("T", "G")
+        assert record is not None and not record.dead
+        now[0] += 10
+        await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")
+        assert record.dead and record.dead_time_ms == 1_000_010
+        await w.client.close()
+    saved = json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]
+    assert (saved["expression"], saved["clientVersion"], saved["bornTime"], saved["dead"]) == (
+        "a > 1",
+        7,
+        1_000_000,
+        True,
+    )
+    now[0] += 60_000
+    async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+        w = Wire(server)
+        loaded = w.broker.filters.groups.get("T", "G")
+        assert loaded is not None and loaded.dead and loaded.born_time_ms == 1_000_000
+        await subscribe(w, "a > 1", 7)
+        assert not loaded.dead
+        assert (await w.pull(sysFlag=0, subVersion=7)).code == 0
+        await w.client.close()
 
 
 @pytest.mark.spec("FIL-04", "CF-03")
-def test_filter_file_is_written_on_change_and_drops_old_groups(tmp_path: Path) -> None:
+async def test_filter_file_is_written_on_change_and_drops_old_groups(tmp_path: Path) -> None:
     assert SAVE_SECONDS == 10
-
-    async def work() -> None:
-        now = [5_000]
-        path = tmp_path / "consumerFilter.json"
-        filters = Filters(
-            BrokerSettings(property_filter_enable=True, filter_clean_span_ms=100), StateFile(path), lambda: now[0]
-        )
-        await filters.saved()
-        assert not path.exists()
-        subscription = SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")
-        filters.subscribe("G", [subscription], now[0])
-        filters.save_soon()
-        await filters.writer.saved()
-        first = path.stat().st_ino
-        filters.subscribe("G", [subscription], now[0])  # the same heartbeat again
-        filters.subscribe("H", [SubscriptionData("T", "tag")], now[0])
-        await filters.saved()
-        assert path.stat().st_ino == first
-        filters.group_offline("G")
-        now[0] += 99
-        await filters.saved()
-        assert json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]["deadTime"] == 5_000
-        now[0] += 1
-        await filters.saved()
-        assert json.loads(path.read_bytes()) == {"filterDataByTopic": {}}
-
-    run(work)
+    now = [5_000]
+    path = tmp_path / "consumerFilter.json"
+    filters = Filters(
+        BrokerSettings(property_filter_enable=True, filter_clean_span_ms=100), StateFile(path), lambda: now[0]
+    )
+    await filters.saved()
+    assert not path.exists()
+    subscription = SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")
+    filters.subscribe("G", [subscription], now[0])
+    filters.save_soon()
+    await filters.writer.saved()
+    first = path.stat().st_ino
+    filters.subscribe("G", [subscription], now[0])  # the same heartbeat again
+    filters.subscribe("H", [SubscriptionData("T", "tag")], now[0])
+    await filters.saved()
+    assert path.stat().st_ino == first
+    filters.group_offline("G")
+    now[0] += 99
+    await filters.saved()
+    assert json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]["deadTime"] == 5_000
+    now[0] += 1
+    await filters.saved()
+    assert json.loads(path.read_bytes()) == {"filterDataByTopic": {}}
 
 
 @pytest.mark.spec("CF-02", "FIL-04")
@@ -432,7 +397,7 @@ def test_cached_expression_results_equal_evaluation(several: list[bytes]) -> Non
 
 @pytest.mark.spec("FIL-06", "CQ-14")
 @pytest.mark.parametrize("enabled", [True, False])
-def test_bit_maps_avoid_reading_unmatched_messages(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+async def test_bit_maps_avoid_reading_unmatched_messages(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     read: list[int] = []
     inner = reading._properties_in_place
 
@@ -441,47 +406,40 @@ def test_bit_maps_avoid_reading_unmatched_messages(monkeypatch: pytest.MonkeyPat
         return inner(*place)
 
     monkeypatch.setattr(reading, "_properties_in_place", counted)
-
-    async def work() -> None:
-        now = [1000]
-        store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
-        settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=enabled)
-        async with EmbeddedBroker(settings=settings, store=store, clock_ms=lambda: now[0]) as server:
-            w = Wire(server)
-            await numbered(w, 5)
-            now[0] += 1
-            await subscribe(w, "a >= 8")
-            now[0] += 1
-            await numbered(w, 10)
-            assert read == []
-            answer = await w.pull(sysFlag=0, subVersion=1)
-            assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"8", b"9"], "15")
-            assert len(read) == (7 if enabled else 15)  # messages from before the subscription have no valid bits
-            brought = await w.pull(subscription="a >= 9", **SQL)  # the pull's own expression has no bits
-            assert (bodies(brought), len(read)) == ([b"9"], 22 if enabled else 30)
-            await w.client.close()
-
-    run(work)
+    now = [1000]
+    store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
+    settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=enabled)
+    async with EmbeddedBroker(settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+        w = Wire(server)
+        await numbered(w, 5)
+        now[0] += 1
+        await subscribe(w, "a >= 8")
+        now[0] += 1
+        await numbered(w, 10)
+        assert read == []
+        answer = await w.pull(sysFlag=0, subVersion=1)
+        assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"8", b"9"], "15")
+        assert len(read) == (7 if enabled else 15)  # messages from before the subscription have no valid bits
+        brought = await w.pull(subscription="a >= 9", **SQL)  # the pull's own expression has no bits
+        assert (bodies(brought), len(read)) == ([b"9"], 22 if enabled else 30)
+        await w.client.close()
 
 
 @pytest.mark.spec("FIL-06", "CQ-13", "DUR-13")
-def test_bit_maps_are_rebuilt_after_kill(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
-        settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=True)
-        server = EmbeddedBroker(tmp_path, settings=settings, store=store)
-        async with server:
-            w = Wire(server)
-            await subscribe(w, "a > 1", topic="T")
-            await numbered(w, 4)
-            await w.broker.filters.saved()
-            queue = w.broker.store.queues.by_key[("T", 0)]
-            before = [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))]
-            assert [content.bit_map != bytes(14) for content in before] == [False, False, True, True]
-            await w.client.close()
-            shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("killed"))
-        async with EmbeddedBroker(tmp_path / "killed", settings=settings, store=store) as again:
-            queue = again.broker.store.queues.by_key[("T", 0)]
-            assert [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))] == before
-
-    run(work)
+async def test_bit_maps_are_rebuilt_after_kill(tmp_path: Path) -> None:
+    store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
+    settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=True)
+    server = EmbeddedBroker(tmp_path, settings=settings, store=store)
+    async with server:
+        w = Wire(server)
+        await subscribe(w, "a > 1", topic="T")
+        await numbered(w, 4)
+        await w.broker.filters.saved()
+        queue = w.broker.store.queues.by_key[("T", 0)]
+        before = [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))]
+        assert [content.bit_map != bytes(14) for content in before] == [False, False, True, True]
+        await w.client.close()
+        shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("killed"))
+    async with EmbeddedBroker(tmp_path / "killed", settings=settings, store=store) as again:
+        queue = again.broker.store.queues.by_key[("T", 0)]
+        assert [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))] == before

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker.state.state_writer import StateWriter
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData
@@ -56,106 +56,88 @@ def failing_writes(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.spec("HB-04", "BP-10", "RB-08")
 @pytest.mark.parametrize("table", TABLES)
-def test_heartbeat_is_answered_once_its_group_is_durable(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeat_is_answered_once_its_group_is_durable(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a crash the group was missing although its consumer's heartbeat had been answered."""
-
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.heartbeat("old")).code == 0
-            file = writer_of(w, table)._file
-            assert b'"old"' in w.broker.groups.writer._file.path.read_bytes()
-            assert b'"%RETRY%old"' in w.broker.topics.writer._file.path.read_bytes()
-            held = HeldWrites(file, monkeypatch)
-            first = asyncio.create_task(w.heartbeat("new-0"))
-            await held.begun.wait()
-            again = asyncio.create_task(w.heartbeat("new-0", client_id="c2"))
-            others = [asyncio.create_task(w.heartbeat(f"new-{n}")) for n in range(1, 20)]
-            while "new-19" not in w.broker.groups.table:
-                await asyncio.sleep(0)
-            assert (await w.heartbeat("old")).code == 0, "one that creates nothing does not wait"
-            assert not first.done() and not again.done() and b"new-0" not in file.path.read_bytes()
-            held.go_on.set()
-            assert [answer.code for answer in await asyncio.gather(first, again, *others)] == [0] * 21
-            assert b"new-0" in file.path.read_bytes() and b"new-19" in file.path.read_bytes()
-            assert held.count == 2
-
-    run(work)
+    async with wire() as w:
+        assert (await w.heartbeat("old")).code == 0
+        file = writer_of(w, table)._file
+        assert b'"old"' in w.broker.groups.writer._file.path.read_bytes()
+        assert b'"%RETRY%old"' in w.broker.topics.writer._file.path.read_bytes()
+        held = HeldWrites(file, monkeypatch)
+        first = asyncio.create_task(w.heartbeat("new-0"))
+        await held.begun.wait()
+        again = asyncio.create_task(w.heartbeat("new-0", client_id="c2"))
+        others = [asyncio.create_task(w.heartbeat(f"new-{n}")) for n in range(1, 20)]
+        while "new-19" not in w.broker.groups.table:
+            await asyncio.sleep(0)
+        assert (await w.heartbeat("old")).code == 0, "one that creates nothing does not wait"
+        assert not first.done() and not again.done() and b"new-0" not in file.path.read_bytes()
+        held.go_on.set()
+        assert [answer.code for answer in await asyncio.gather(first, again, *others)] == [0] * 21
+        assert b"new-0" in file.path.read_bytes() and b"new-19" in file.path.read_bytes()
+        assert held.count == 2
 
 
 @pytest.mark.spec("HB-04", "BP-10")
-def test_large_heartbeat_is_answered_once_all_its_groups_are_durable() -> None:
+async def test_large_heartbeat_is_answered_once_all_its_groups_are_durable() -> None:
     """It is applied in steps."""
     names = [f"g{n}" for n in range(400)]
     body = HeartbeatData("c1", [], [ConsumerData(name) for name in names]).encode()
-
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.call(RequestCode.HEART_BEAT, body)).code == 0
-            written = [writer_of(w, table)._file.path.read_bytes() for table in TABLES]
-            assert [name for name in names if f'"{name}"'.encode() not in written[0]] == []
-            assert [name for name in names if f'"%RETRY%{name}"'.encode() not in written[1]] == []
-
-    run(work)
+    async with wire() as w:
+        assert (await w.call(RequestCode.HEART_BEAT, body)).code == 0
+        written = [writer_of(w, table)._file.path.read_bytes() for table in TABLES]
+        assert [name for name in names if f'"{name}"'.encode() not in written[0]] == []
+        assert [name for name in names if f'"%RETRY%{name}"'.encode() not in written[1]] == []
 
 
 @pytest.mark.spec("HB-04", "BP-10")
 @pytest.mark.parametrize("table", TABLES)
-def test_heartbeat_fails_if_its_group_cannot_be_saved(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.heartbeat("old")).code == 0
-            file = writer_of(w, table)._file
-            with failing_writes(file, monkeypatch):
-                for _ in range(2):  # the group is in the table now, but still not durable
-                    refused = await w.heartbeat("new")
-                    assert refused.code == 1 and "no space left on device" in (refused.remark or "")
-                assert (await w.heartbeat("old")).code == 0  # others are unaffected
-            assert (await w.heartbeat("new")).code == 0
-            assert not writer_of(w, table).dirty and b"new" in file.path.read_bytes()
-
-    run(work)
+async def test_heartbeat_fails_if_its_group_cannot_be_saved(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wire() as w:
+        assert (await w.heartbeat("old")).code == 0
+        file = writer_of(w, table)._file
+        with failing_writes(file, monkeypatch):
+            for _ in range(2):  # the group is in the table now, but still not durable
+                refused = await w.heartbeat("new")
+                assert refused.code == 1 and "no space left on device" in (refused.remark or "")
+            assert (await w.heartbeat("old")).code == 0  # others are unaffected
+        assert (await w.heartbeat("new")).code == 0
+        assert not writer_of(w, table).dirty and b"new" in file.path.read_bytes()
 
 
 @pytest.mark.spec("RTY-02", "SND-06")
-def test_returned_message_is_answered_once_its_topic_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            sent = await w.send()
-            back: dict[str, Any] = {"offset": int(sent.ext["msgId"][16:], 16), "group": "G", "delayLevel": 0}
-            file = w.broker.topics.writer._file
-            with failing_writes(file, monkeypatch):
-                refused = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
-                assert refused.code == 1 and "no space left on device" in (refused.remark or "")
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
-            assert b'"%RETRY%G"' in file.path.read_bytes()
-
-    run(work)
+async def test_returned_message_is_answered_once_its_topic_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wire() as w:
+        sent = await w.send()
+        back: dict[str, Any] = {"offset": int(sent.ext["msgId"][16:], 16), "group": "G", "delayLevel": 0}
+        file = w.broker.topics.writer._file
+        with failing_writes(file, monkeypatch):
+            refused = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
+            assert refused.code == 1 and "no space left on device" in (refused.remark or "")
+        assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+        assert b'"%RETRY%G"' in file.path.read_bytes()
 
 
 @pytest.mark.spec("SND-06", "BP-10")
-def test_save_does_not_wait_for_the_changes_of_others(tmp_path: Path) -> None:
+async def test_save_does_not_wait_for_the_changes_of_others(tmp_path: Path) -> None:
     """As long as clients created topics or groups without a pause, no request that had created one was answered."""
+    loop, saved = asyncio.get_running_loop(), threading.Event()
+    file = StateFile(tmp_path / "x.json")
+    writer = StateWriter(file, lambda: iter([b"x"]))
+    write: Callable[[bytes], None] = file.write
+    writes = 0
 
-    async def work() -> None:
-        loop, saved = asyncio.get_running_loop(), threading.Event()
-        file = StateFile(tmp_path / "x.json")
-        writer = StateWriter(file, lambda: iter([b"x"]))
-        write: Callable[[bytes], None] = file.write
-        writes = 0
+    def busy(data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if not saved.is_set() and writes < 50:
+            loop.call_soon_threadsafe(writer.changed)
+        write(data)
 
-        def busy(data: bytes) -> None:
-            nonlocal writes
-            writes += 1
-            if not saved.is_set() and writes < 50:
-                loop.call_soon_threadsafe(writer.changed)
-            write(data)
-
-        file.write = busy  # type: ignore[method-assign]
-        writer.changed()
-        await writer.saved()
-        saved.set()
-        assert writes <= 2
-        await writer.settle()
-        assert not writer.dirty
-
-    run(work)
+    file.write = busy  # type: ignore[method-assign]
+    writer.changed()
+    await writer.saved()
+    saved.set()
+    assert writes <= 2
+    await writer.settle()
+    assert not writer.dirty

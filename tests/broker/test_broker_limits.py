@@ -11,7 +11,7 @@ import zlib
 from typing import Any, cast
 
 import pytest
-from wire import Clock, Wire, run, wire
+from wire import Clock, Wire, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.state.clients import ClientInfo, Clients
@@ -39,86 +39,73 @@ from saturnmq.protocol.frames.command import Command
 
 
 @pytest.mark.spec("LIM-13")
-def test_auto_created_topics_are_limited_per_hour() -> None:
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock, topics_per_hour=2) as w:
-            assert [(await w.send(topic)).code for topic in ("A", "B")] == [0, 0]
-            refused = await w.send("C")
-            assert refused.code == ResponseCode.TOPIC_NOT_EXIST  # makes a producer try another broker
-            assert "2 topics within an hour" in (refused.remark or "")
-            assert (await w.send("A")).code == 0
-            made = await w.call(
-                RequestCode.UPDATE_AND_CREATE_TOPIC, topic="C", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
-                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-            )  # fmt: skip
-            assert made.code == 0 and (await w.send("C")).code == 0
-            clock.ms += HOUR_MS
-            assert (await w.send("D")).code == 0
-            assert w.broker.rejections.counts == {"topics": 1}
-            table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-            assert table["rejected_topics"] == "1"
-
-    run(work)
+async def test_auto_created_topics_are_limited_per_hour() -> None:
+    clock = Clock()
+    async with wire(clock_ms=clock, topics_per_hour=2) as w:
+        assert [(await w.send(topic)).code for topic in ("A", "B")] == [0, 0]
+        refused = await w.send("C")
+        assert refused.code == ResponseCode.TOPIC_NOT_EXIST  # makes a producer try another broker
+        assert "2 topics within an hour" in (refused.remark or "")
+        assert (await w.send("A")).code == 0
+        made = await w.call(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, topic="C", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
+            perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+        )  # fmt: skip
+        assert made.code == 0 and (await w.send("C")).code == 0
+        clock.ms += HOUR_MS
+        assert (await w.send("D")).code == 0
+        assert w.broker.rejections.counts == {"topics": 1}
+        table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+        assert table["rejected_topics"] == "1"
 
 
 @pytest.mark.spec("LIM-13")
-def test_topics_are_limited_in_total() -> None:
-    async def work() -> None:
-        async with wire(topics_max=1) as w:  # topics of the broker itself do not count
-            assert (await w.send("A")).code == 0
-            assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
-            assert (await w.heartbeat("G", "A")).code == 0  # the group may consume, but gets no retry topic
-            assert w.broker.topics.get("%RETRY%G") is None
-            back = {
-                "group": "G",
-                "offset": 0,
-                "delayLevel": 0,
-                "originMsgId": "x",
-                "originTopic": "A",
-                "unitMode": False,
-            }
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
-            assert w.broker.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
-            half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
-            assert half.code == 0  # topics that the broker itself needs are not limited
-            assert w.broker.rejections.counts == {"topics": 1, "group_topics": 2}
-
-    run(work)
+async def test_topics_are_limited_in_total() -> None:
+    async with wire(topics_max=1) as w:  # topics of the broker itself do not count
+        assert (await w.send("A")).code == 0
+        assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await w.heartbeat("G", "A")).code == 0  # the group may consume, but gets no retry topic
+        assert w.broker.topics.get("%RETRY%G") is None
+        back = {
+            "group": "G",
+            "offset": 0,
+            "delayLevel": 0,
+            "originMsgId": "x",
+            "originTopic": "A",
+            "unitMode": False,
+        }
+        assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
+        assert w.broker.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
+        half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
+        assert half.code == 0  # topics that the broker itself needs are not limited
+        assert w.broker.rejections.counts == {"topics": 1, "group_topics": 2}
 
 
 @pytest.mark.spec("LIM-13")
-def test_internal_topics_do_not_use_up_the_limit() -> None:
+async def test_internal_topics_do_not_use_up_the_limit() -> None:
     """The half topic, created by the first transaction, took the place of a topic of the users."""
-
-    async def work() -> None:
-        async with wire(topics_max=2) as w:
-            assert (await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})).code == 0
-            assert "RMQ_SYS_TRANS_HALF_TOPIC" in w.broker.topics.table
-            assert (await w.send("B")).code == 0
-            assert (await w.send("C")).code == ResponseCode.TOPIC_NOT_EXIST
-
-    run(work)
+    async with wire(topics_max=2) as w:
+        assert (await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})).code == 0
+        assert "RMQ_SYS_TRANS_HALF_TOPIC" in w.broker.topics.table
+        assert (await w.send("B")).code == 0
+        assert (await w.send("C")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.spec("LIM-13", "BP-10")
-def test_auto_created_groups_are_limited_per_hour() -> None:
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock, groups_per_hour=2) as w:
-            await w.send()
-            assert (await w.pull(group="A")).code == 0
-            assert (await w.heartbeat("B", "T")).code == 0
-            assert (await w.pull(group="C")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            assert (await w.pull(group="A")).code == 0
-            config = SubscriptionGroupConfig("C")
-            assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
-            assert (await w.pull(group="C")).code == 0
-            clock.ms += HOUR_MS
-            assert (await w.pull(group="D")).code == 0
-            assert w.broker.rejections.counts == {"groups": 1}
-
-    run(work)
+async def test_auto_created_groups_are_limited_per_hour() -> None:
+    clock = Clock()
+    async with wire(clock_ms=clock, groups_per_hour=2) as w:
+        await w.send()
+        assert (await w.pull(group="A")).code == 0
+        assert (await w.heartbeat("B", "T")).code == 0
+        assert (await w.pull(group="C")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await w.pull(group="A")).code == 0
+        config = SubscriptionGroupConfig("C")
+        assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
+        assert (await w.pull(group="C")).code == 0
+        clock.ms += HOUR_MS
+        assert (await w.pull(group="D")).code == 0
+        assert w.broker.rejections.counts == {"groups": 1}
 
 
 @pytest.mark.spec("LIM-13")
@@ -132,24 +119,21 @@ def test_clock_set_back_does_not_block_creation_quota() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_live_groups_are_limited_in_total_and_per_client() -> None:
+async def test_live_groups_are_limited_in_total_and_per_client() -> None:
     async def beat(w: Wire, producers: list[str], consumers: list[str]) -> Command:
         data = HeartbeatData("c", [ProducerData(p) for p in producers], [ConsumerData(c) for c in consumers])
         return await w.call(RequestCode.HEART_BEAT, data.encode())
 
-    async def work() -> None:
-        async with wire(live_groups_max=3) as w:
-            assert (await beat(w, ["p1", "p2", "p3"], ["c1"])).code == 0
-            assert (await beat(w, ["p1"], ["c1"])).code == 0
-            refused = await beat(w, ["p4"], [])
-            assert refused.code == 1 and "liveGroupsMax" in (refused.remark or "")
-            assert w.broker.rejections.counts == {"live_groups": 1}
-        async with wire() as w:
-            assert (await beat(w, [f"p{n}" for n in range(4000)], [])).code == 0
-            refused = await beat(w, [f"q{n}" for n in range(97)], [])
-            assert refused.code == 1 and "at most 4096" in (refused.remark or "")
-
-    run(work)
+    async with wire(live_groups_max=3) as w:
+        assert (await beat(w, ["p1", "p2", "p3"], ["c1"])).code == 0
+        assert (await beat(w, ["p1"], ["c1"])).code == 0
+        refused = await beat(w, ["p4"], [])
+        assert refused.code == 1 and "liveGroupsMax" in (refused.remark or "")
+        assert w.broker.rejections.counts == {"live_groups": 1}
+    async with wire() as w:
+        assert (await beat(w, [f"p{n}" for n in range(4000)], [])).code == 0
+        refused = await beat(w, [f"q{n}" for n in range(97)], [])
+        assert refused.code == 1 and "at most 4096" in (refused.remark or "")
 
 
 @pytest.mark.spec("LIM-13")
@@ -170,21 +154,18 @@ def test_memberships_of_all_clients_are_limited() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_consumer_offsets_are_limited() -> None:
-    async def work() -> None:
-        async with wire(offsets_max=2) as w:
-            await w.send()
+async def test_consumer_offsets_are_limited() -> None:
+    async with wire(offsets_max=2) as w:
+        await w.send()
 
-            async def commit(group: str, offset: int) -> int:
-                ext = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": offset}
-                return (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **ext)).code
+        async def commit(group: str, offset: int) -> int:
+            ext = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": offset}
+            return (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **ext)).code
 
-            assert [await commit("A", 1), await commit("B", 1), await commit("C", 1)] == [0, 0, 2]
-            assert await commit("A", 0) == 0
-            assert w.broker.offsets.get("T", "C", 0) is None
-            assert w.broker.rejections.counts == {"offsets": 1}
-
-    run(work)
+        assert [await commit("A", 1), await commit("B", 1), await commit("C", 1)] == [0, 0, 2]
+        assert await commit("A", 0) == 0
+        assert w.broker.offsets.get("T", "C", 0) is None
+        assert w.broker.rejections.counts == {"offsets": 1}
 
 
 @pytest.mark.spec("LIM-13")
@@ -215,34 +196,28 @@ def test_locks_of_one_connection_and_of_one_address_are_limited() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_parked_pulls_are_limited_in_total_and_per_connection() -> None:
-    async def work() -> None:
-        async with wire(pull_queue_max=20, short_polling_ms=1) as w:
-            await w.send()
-            waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
-            while w.broker.long_polling.count < 2:
-                await asyncio.sleep(0)
-            third = await w.pull(offset=1, suspend_ms=20_000)  # one connection may use a tenth of the limit
-            assert third.code == ResponseCode.PULL_NOT_FOUND
-            assert w.broker.long_polling.count == 2
-            await w.send()
-            assert {(await pull).code for pull in waiting} == {0}
-
-    run(work)
+async def test_parked_pulls_are_limited_in_total_and_per_connection() -> None:
+    async with wire(pull_queue_max=20, short_polling_ms=1) as w:
+        await w.send()
+        waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
+        while w.broker.long_polling.count < 2:
+            await asyncio.sleep(0)
+        third = await w.pull(offset=1, suspend_ms=20_000)  # one connection may use a tenth of the limit
+        assert third.code == ResponseCode.PULL_NOT_FOUND
+        assert w.broker.long_polling.count == 2
+        await w.send()
+        assert {(await pull).code for pull in waiting} == {0}
 
 
 @pytest.mark.spec("LIM-09")
-def test_parked_pulls_do_not_count_as_in_flight_requests() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            pulls = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=60_000, timeout_ms=60_000)) for _ in range(300)]
-            while w.broker.long_polling.count < 300:
-                await asyncio.sleep(0)
-            assert (await w.send()).code == 0, "its connection is read"
-            assert {(await pull).code for pull in pulls} == {0}
-
-    run(work)
+async def test_parked_pulls_do_not_count_as_in_flight_requests() -> None:
+    async with wire() as w:
+        await w.send()
+        pulls = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=60_000, timeout_ms=60_000)) for _ in range(300)]
+        while w.broker.long_polling.count < 300:
+            await asyncio.sleep(0)
+        assert (await w.send()).code == 0, "its connection is read"
+        assert {(await pull).code for pull in pulls} == {0}
 
 
 @pytest.mark.spec("LIM-13")
@@ -255,53 +230,46 @@ def test_default_limits() -> None:
 
 
 @pytest.mark.spec("LIM-10", "REM-14")
-def test_sends_waiting_for_disk_are_limited() -> None:
-    async def work() -> None:
-        async with wire(send_queue_max=1) as w:
-            w.broker.in_flight.sends = 1
-            refused = await w.send()
-            assert refused.code == ResponseCode.SYSTEM_BUSY
-            assert (refused.remark or "").startswith("[OVERLOAD]system busy")
-            w.broker.in_flight.sends = 0
-            assert (await w.send()).code == 0
-
-    run(work)
+async def test_sends_waiting_for_disk_are_limited() -> None:
+    async with wire(send_queue_max=1) as w:
+        w.broker.in_flight.sends = 1
+        refused = await w.send()
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (refused.remark or "").startswith("[OVERLOAD]system busy")
+        w.broker.in_flight.sends = 0
+        assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("RR-02", "REM-20")
-def test_waiting_replies_are_not_limited_by_call_permits() -> None:
+async def test_waiting_replies_are_not_limited_by_call_permits() -> None:
     """They used to share 64 permits with all other calls to clients and the in-flight limit of one connection."""
-
-    async def work() -> None:
-        async with wire() as w:
-            pushed: list[tuple[Connection, Command]] = []
-            requester = RemotingClient(settings=NetSettings(), handler=lambda c, r: pushed.append((c, r)))
-            try:
-                data = HeartbeatData("asker", [ProducerData("askers")])
-                beat = Command(RequestCode.HEART_BEAT, body=data.encode())
-                assert (await requester.invoke(w.server.broker_address, beat, 5000)).code == 0
-                properties = f"{PropertyKey.REPLY_TO_CLIENT}\x01asker\x02{PropertyKey.CORRELATION_ID}\x01x"
-                fields = {
-                    "a": "repliers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
-                    "i": properties, "j": 0, "k": False, "m": False,
-                }  # fmt: skip
-                replies = [
-                    asyncio.ensure_future(w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"answer", **fields))
-                    for _ in range(300)
-                ]
-                while len(pushed) < 300:
-                    await asyncio.sleep(0.005)  # poll
-                assert w.broker.in_flight.replies == 300
-                assert w.broker._server.request_memory.used >= 300 * len(b"answer")  # they still use memory
-                for connection, request in pushed:
-                    connection.send(request.reply())
-                assert {(await reply).code for reply in replies} == {0}
-                assert [c for c in w.broker._server.connections if c.in_flight or c.in_flight_bytes] == []
-                assert w.broker._server.request_memory.used == 0
-            finally:
-                await requester.close()
-
-    run(work)
+    async with wire() as w:
+        pushed: list[tuple[Connection, Command]] = []
+        requester = RemotingClient(settings=NetSettings(), handler=lambda c, r: pushed.append((c, r)))
+        try:
+            data = HeartbeatData("asker", [ProducerData("askers")])
+            beat = Command(RequestCode.HEART_BEAT, body=data.encode())
+            assert (await requester.invoke(w.server.broker_address, beat, 5000)).code == 0
+            properties = f"{PropertyKey.REPLY_TO_CLIENT}\x01asker\x02{PropertyKey.CORRELATION_ID}\x01x"
+            fields = {
+                "a": "repliers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
+                "i": properties, "j": 0, "k": False, "m": False,
+            }  # fmt: skip
+            replies = [
+                asyncio.ensure_future(w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"answer", **fields))
+                for _ in range(300)
+            ]
+            while len(pushed) < 300:
+                await asyncio.sleep(0.005)  # poll
+            assert w.broker.in_flight.replies == 300
+            assert w.broker._server.request_memory.used >= 300 * len(b"answer")  # they still use memory
+            for connection, request in pushed:
+                connection.send(request.reply())
+            assert {(await reply).code for reply in replies} == {0}
+            assert [c for c in w.broker._server.connections if c.in_flight or c.in_flight_bytes] == []
+            assert w.broker._server.request_memory.used == 0
+        finally:
+            await requester.close()
 
 
 # ---- a NameServer
@@ -314,60 +282,51 @@ def registration(topics: list[str], address: str = "127.0.0.1:1", version: int =
 
 
 @pytest.mark.spec("LIM-13")
-def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object) -> None:
+async def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object) -> None:
     """One address cannot take the last entry: it may use four times what it leaves free."""
+    settings = NameServerSettings(kv_config_path=f"{tmp_path}/kv.json", brokers_max=3, topics_max=5, kv_entries_max=1)
+    server = NameServer(settings, NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    client = RemotingClient(settings=NetSettings())
+    try:
 
-    async def work() -> None:
-        settings = NameServerSettings(
-            kv_config_path=f"{tmp_path}/kv.json", brokers_max=3, topics_max=5, kv_entries_max=1
-        )
-        server = NameServer(settings, NetSettings())
-        host, port = await server.start("127.0.0.1", 0)
-        client = RemotingClient(settings=NetSettings())
-        try:
+        async def ask(command: Command) -> Command:
+            return await client.invoke(f"{host}:{port}", command, 5000)
 
-            async def ask(command: Command) -> Command:
-                return await client.invoke(f"{host}:{port}", command, 5000)
+        assert (await ask(registration(["A", "B"]))).code == 0
+        assert (await ask(registration(["B", "C"], "127.0.0.1:2"))).code == 0
+        refused = await ask(registration(["A"], "127.0.0.1:3"))
+        assert refused.code == 2 and "brokersMax" in (refused.remark or "")
+        refused = await ask(registration(["B", "C", "D"], "127.0.0.1:2", version=2))
+        assert refused.code == 2 and "topicsMax" in (refused.remark or "")
+        assert set(server.routes.topics) == {"A", "B", "C"}
+        assert (await ask(registration(["A", "B"]))).code == 0  # a registered broker can continue
 
-            assert (await ask(registration(["A", "B"]))).code == 0
-            assert (await ask(registration(["B", "C"], "127.0.0.1:2"))).code == 0
-            refused = await ask(registration(["A"], "127.0.0.1:3"))
-            assert refused.code == 2 and "brokersMax" in (refused.remark or "")
-            refused = await ask(registration(["B", "C", "D"], "127.0.0.1:2", version=2))
-            assert refused.code == 2 and "topicsMax" in (refused.remark or "")
-            assert set(server.routes.topics) == {"A", "B", "C"}
-            assert (await ask(registration(["A", "B"]))).code == 0  # a registered broker can continue
+        async def put(key: str) -> int:
+            ext = {"namespace": "n", "key": key, "value": "v"}
+            return (await ask(Command(RequestCode.PUT_KV_CONFIG, ext=ext))).code
 
-            async def put(key: str) -> int:
-                ext = {"namespace": "n", "key": key, "value": "v"}
-                return (await ask(Command(RequestCode.PUT_KV_CONFIG, ext=ext))).code
-
-            assert [await put("a"), await put("b"), await put("a")] == [0, 2, 0]
-        finally:
-            await client.close()
-            await server.stop()
-
-    run(work)
+        assert [await put("a"), await put("b"), await put("a")] == [0, 2, 0]
+    finally:
+        await client.close()
+        await server.stop()
 
 
 @pytest.mark.spec("LIM-05", "NS-13")
-def test_registration_decompression_is_limited() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            bomb = zlib.compress(bytes(200 * 1024 * 1024), 1)
-            command = registration([], compressed="true")
-            command.body = bomb
-            tracemalloc.start()
-            try:
-                answer = await w.client.invoke(w.server.name_servers, command, 20_000)
-                _, peak = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert answer.code == 1 and "more than 67108864 bytes" in (answer.remark or "")
-            assert peak < 150 * 1024 * 1024
-            assert (await w.send()).code == 0
-
-    run(work)
+async def test_registration_decompression_is_limited() -> None:
+    async with wire() as w:
+        bomb = zlib.compress(bytes(200 * 1024 * 1024), 1)
+        command = registration([], compressed="true")
+        command.body = bomb
+        tracemalloc.start()
+        try:
+            answer = await w.client.invoke(w.server.name_servers, command, 20_000)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answer.code == 1 and "more than 67108864 bytes" in (answer.remark or "")
+        assert peak < 150 * 1024 * 1024
+        assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("LIM-05")

@@ -86,108 +86,91 @@ def characters(request: Command) -> int:
 @pytest.mark.parametrize(
     "hidden", [{"remark": "\U0001f600" + "x" * 200_000}, {"commitOffset": "1" * 200_000}, {"other": "x" * 200_000}]
 )
-def test_parked_pull_keeps_only_what_is_counted(hidden: dict[str, str]) -> None:
+async def test_parked_pull_keeps_only_what_is_counted(hidden: dict[str, str]) -> None:
     """A remark of 230 KB, or a field that nothing reads, stayed in memory for a minute: 40 GB from one address."""
-
-    async def work() -> None:
-        async with wire() as w, peer(w) as sock:
-            await w.send()
-            await park(
-                w, sock, [pull_frame(n, **hidden) for n in range(8)]
-            )  # the later ones are read through a template
-            kept = [characters(parked.request) for parked in w.broker.long_polling.parked()]
-            assert len(kept) == 8 and max(kept) < 1000, kept
-            assert (await w.send()).code == 0
-            assert len(await answers(sock, 8)) == 8
-
-    run(work)
+    async with wire() as w, peer(w) as sock:
+        await w.send()
+        await park(w, sock, [pull_frame(n, **hidden) for n in range(8)])  # the later ones are read through a template
+        kept = [characters(parked.request) for parked in w.broker.long_polling.parked()]
+        assert len(kept) == 8 and max(kept) < 1000, kept
+        assert (await w.send()).code == 0
+        assert len(await answers(sock, 8)) == 8
 
 
 # ---- one message for many pulls of a peer that does not read
 
 
 @pytest.mark.spec("LIM-11", "LP-04")
-def test_woken_pulls_wait_while_their_peer_does_not_read() -> None:
+async def test_woken_pulls_wait_while_their_peer_does_not_read() -> None:
     """300 parked pulls and one message of 1 MB used to take 300 MB, and the limits allowed 40 GB from one socket."""
+    async with wire() as w, peer(w, receive_bytes=4096) as attacker:
+        await w.send(body=b"first")
+        await park(w, attacker, [pull_frame(n) for n in range(300)])
+        honest = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
+        await until(lambda: w.broker.long_polling.count == 301)
+        tracemalloc.start()
+        try:
+            assert (await w.send(body=bytes(100_000))).code == 0
+            answer = await honest
+            assert answer.code == 0 and len(answer.body or b"") > 100_000
+            assert [(await w.send(body=b"next")).code for _ in range(20)] == [0] * 20
+            await until(lambda: bool(w.broker.long_polling._blocked) and not w.broker.long_polling._ready)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 10 * MIB
+        (connection,) = w.broker.long_polling._blocked
+        assert connection.unread_bytes < 4 * MIB
+        assert w.broker.long_polling.count > 200, "they still count, so that the peer cannot park as many again"
 
-    async def work() -> None:
-        async with wire() as w, peer(w, receive_bytes=4096) as attacker:
-            await w.send(body=b"first")
-            await park(w, attacker, [pull_frame(n) for n in range(300)])
-            honest = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
-            await until(lambda: w.broker.long_polling.count == 301)
-            tracemalloc.start()
-            try:
-                assert (await w.send(body=bytes(100_000))).code == 0
-                answer = await honest
-                assert answer.code == 0 and len(answer.body or b"") > 100_000
-                assert [(await w.send(body=b"next")).code for _ in range(20)] == [0] * 20
-                await until(lambda: bool(w.broker.long_polling._blocked) and not w.broker.long_polling._ready)
-                _, peak = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert peak < 10 * MIB
-            (connection,) = w.broker.long_polling._blocked
-            assert connection.unread_bytes < 4 * MIB
-            assert w.broker.long_polling.count > 200, "they still count, so that the peer cannot park as many again"
-
-            got = await answers(attacker, 300)  # and are answered when the peer reads
-            assert {(one.code, len(one.body or b"") > 100_000) for one in got} == {(0, True)}
-            assert sorted(one.opaque for one in got) == list(range(300))
-            assert w.broker.long_polling.count == 0 and not w.broker.long_polling._blocked
-
-    run(work)
+        got = await answers(attacker, 300)  # and are answered when the peer reads
+        assert {(one.code, len(one.body or b"") > 100_000) for one in got} == {(0, True)}
+        assert sorted(one.opaque for one in got) == list(range(300))
+        assert w.broker.long_polling.count == 0 and not w.broker.long_polling._blocked
 
 
 @pytest.mark.spec("LIM-11", "HB-06")
-def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            async with peer(w, receive_bytes=4096) as attacker:
-                await park(w, attacker, [pull_frame(n) for n in range(50)])
-                await w.send(body=bytes(400_000))
-                await until(lambda: bool(w.broker.long_polling._blocked))
-            await until(lambda: w.broker.long_polling.count == 0)
-            left = w.broker.long_polling
-            assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._due)
-            assert left._bytes.total == 0
-
-    run(work)
+async def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None:
+    async with wire() as w:
+        await w.send()
+        async with peer(w, receive_bytes=4096) as attacker:
+            await park(w, attacker, [pull_frame(n) for n in range(50)])
+            await w.send(body=bytes(400_000))
+            await until(lambda: bool(w.broker.long_polling._blocked))
+        await until(lambda: w.broker.long_polling.count == 0)
+        left = w.broker.long_polling
+        assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._due)
+        assert left._bytes.total == 0
 
 
 @pytest.mark.spec("LP-03", "LIM-11")
-def test_ready_pulls_are_answered_in_slices_and_in_turn() -> None:
+async def test_ready_pulls_are_answered_in_slices_and_in_turn() -> None:
     """A connection with 2,000 pulls on a queue must not delay the one pull of another, nor a send."""
+    async with wire() as w, peer(w) as many, peer(w) as one:
+        await w.send(queue=0)
+        order: list[tuple[int, int]] = []  # event-loop iteration and opaque of each answer
+        inner, iteration = w.broker.long_polling._resume, 0
 
-    async def work() -> None:
-        async with wire() as w, peer(w) as many, peer(w) as one:
-            await w.send(queue=0)
-            order: list[tuple[int, int]] = []  # event-loop iteration and opaque of each answer
-            inner, iteration = w.broker.long_polling._resume, 0
+        def resume(parked: ParkedPull) -> None:
+            order.append((iteration, parked.request.opaque))
+            inner(parked)
 
-            def resume(parked: ParkedPull) -> None:
-                order.append((iteration, parked.request.opaque))
-                inner(parked)
+        def count() -> None:
+            nonlocal iteration
+            iteration += 1
+            asyncio.get_running_loop().call_soon(count)
 
-            def count() -> None:
-                nonlocal iteration
-                iteration += 1
-                asyncio.get_running_loop().call_soon(count)
-
-            await park(w, many, [pull_frame(n, maxMsgNums=1) for n in range(2000)])
-            await park(w, one, [pull_frame(9999, maxMsgNums=1)])
-            w.broker.long_polling._resume = resume
-            count()
-            assert (await w.send(body=bytes(50_000))).code == 0
-            reading = asyncio.create_task(answers(many, 2000))
-            assert (await answers(one, 1))[0].opaque == 9999
-            await reading
-            assert [opaque for _, opaque in order].index(9999) == 1, "second in turn"
-            per_iteration = max(sum(1 for at, _ in order if at == n) for n in {at for at, _ in order})
-            assert per_iteration * 50_000 <= polling.SLICE_BYTES + 100_000
-
-    run(work)
+        await park(w, many, [pull_frame(n, maxMsgNums=1) for n in range(2000)])
+        await park(w, one, [pull_frame(9999, maxMsgNums=1)])
+        w.broker.long_polling._resume = resume
+        count()
+        assert (await w.send(body=bytes(50_000))).code == 0
+        reading = asyncio.create_task(answers(many, 2000))
+        assert (await answers(one, 1))[0].opaque == 9999
+        await reading
+        assert [opaque for _, opaque in order].index(9999) == 1, "second in turn"
+        per_iteration = max(sum(1 for at, _ in order if at == n) for n in {at for at, _ in order})
+        assert per_iteration * 50_000 <= polling.SLICE_BYTES + 100_000
 
 
 # ---- many pulls that nothing wakes
@@ -216,92 +199,78 @@ async def calls_of_sends(w: Wire, sends: int) -> int:
 
 
 @pytest.mark.spec("LP-03", "LIM-13")
-def test_pulls_with_other_tags_cost_a_send_nothing() -> None:
+async def test_pulls_with_other_tags_cost_a_send_nothing() -> None:
     """30,000 parked pulls with an unknown tag used to reduce 6,027 sends per second to 296."""
-
-    async def work() -> None:
-        async with wire(pull_queue_max=100_000, parked_per_queue=30_000, parked_per_group=30_000) as w:
-            await w.send()
-            honest_before = await calls_of_sends(w, 100)
-            async with peer(w) as a, peer(w) as b, peer(w) as c:
-                for sock in (a, b, c):
-                    frames = [pull_frame(n, queueOffset=101, subscription=f"unknown-{n % 500}") for n in range(10_000)]
-                    await park(w, sock, frames)
-                assert w.broker.long_polling.count == 30_000
-                honest_during = min([await calls_of_sends(w, 100) for _ in range(3)])
-                assert honest_during * 0.8 <= honest_before, "sends keep 80 % of their rate"
-                assert w.broker.long_polling.count == 30_000
-                queue = w.broker.long_polling._queues["T", 0]
-                assert len(queue.by_code) == 500 and not queue.by_filter
-
-    run(work)
+    async with wire(pull_queue_max=100_000, parked_per_queue=30_000, parked_per_group=30_000) as w:
+        await w.send()
+        honest_before = await calls_of_sends(w, 100)
+        async with peer(w) as a, peer(w) as b, peer(w) as c:
+            for sock in (a, b, c):
+                frames = [pull_frame(n, queueOffset=101, subscription=f"unknown-{n % 500}") for n in range(10_000)]
+                await park(w, sock, frames)
+            assert w.broker.long_polling.count == 30_000
+            honest_during = min([await calls_of_sends(w, 100) for _ in range(3)])
+            assert honest_during * 0.8 <= honest_before, "sends keep 80 % of their rate"
+            assert w.broker.long_polling.count == 30_000
+            queue = w.broker.long_polling._queues["T", 0]
+            assert len(queue.by_code) == 500 and not queue.by_filter
 
 
 @pytest.mark.spec("LP-03", "LIM-13")
-def test_each_filter_is_evaluated_once_per_message() -> None:
-    async def work() -> None:
-        async with wire(short_polling_ms=1) as w:
-            await w.send()
-            words = [f"tag-{n}" for n in range(polling.CODES_MAX + 1)]
-            async with peer(w) as sock:
-                same = "||".join(words)
-                await park(w, sock, [pull_frame(n, subscription=same) for n in range(100)])
-                queue = w.broker.long_polling._queues["T", 0]
-                assert len(queue.by_filter) == 1
-                different = ["||".join([f"x{n}", *words]) for n in range(polling.FILTERS_MAX)]
-                frames = [pull_frame(1000 + n, subscription=text) for n, text in enumerate(different)]
-                await asyncio.get_running_loop().sock_sendall(sock, b"".join(frames))
-                await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
-                assert len(queue.by_filter) == polling.FILTERS_MAX
-                delayed = await answers(sock, 1)
-                assert {one.code for one in delayed} == {ResponseCode.PULL_NOT_FOUND}
-                await w.send(properties={"TAGS": "tag-7"})
-                await answers(sock, 100 + polling.FILTERS_MAX - 1)
-                assert w.broker.long_polling.count == 0
-
-    run(work)
+async def test_each_filter_is_evaluated_once_per_message() -> None:
+    async with wire(short_polling_ms=1) as w:
+        await w.send()
+        words = [f"tag-{n}" for n in range(polling.CODES_MAX + 1)]
+        async with peer(w) as sock:
+            same = "||".join(words)
+            await park(w, sock, [pull_frame(n, subscription=same) for n in range(100)])
+            queue = w.broker.long_polling._queues["T", 0]
+            assert len(queue.by_filter) == 1
+            different = ["||".join([f"x{n}", *words]) for n in range(polling.FILTERS_MAX)]
+            frames = [pull_frame(1000 + n, subscription=text) for n, text in enumerate(different)]
+            await asyncio.get_running_loop().sock_sendall(sock, b"".join(frames))
+            await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
+            assert len(queue.by_filter) == polling.FILTERS_MAX
+            delayed = await answers(sock, 1)
+            assert {one.code for one in delayed} == {ResponseCode.PULL_NOT_FOUND}
+            await w.send(properties={"TAGS": "tag-7"})
+            await answers(sock, 100 + polling.FILTERS_MAX - 1)
+            assert w.broker.long_polling.count == 0
 
 
 @pytest.mark.spec("LP-03", "FIL-02")
-def test_pull_with_several_tags_is_woken_by_each() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            for number, tag in enumerate(("a", "b")):
-                waiting = asyncio.create_task(w.pull(offset=1 + number * 2, suspend_ms=20_000, subscription="a || b"))
-                await until(lambda: w.broker.long_polling.count == 1)
-                await w.send(properties={"TAGS": "other"})
-                assert w.broker.long_polling.count == 1
-                await w.send(properties={"TAGS": tag})
-                assert (await waiting).code == 0
-                assert not w.broker.long_polling._queues, "its other tag waits no longer"
-
-    run(work)
+async def test_pull_with_several_tags_is_woken_by_each() -> None:
+    async with wire() as w:
+        await w.send()
+        for number, tag in enumerate(("a", "b")):
+            waiting = asyncio.create_task(w.pull(offset=1 + number * 2, suspend_ms=20_000, subscription="a || b"))
+            await until(lambda: w.broker.long_polling.count == 1)
+            await w.send(properties={"TAGS": "other"})
+            assert w.broker.long_polling.count == 1
+            await w.send(properties={"TAGS": tag})
+            assert (await waiting).code == 0
+            assert not w.broker.long_polling._queues, "its other tag waits no longer"
 
 
-def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> None:
+async def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> None:
     """A topic gets fewer queues: pulls of the queue that is not there any more must not wait out their time."""
-
-    async def work() -> None:
-        async with wire() as w, peer(w) as sock:
-            polling_service = w.broker.long_polling
-            for name in ("T", "Other"):
-                w.broker.topics.set(TopicConfig(name, 2, 2))
-                for queue in (0, 1):
-                    await w.send(topic=name, queue=queue)
-            await park(w, sock, [pull_frame(3, queueId=1), pull_frame(4, topic="Other")])
-            w.broker.topics.set(TopicConfig("T", 1, 1))
-            (answer,) = await answers(sock, 1)
-            assert (answer.opaque, answer.code) == (3, ResponseCode.SYSTEM_ERROR) and "queueId[1] is illegal" in str(
-                answer.remark
-            )
-            assert polling_service.count == 1 and polling_service._topics == {"Other": {0}}
-            w.broker.topics.delete("Other")
-            (answer,) = await answers(sock, 1)
-            assert (answer.opaque, answer.code) == (4, ResponseCode.TOPIC_NOT_EXIST)
-            assert polling_service._topics == {}
-
-    run(work)
+    async with wire() as w, peer(w) as sock:
+        polling_service = w.broker.long_polling
+        for name in ("T", "Other"):
+            w.broker.topics.set(TopicConfig(name, 2, 2))
+            for queue in (0, 1):
+                await w.send(topic=name, queue=queue)
+        await park(w, sock, [pull_frame(3, queueId=1), pull_frame(4, topic="Other")])
+        w.broker.topics.set(TopicConfig("T", 1, 1))
+        (answer,) = await answers(sock, 1)
+        assert (answer.opaque, answer.code) == (3, ResponseCode.SYSTEM_ERROR) and "queueId[1] is illegal" in str(
+            answer.remark
+        )
+        assert polling_service.count == 1 and polling_service._topics == {"Other": {0}}
+        w.broker.topics.delete("Other")
+        (answer,) = await answers(sock, 1)
+        assert (answer.opaque, answer.code) == (4, ResponseCode.TOPIC_NOT_EXIST)
+        assert polling_service._topics == {}
 
 
 # ---- limits
@@ -317,50 +286,43 @@ def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> None:
         ("pull_queue_max", "pullThreadPoolQueueCapacity=2", None),
     ],
 )
-def test_pull_over_a_limit_is_delayed(
+async def test_pull_over_a_limit_is_delayed(
     caplog: pytest.LogCaptureFixture, limit: str, name: str, other: dict[str, object] | None
 ) -> None:
     """It used to be answered at once, and clients repeat it at once."""
-
-    async def work() -> None:
-        async with wire(**({"short_polling_ms": 1000, "pull_queue_max": 100} | {limit: 2})) as w:
-            await w.send()
-            async with peer(w) as a, peer(w) as b:
-                await park(w, a, [pull_frame(1)])
-                await park(w, b, [pull_frame(2)])
-                loop = asyncio.get_running_loop()
-                began = loop.time()
-                await loop.sock_sendall(b, pull_frame(3))
-                await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
-                (connection,) = [c for c in w.broker.connections if c.in_flight]
-                assert connection.in_flight == 1, "it counts as in flight, so a connection has few of them"
-                assert w.broker.long_polling.count == 2
-                if other is not None:
-                    await park(w, b, [pull_frame(4, **other)])
-                (late,) = await answers(b, 1)
-                assert (late.opaque, late.code) == (3, ResponseCode.PULL_NOT_FOUND)
-                assert loop.time() - began >= 1.0
-                assert connection.in_flight == 0
-                await w.send()  # a message wakes the parked ones
-                assert [(await answers(sock, 1))[0].opaque for sock in (a, b)] == [1, 2]
-        assert f"detail=pull delayed: {name} pulls are parked" in caplog.text
-
-    run(work)
+    async with wire(**({"short_polling_ms": 1000, "pull_queue_max": 100} | {limit: 2})) as w:
+        await w.send()
+        async with peer(w) as a, peer(w) as b:
+            await park(w, a, [pull_frame(1)])
+            await park(w, b, [pull_frame(2)])
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await loop.sock_sendall(b, pull_frame(3))
+            await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
+            (connection,) = [c for c in w.broker.connections if c.in_flight]
+            assert connection.in_flight == 1, "it counts as in flight, so a connection has few of them"
+            assert w.broker.long_polling.count == 2
+            if other is not None:
+                await park(w, b, [pull_frame(4, **other)])
+            (late,) = await answers(b, 1)
+            assert (late.opaque, late.code) == (3, ResponseCode.PULL_NOT_FOUND)
+            assert loop.time() - began >= 1.0
+            assert connection.in_flight == 0
+            await w.send()  # a message wakes the parked ones
+            assert [(await answers(sock, 1))[0].opaque for sock in (a, b)] == [1, 2]
+    assert f"detail=pull delayed: {name} pulls are parked" in caplog.text
 
 
 @pytest.mark.spec("LIM-13")
-def test_delayed_pull_returns_what_has_arrived_meanwhile() -> None:
-    async def work() -> None:
-        async with wire(parked_per_queue=1, short_polling_ms=1) as w:
-            await w.send()
-            parked = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
-            await until(lambda: w.broker.long_polling.count == 1)
-            delayed = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
-            await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
-            await w.send(body=b"new")
-            assert [(await pull).code for pull in (parked, delayed)] == [0, 0]
-
-    run(work)
+async def test_delayed_pull_returns_what_has_arrived_meanwhile() -> None:
+    async with wire(parked_per_queue=1, short_polling_ms=1) as w:
+        await w.send()
+        parked = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
+        await until(lambda: w.broker.long_polling.count == 1)
+        delayed = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
+        await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
+        await w.send(body=b"new")
+        assert [(await pull).code for pull in (parked, delayed)] == [0, 0]
 
 
 async def delay(w: Wire, sock: socket.socket, count: int, of: int = 0) -> None:
@@ -370,43 +332,39 @@ async def delay(w: Wire, sock: socket.socket, count: int, of: int = 0) -> None:
     await until(lambda: w.broker.rejections.counts.get("parked_pulls") == rejected)
 
 
-def test_delayed_pulls_are_handled_one_in_an_iteration_beside_sends() -> None:
+async def test_delayed_pulls_are_handled_one_in_an_iteration_beside_sends() -> None:
     """20,000 of them took the event loop for 1 to 2 s when they arrived: a sender fell to a half."""
+    async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
+        await w.send()
+        await park(w, keeper, [pull_frame(1)])
+        handled, sent, over = Counter[int](), 0, False
+        inner, iteration = w.broker.long_polling.delay, 0
 
-    async def work() -> None:
-        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
-            await w.send()
-            await park(w, keeper, [pull_frame(1)])
-            handled, sent, over = Counter[int](), 0, False
-            inner, iteration = w.broker.long_polling.delay, 0
+        def delayed(parked: ParkedPull, seconds: float) -> Later:
+            handled[iteration] += 1
+            return inner(parked, seconds)
 
-            def delayed(parked: ParkedPull, seconds: float) -> Later:
-                handled[iteration] += 1
-                return inner(parked, seconds)
+        def count() -> None:
+            nonlocal iteration
+            iteration += 1
+            asyncio.get_running_loop().call_soon(count)
 
-            def count() -> None:
-                nonlocal iteration
-                iteration += 1
-                asyncio.get_running_loop().call_soon(count)
+        async def send() -> None:
+            nonlocal sent
+            while not over:
+                assert (await w.send(queue=1)).code == 0
+                sent += 1
 
-            async def send() -> None:
-                nonlocal sent
-                while not over:
-                    assert (await w.send(queue=1)).code == 0
-                    sent += 1
-
-            w.broker.long_polling.delay = delayed  # type: ignore[method-assign]
-            count()
-            sending = asyncio.create_task(send())
-            await asyncio.gather(*(delay(w, sock, 200, of=600) for sock in (a, b, c)))
-            over = True
-            await sending
-            assert handled.total() == 600 and len(handled) > 590, (
-                "each connection may have one in the iteration of its read"
-            )
-            assert sent >= 60, "a send takes some iterations"
-
-    run(work)
+        w.broker.long_polling.delay = delayed  # type: ignore[method-assign]
+        count()
+        sending = asyncio.create_task(send())
+        await asyncio.gather(*(delay(w, sock, 200, of=600) for sock in (a, b, c)))
+        over = True
+        await sending
+        assert handled.total() == 600 and len(handled) > 590, (
+            "each connection may have one in the iteration of its read"
+        )
+        assert sent >= 60, "a send takes some iterations"
 
 
 def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,86 +400,71 @@ def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.Monk
     assert max(ready) <= 250, "at most 500 a second"
 
 
-def test_one_delayed_pull_does_not_wait_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_delayed_pull_does_not_wait_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "DELAYED_PER_TICK", 10)
+    async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as many, peer(w) as one:
+        await w.send()
+        await park(w, keeper, [pull_frame(1)])
+        answered: list[int] = []  # local ports of the peers
+        inner = w.broker.long_polling._resume
 
-    async def work() -> None:
-        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as many, peer(w) as one:
-            await w.send()
-            await park(w, keeper, [pull_frame(1)])
-            answered: list[int] = []  # local ports of the peers
-            inner = w.broker.long_polling._resume
+        def resume(parked: ParkedPull) -> None:
+            answered.append(int(parked.connection.remote_address.rpartition(":")[2]))
+            inner(parked)
 
-            def resume(parked: ParkedPull) -> None:
-                answered.append(int(parked.connection.remote_address.rpartition(":")[2]))
-                inner(parked)
-
-            w.broker.long_polling._resume = resume
-            await delay(w, many, 200)
-            await delay(w, one, 1)
-            await asyncio.gather(answers(many, 200), answers(one, 1))
-            before = answered.index(one.getsockname()[1])
-            assert before <= 100, "answered in its turn, not after the 200 that were sent before it"
-
-    run(work)
+        w.broker.long_polling._resume = resume
+        await delay(w, many, 200)
+        await delay(w, one, 1)
+        await asyncio.gather(answers(many, 200), answers(one, 1))
+        before = answered.index(one.getsockname()[1])
+        assert before <= 100, "answered in its turn, not after the 200 that were sent before it"
 
 
-def test_delayed_pulls_end_when_their_connection_closes() -> None:
+async def test_delayed_pulls_end_when_their_connection_closes() -> None:
     """They stayed in memory, in flight, until their delay was over."""
+    async with wire(parked_per_queue=1, short_polling_ms=3_600_000) as w, peer(w) as keeper:
+        await w.send()
+        await park(w, keeper, [pull_frame(1)])
+        async with peer(w) as closing:
+            await delay(w, closing, 10)
+            assert w.broker._server.later_count == 10
+        await until(lambda: w.broker._server.later_count == 0)
 
-    async def work() -> None:
-        async with wire(parked_per_queue=1, short_polling_ms=3_600_000) as w, peer(w) as keeper:
-            await w.send()
+
+@pytest.mark.spec("LIM-13")
+async def test_delayed_pulls_of_closed_connection_and_of_stop_are_released() -> None:
+    async with wire(parked_per_queue=1, short_polling_ms=1) as w:
+        await w.send()
+        async with peer(w) as keeper:
             await park(w, keeper, [pull_frame(1)])
-            async with peer(w) as closing:
-                await delay(w, closing, 10)
-                assert w.broker._server.later_count == 10
-            await until(lambda: w.broker._server.later_count == 0)
-
-    run(work)
-
-
-@pytest.mark.spec("LIM-13")
-def test_delayed_pulls_of_closed_connection_and_of_stop_are_released() -> None:
-    async def work() -> None:
-        async with wire(parked_per_queue=1, short_polling_ms=1) as w:
-            await w.send()
-            async with peer(w) as keeper:
-                await park(w, keeper, [pull_frame(1)])
-                async with peer(w) as left:
-                    await asyncio.get_running_loop().sock_sendall(left, pull_frame(2))
-                    await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
-                await until(lambda: w.broker._server.later_count == 0)
-                other = RemotingClient(settings=NetSettings())
-                ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "1", "sysFlag": "6",
-                       "suspendTimeoutMillis": "60000", "subscription": "*"}  # fmt: skip
-                waiting = asyncio.create_task(
-                    other.invoke(w.server.broker_address, Command(RequestCode.PULL_MESSAGE, ext=ext), 20_000)
-                )
-                await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 2)
-                w.broker.long_polling.stop()
-                assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
-                assert w.broker._server.later_count == 0 and w.broker.long_polling.count == 0
-                await other.close()
-
-    run(work)
-
-
-@pytest.mark.spec("LIM-13")
-def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "PARKED_BYTES_MAX", 50_000)
-
-    async def work() -> None:
-        async with wire(short_polling_ms=1) as w:
-            await w.send()
-            async with peer(w) as sock:
-                await park(w, sock, [pull_frame(1, subscription="a" * 30_000)])
-                await asyncio.get_running_loop().sock_sendall(sock, pull_frame(2, subscription="b" * 30_000))
+            async with peer(w) as left:
+                await asyncio.get_running_loop().sock_sendall(left, pull_frame(2))
                 await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
-                await park(w, sock, [pull_frame(3)])
-                assert (await answers(sock, 1))[0].opaque == 2
+            await until(lambda: w.broker._server.later_count == 0)
+            other = RemotingClient(settings=NetSettings())
+            ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "1", "sysFlag": "6",
+                   "suspendTimeoutMillis": "60000", "subscription": "*"}  # fmt: skip
+            waiting = asyncio.create_task(
+                other.invoke(w.server.broker_address, Command(RequestCode.PULL_MESSAGE, ext=ext), 20_000)
+            )
+            await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 2)
+            w.broker.long_polling.stop()
+            assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+            assert w.broker._server.later_count == 0 and w.broker.long_polling.count == 0
+            await other.close()
 
-    run(work)
+
+@pytest.mark.spec("LIM-13")
+async def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "PARKED_BYTES_MAX", 50_000)
+    async with wire(short_polling_ms=1) as w:
+        await w.send()
+        async with peer(w) as sock:
+            await park(w, sock, [pull_frame(1, subscription="a" * 30_000)])
+            await asyncio.get_running_loop().sock_sendall(sock, pull_frame(2, subscription="b" * 30_000))
+            await until(lambda: w.broker.rejections.counts.get("parked_pulls") == 1)
+            await park(w, sock, [pull_frame(3)])
+            assert (await answers(sock, 1))[0].opaque == 2
 
 
 @pytest.mark.spec("LIM-13")
@@ -529,30 +472,23 @@ def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     ("subscription", "least"),
     [("\U0001f600" + "x" * 10_000, 40_000), ("||".join(f"t{n}" for n in range(60)), 60 * polling.CODE_BYTES)],
 )
-def test_parked_pull_counts_the_memory_it_takes(subscription: str, least: int) -> None:
+async def test_parked_pull_counts_the_memory_it_takes(subscription: str, least: int) -> None:
     """Counted in characters, pulls with 60 tags, or with a character beyond the first 65,536, took four to six times the limit."""
-
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            async with peer(w) as sock:
-                await park(w, sock, [pull_frame(1, subscription=subscription)])
-                (parked,) = w.broker.long_polling.parked()
-                assert least < parked.held_bytes < least + 10_000
-                assert w.broker.long_polling._bytes.total == parked.held_bytes
-
-    run(work)
+    async with wire() as w:
+        await w.send()
+        async with peer(w) as sock:
+            await park(w, sock, [pull_frame(1, subscription=subscription)])
+            (parked,) = w.broker.long_polling.parked()
+            assert least < parked.held_bytes < least + 10_000
+            assert w.broker.long_polling._bytes.total == parked.held_bytes
 
 
 @pytest.mark.spec("LP-01")
-def test_wait_of_a_parked_pull_is_at_most_60_s() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            async with peer(w) as sock:
-                now = asyncio.get_running_loop().time()
-                await park(w, sock, [pull_frame(1, suspendTimeoutMillis=2**62)])
-                (parked,) = w.broker.long_polling.parked()
-                assert now + 59 < parked.deadline <= asyncio.get_running_loop().time() + 60
-
-    run(work)
+async def test_wait_of_a_parked_pull_is_at_most_60_s() -> None:
+    async with wire() as w:
+        await w.send()
+        async with peer(w) as sock:
+            now = asyncio.get_running_loop().time()
+            await park(w, sock, [pull_frame(1, suspendTimeoutMillis=2**62)])
+            (parked,) = w.broker.long_polling.parked()
+            assert now + 59 < parked.deadline <= asyncio.get_running_loop().time() + 60

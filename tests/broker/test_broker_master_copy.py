@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerpair import Pair, pair, run
+from brokerpair import Pair, pair
 
 from saturnmq.broker.master_copy import FIRST_SECONDS, PERIOD_SECONDS, MasterCopy
 from saturnmq.net import Connection, Later
@@ -54,217 +54,187 @@ def state(both: Pair, role: str, name: str) -> Any:
 
 
 @pytest.mark.spec("MS-01", "MS-02")
-def test_tables_are_copied_in_order_after_3_seconds_and_then_every_10(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.stop_one(both.slave)
-            asked = intercepted(both, lambda request: None)
-            began = asyncio.get_running_loop().time()
-            await both.start_slave()
-            await until(lambda: len(asked) == 12, 60)
-            assert [code for _, code in asked] == TABLES * 3
-            starts = [at for at, code in asked if code == TABLES[0]]
-            assert FIRST_SECONDS == 3 and PERIOD_SECONDS == 10
-            assert 3 <= starts[0] - began < 4
-            assert all(10 <= after - before < 13 for before, after in itertools.pairwise(starts))
-
-    run(work)
+async def test_tables_are_copied_in_order_after_3_seconds_and_then_every_10(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.stop_one(both.slave)
+        asked = intercepted(both, lambda request: None)
+        began = asyncio.get_running_loop().time()
+        await both.start_slave()
+        await until(lambda: len(asked) == 12, 60)
+        assert [code for _, code in asked] == TABLES * 3
+        starts = [at for at, code in asked if code == TABLES[0]]
+        assert FIRST_SECONDS == 3 and PERIOD_SECONDS == 10
+        assert 3 <= starts[0] - began < 4
+        assert all(10 <= after - before < 13 for before, after in itertools.pairwise(starts))
 
 
 @pytest.mark.spec("MS-01")
-def test_a_restarted_master_learns_nothing_from_its_slave(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.replicated()
-            await both.stop_one(both.master)
-            await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
-            await both.start_master()
-            await asyncio.sleep(30)  # poll
-            assert both.slave.offsets.get("T", "G", 0) == 1
-            assert both.master.offsets.get("T", "G", 0) is None
-
-    run(work)
+async def test_a_restarted_master_learns_nothing_from_its_slave(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.replicated()
+        await both.stop_one(both.master)
+        await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
+        await both.start_master()
+        await asyncio.sleep(30)  # poll
+        assert both.slave.offsets.get("T", "G", 0) == 1
+        assert both.master.offsets.get("T", "G", 0) is None
 
 
-def test_first_copy_keeps_newer_offsets_of_the_slave(tmp_path: Path) -> None:
+async def test_first_copy_keeps_newer_offsets_of_the_slave(tmp_path: Path) -> None:
     """Later copies lower an offset that was reset at the master."""
-
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            for _ in range(3):
-                await both.send(both.master)
-            await both.replicated()
-            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
-            await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=3)
-            copy = copy_of(both)
-            copy._masters.clear()  # as after a start of the slave
-            await copy.copy()
-            assert both.slave.offsets.get("T", "G", 0) == 3
-            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=2)
-            await copy.copy()
-            assert both.slave.offsets.get("T", "G", 0) == 2
-
-    run(work)
+    async with pair(tmp_path) as both:
+        for _ in range(3):
+            await both.send(both.master)
+        await both.replicated()
+        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
+        await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=3)
+        copy = copy_of(both)
+        copy._masters.clear()  # as after a start of the slave
+        await copy.copy()
+        assert both.slave.offsets.get("T", "G", 0) == 3
+        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=2)
+        await copy.copy()
+        assert both.slave.offsets.get("T", "G", 0) == 2
 
 
 @pytest.mark.spec("MS-01", "MS-02")
 @pytest.mark.parametrize("failing", TABLES)
-def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(
+async def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(
     tmp_path: Path, failing: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        clock = asyncio.get_running_loop().time
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.replicated()
-            answers: list[Callable[[Command], Any]] = [
-                lambda request: request.reply(1, "broken"),
-                lambda request: request.reply(body=b"[1"),
-                lambda request: Later(),  # never answered
-            ]
-            asked = intercepted(both, lambda request: answers[0](request) if request.code == failing else None)
-            while answers:
-                await both.stop_one(both.slave)
-                asked.clear()
-                caplog.clear()
-                await both.start_slave()
-                await until(lambda: len(asked) == len(TABLES), 60)
-                await until(lambda: "copy from master failed" in caplog.text, 60)
-                assert [code for _, code in asked] == TABLES
-                assert caplog.text.count("copy from master failed") == 1
-                times = [at for at, _ in asked]
-                waited = clock() - times[0] if failing == TABLES[-1] else times[TABLES.index(failing) + 1] - times[0]
-                assert (waited > 2.9) == (len(answers) == 1)  # a call takes at most 3 s, of which connecting is a part
-                answers.pop(0)
-
-    run(work)
+    clock = asyncio.get_running_loop().time
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.replicated()
+        answers: list[Callable[[Command], Any]] = [
+            lambda request: request.reply(1, "broken"),
+            lambda request: request.reply(body=b"[1"),
+            lambda request: Later(),  # never answered
+        ]
+        asked = intercepted(both, lambda request: answers[0](request) if request.code == failing else None)
+        while answers:
+            await both.stop_one(both.slave)
+            asked.clear()
+            caplog.clear()
+            await both.start_slave()
+            await until(lambda: len(asked) == len(TABLES), 60)
+            await until(lambda: "copy from master failed" in caplog.text, 60)
+            assert [code for _, code in asked] == TABLES
+            assert caplog.text.count("copy from master failed") == 1
+            times = [at for at, _ in asked]
+            waited = clock() - times[0] if failing == TABLES[-1] else times[TABLES.index(failing) + 1] - times[0]
+            assert (waited > 2.9) == (len(answers) == 1)  # a call takes at most 3 s, of which connecting is a part
+            answers.pop(0)
 
 
 @pytest.mark.spec("MS-02")
-def test_nothing_is_copied_from_an_unknown_master_or_itself(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            asked = intercepted(both, lambda request: None)
-            await both.stop_one(both.slave)
-            await both.start_slave()
-            await until(lambda: len(asked) == len(TABLES), 60)
-            asked.clear()
-            registrar, own = both.slave.registrar, both.slave.advertised_address
-            for address in ("", own):
-                registrar.master_address = address
-                await copy_of(both).copy()
-            assert not asked
-
-    run(work)
+async def test_nothing_is_copied_from_an_unknown_master_or_itself(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        asked = intercepted(both, lambda request: None)
+        await both.stop_one(both.slave)
+        await both.start_slave()
+        await until(lambda: len(asked) == len(TABLES), 60)
+        asked.clear()
+        registrar, own = both.slave.registrar, both.slave.advertised_address
+        for address in ("", own):
+            registrar.master_address = address
+            await copy_of(both).copy()
+        assert not asked
 
 
 @pytest.mark.spec("MS-03")
-def test_topics_and_groups_are_replaced_if_their_version_differs(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.call(both.master, 200, b'{"groupName":"slow","retryQueueNums":2}')
-            await both.replicated()
-            copy = copy_of(both)
-            await copy.copy()
-            slave = both.slave
-            assert slave.topics.version == both.master.topics.version
-            assert slave.groups.version == both.master.groups.version
-            changes = slave.topics.writer.changes, slave.groups.writer.changes
-            del slave.topics.table["T"]  # the version is equal, so nothing is compared, taken over or written
-            await copy.copy()
-            assert "T" not in slave.topics.table
-            assert (slave.topics.writer.changes, slave.groups.writer.changes) == changes
-            await both.call(both.master, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="slow")
-            await both.call(
-                both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
-                writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
-            )  # fmt: skip
-            await copy.copy()
-            assert {"T", "made"} <= slave.topics.table.keys()
-            assert "slow" not in slave.groups.table
-            await asyncio.gather(slave.topics.writer.saved(), slave.groups.writer.saved())
-            for name, key in (
-                ("topics.json", "topicConfigTable"),
-                ("subscriptionGroup.json", "subscriptionGroupTable"),
-            ):
-                own, its = state(both, "slave", name), state(both, "master", name)
-                assert own["dataVersion"] == its["dataVersion"]
-                assert own[key].keys() >= its[key].keys()
-
-    run(work)
+async def test_topics_and_groups_are_replaced_if_their_version_differs(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.call(both.master, 200, b'{"groupName":"slow","retryQueueNums":2}')
+        await both.replicated()
+        copy = copy_of(both)
+        await copy.copy()
+        slave = both.slave
+        assert slave.topics.version == both.master.topics.version
+        assert slave.groups.version == both.master.groups.version
+        changes = slave.topics.writer.changes, slave.groups.writer.changes
+        del slave.topics.table["T"]  # the version is equal, so nothing is compared, taken over or written
+        await copy.copy()
+        assert "T" not in slave.topics.table
+        assert (slave.topics.writer.changes, slave.groups.writer.changes) == changes
+        await both.call(both.master, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="slow")
+        await both.call(
+            both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
+            writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
+        )  # fmt: skip
+        await copy.copy()
+        assert {"T", "made"} <= slave.topics.table.keys()
+        assert "slow" not in slave.groups.table
+        await asyncio.gather(slave.topics.writer.saved(), slave.groups.writer.saved())
+        for name, key in (
+            ("topics.json", "topicConfigTable"),
+            ("subscriptionGroup.json", "subscriptionGroupTable"),
+        ):
+            own, its = state(both, "slave", name), state(both, "master", name)
+            assert own["dataVersion"] == its["dataVersion"]
+            assert own[key].keys() >= its[key].keys()
 
 
 @pytest.mark.spec("MS-05")
-def test_progress_by_level_is_written_to_its_file_and_used_after_a_change_of_role(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            for number in range(3):
-                answer = await both.call(
-                    both.master, RequestCode.SEND_MESSAGE_V2, b"%d" % number, a="p", b="T", c="TBW102", d=4, e=0, f=0,
-                    g=1, h=0, i="DELAY\x011", j=0, k="false", m="false",
-                )  # fmt: skip
-                assert answer.code == 0
-            await until(lambda: both.master.store.max_offset("T", 0) == 3)
-            await until(lambda: (state(both, "slave", "delayOffset.json") or {}).get("offsetTable") == {"1": 3}, 60)
-            assert both.slave.master.delay.offsets().get(1, 0) != 3  # the file only
-            await both.stop_one(both.master)
-            await both.stop_one(both.slave)
-            assert state(both, "slave", "delayOffset.json")["offsetTable"] == {"1": 3}
-            promoted = await both._broker("slave", HaSettings())
-            assert promoted.master.delay.offsets()[1] == 3
-            await asyncio.sleep(30)  # poll
-            assert promoted.store.max_offset("T", 0) == 3
-
-    run(work)
+async def test_progress_by_level_is_written_to_its_file_and_used_after_a_change_of_role(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        for number in range(3):
+            answer = await both.call(
+                both.master, RequestCode.SEND_MESSAGE_V2, b"%d" % number, a="p", b="T", c="TBW102", d=4, e=0, f=0,
+                g=1, h=0, i="DELAY\x011", j=0, k="false", m="false",
+            )  # fmt: skip
+            assert answer.code == 0
+        await until(lambda: both.master.store.max_offset("T", 0) == 3)
+        await until(lambda: (state(both, "slave", "delayOffset.json") or {}).get("offsetTable") == {"1": 3}, 60)
+        assert both.slave.master.delay.offsets().get(1, 0) != 3  # the file only
+        await both.stop_one(both.master)
+        await both.stop_one(both.slave)
+        assert state(both, "slave", "delayOffset.json")["offsetTable"] == {"1": 3}
+        promoted = await both._broker("slave", HaSettings())
+        assert promoted.master.delay.offsets()[1] == 3
+        await asyncio.sleep(30)  # poll
+        assert promoted.store.max_offset("T", 0) == 3
 
 
 @pytest.mark.spec("MS-07")
-def test_pulls_commit_at_the_master_on_their_first_processing(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.replicated()
-            await both.pull(both.slave, sysFlag=5, commitOffset=1)
-            assert both.slave.offsets.get("T", "G", 0) is None
-            await both.pull(both.master, sysFlag=4, commitOffset=1)  # without the flag
-            assert both.master.offsets.get("T", "G", 0) is None
-            parked = asyncio.create_task(
-                both.pull(both.master, 1, sysFlag=7, suspendTimeoutMillis=15_000, commitOffset=1)
-            )
-            await until(lambda: both.master.offsets.get("T", "G", 0) == 1)
-            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=0)
-            await both.send(both.master)
-            assert (await parked).code == 0
-            assert both.master.offsets.get("T", "G", 0) == 0  # not again when it is woken
-            await both.stop_one(both.slave)
-            await both.pull(both.master, sysFlag=5, commitOffset=2)  # after a failover: the master is up to date again
-            assert both.master.offsets.get("T", "G", 0) == 2
-
-    run(work)
+async def test_pulls_commit_at_the_master_on_their_first_processing(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.replicated()
+        await both.pull(both.slave, sysFlag=5, commitOffset=1)
+        assert both.slave.offsets.get("T", "G", 0) is None
+        await both.pull(both.master, sysFlag=4, commitOffset=1)  # without the flag
+        assert both.master.offsets.get("T", "G", 0) is None
+        parked = asyncio.create_task(both.pull(both.master, 1, sysFlag=7, suspendTimeoutMillis=15_000, commitOffset=1))
+        await until(lambda: both.master.offsets.get("T", "G", 0) == 1)
+        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=0)
+        await both.send(both.master)
+        assert (await parked).code == 0
+        assert both.master.offsets.get("T", "G", 0) == 0  # not again when it is woken
+        await both.stop_one(both.slave)
+        await both.pull(both.master, sysFlag=5, commitOffset=2)  # after a failover: the master is up to date again
+        assert both.master.offsets.get("T", "G", 0) == 2
 
 
 @pytest.mark.spec("MS-09")
-def test_filters_of_consumers_are_not_copied(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path, property_filter_enable=True) as both:
-            await both.send(both.master)
-            await both.replicated()
-            subscription = SubscriptionData("T", "a > 1", sub_version=1, expression_type="SQL92")
-            consumer = ConsumerData(
-                "G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [subscription], unit_mode=False
-            )
-            heartbeat = HeartbeatData("client", [], [consumer])
-            assert (await both.call(both.master, RequestCode.HEART_BEAT, heartbeat.encode())).code == 0
-            await both.master.filters.saved()
-            assert "a > 1" in json.dumps(state(both, "master", "consumerFilter.json"))
-            asked = intercepted(both, lambda request: None)
-            await both.stop_one(both.slave)
-            await both.start_slave()
-            await until(lambda: len(asked) >= 2 * len(TABLES), 60)
-            await both.slave.filters.saved()
-            assert "a > 1" not in json.dumps(state(both, "slave", "consumerFilter.json"))
-
-    run(work)
+async def test_filters_of_consumers_are_not_copied(tmp_path: Path) -> None:
+    async with pair(tmp_path, property_filter_enable=True) as both:
+        await both.send(both.master)
+        await both.replicated()
+        subscription = SubscriptionData("T", "a > 1", sub_version=1, expression_type="SQL92")
+        consumer = ConsumerData(
+            "G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [subscription], unit_mode=False
+        )
+        heartbeat = HeartbeatData("client", [], [consumer])
+        assert (await both.call(both.master, RequestCode.HEART_BEAT, heartbeat.encode())).code == 0
+        await both.master.filters.saved()
+        assert "a > 1" in json.dumps(state(both, "master", "consumerFilter.json"))
+        asked = intercepted(both, lambda request: None)
+        await both.stop_one(both.slave)
+        await both.start_slave()
+        await until(lambda: len(asked) >= 2 * len(TABLES), 60)
+        await both.slave.filters.saved()
+        assert "a > 1" not in json.dumps(state(both, "slave", "consumerFilter.json"))

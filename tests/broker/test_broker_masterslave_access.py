@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerpair import Pair, pair, run
+from brokerpair import Pair, pair
 from protected import ACCOUNTS, ADMIN, v1, write_accounts
 
 from certificates import write_certificate
@@ -43,48 +43,40 @@ def protected(root: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("SEC-19")
-def test_a_protected_pair_replicates_log_and_tables(tmp_path: Path) -> None:
+async def test_a_protected_pair_replicates_log_and_tables(tmp_path: Path) -> None:
     secret = {"cluster_secret": WORD}
-
-    async def work() -> None:
-        settings = protected(tmp_path, tls=enforcing(tmp_path), master_ha=secret, slave_ha=secret | ACCOUNT)
-        async with pair(tmp_path, **settings) as both:
-            both.sign = v1(ADMIN)
-            assert (await both.send(both.master, b"1")).code == 0
-            await both.replicated()
-            assert [message.body for message in await both.messages(both.slave)] == [b"1"]
-            assert "ha" not in both.master.unauthenticated
-            await until(lambda: both.slave.groups.version == both.master.groups.version)
-
-    run(work)
+    settings = protected(tmp_path, tls=enforcing(tmp_path), master_ha=secret, slave_ha=secret | ACCOUNT)
+    async with pair(tmp_path, **settings) as both:
+        both.sign = v1(ADMIN)
+        assert (await both.send(both.master, b"1")).code == 0
+        await both.replicated()
+        assert [message.body for message in await both.messages(both.slave)] == [b"1"]
+        assert "ha" not in both.master.unauthenticated
+        await until(lambda: both.slave.groups.version == both.master.groups.version)
 
 
 @pytest.mark.spec("ACL-21")
-def test_an_unsigned_slave_copies_tables_from_the_white_list(tmp_path: Path) -> None:
+async def test_an_unsigned_slave_copies_tables_from_the_white_list(tmp_path: Path) -> None:
     secret = {"cluster_secret": WORD}
+    settings = protected(tmp_path, master_ha=secret, slave_ha=secret)
+    write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]"))
+    async with pair(tmp_path, **settings) as both:
+        fields: list[set[str]] = []
 
-    async def work() -> None:
-        settings = protected(tmp_path, master_ha=secret, slave_ha=secret)
-        write_accounts(tmp_path, ACCOUNTS.replace("Addresses: []", "Addresses: [127.0.0.1]"))
-        async with pair(tmp_path, **settings) as both:
-            fields: list[set[str]] = []
+        def noted(handler: Any) -> Any:
+            def handle(connection: Any, request: Any) -> Any:
+                if request.code in {21, 43, 45, 201}:
+                    fields.append(set(request.ext))
+                return handler(connection, request)
 
-            def noted(handler: Any) -> Any:
-                def handle(connection: Any, request: Any) -> Any:
-                    if request.code in {21, 43, 45, 201}:
-                        fields.append(set(request.ext))
-                    return handler(connection, request)
+            return handle
 
-                return handle
-
-            both.master.intercept(noted)
-            both.sign = v1(ADMIN)
-            answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
-            assert answer.code == 0
-            await until(lambda: "made" in both.slave.topics.table)
-            assert fields and not set().union(*fields) & {"AccessKey", "Signature"}
-
-    run(work)
+        both.master.intercept(noted)
+        both.sign = v1(ADMIN)
+        answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
+        assert answer.code == 0
+        await until(lambda: "made" in both.slave.topics.table)
+        assert fields and not set().union(*fields) & {"AccessKey", "Signature"}
 
 
 @pytest.mark.spec("ACL-21")
@@ -92,49 +84,41 @@ def test_an_unsigned_slave_copies_tables_from_the_white_list(tmp_path: Path) -> 
     ("account", "refusal"),
     [({}, "accessKey"), ({"access_key": "RocketMQ", "secret_key": "87654321"}, "Need admin permission")],
 )
-def test_a_slave_without_an_administrators_account_copies_no_tables(
+async def test_a_slave_without_an_administrators_account_copies_no_tables(
     tmp_path: Path, account: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = {"cluster_secret": WORD}
-
-    async def work() -> None:
-        async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=secret | account)) as both:
-            both.sign = v1(ADMIN)
-            answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
-            assert answer.code == 0
-            await until(lambda: caplog.text.count("copy from master failed") == 4)
-            assert "made" not in both.slave.topics.table
-            assert refusal in caplog.text
-
-    run(work)
+    async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=secret | account)) as both:
+        both.sign = v1(ADMIN)
+        answer = await both.call(both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, **MADE)
+        assert answer.code == 0
+        await until(lambda: caplog.text.count("copy from master failed") == 4)
+        assert "made" not in both.slave.topics.table
+        assert refusal in caplog.text
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_copies_are_signed_with_the_version_that_is_set(tmp_path: Path, version: int) -> None:
+async def test_copies_are_signed_with_the_version_that_is_set(tmp_path: Path, version: int) -> None:
     """A Java master knows version 1 only."""
     secret = {"cluster_secret": WORD}
+    ha = secret | ACCOUNT | {"signature_version": version}
+    async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=ha)) as both:
+        asked: list[tuple[int, bool]] = []
 
-    async def work() -> None:
-        ha = secret | ACCOUNT | {"signature_version": version}
-        async with pair(tmp_path, **protected(tmp_path, master_ha=secret, slave_ha=ha)) as both:
-            asked: list[tuple[int, bool]] = []
+        def noted(handler: Any) -> Any:
+            def handle(connection: Any, request: Any) -> Any:
+                asked.append((request.code, SIGNATURE_TIME in request.ext))
+                return handler(connection, request)
 
-            def noted(handler: Any) -> Any:
-                def handle(connection: Any, request: Any) -> Any:
-                    asked.append((request.code, SIGNATURE_TIME in request.ext))
-                    return handler(connection, request)
+            return handle
 
-                return handle
-
-            both.master.intercept(noted)
-            both.sign = v1(ADMIN)
-            await both.send(both.master)
-            await both.replicated()
-            copies = {21, 43, 45, 201}
-            await until(lambda: copies <= {code for code, _ in asked})
-            assert {timed for code, timed in asked if code in copies} == {version == 2}
-
-    run(work)
+        both.master.intercept(noted)
+        both.sign = v1(ADMIN)
+        await both.send(both.master)
+        await both.replicated()
+        copies = {21, 43, 45, 201}
+        await until(lambda: copies <= {code for code, _ in asked})
+        assert {timed for code, timed in asked if code in copies} == {version == 2}
 
 
 def test_account_keys_are_checked() -> None:
@@ -159,92 +143,79 @@ async def send_timed(both: Pair, seconds: int) -> None:
 
 
 @pytest.mark.spec("DUR-19")
-def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master, b"plain")
-            await send_timed(both, 5)
-            await send_timed(both, 600)
-            await until(lambda: both.master.store.max_offset("T", 0) == 2)
-            end = both.master.store.log.end
-            await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
-            await both.replicated()
-            await both.stop_one(both.master)
-            await both.stop_one(both.slave)
-            promoted = await both._broker("slave", HaSettings())
-            await asyncio.sleep(60)  # poll
-            assert [message.body for message in await both.messages(promoted)] == [b"plain", b"timed"]
-            await both.send(promoted, b"later")
-            assert promoted.store.max_offset("T", 0) == 3
-
-    run(work)
+async def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master, b"plain")
+        await send_timed(both, 5)
+        await send_timed(both, 600)
+        await until(lambda: both.master.store.max_offset("T", 0) == 2)
+        end = both.master.store.log.end
+        await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
+        await both.replicated()
+        await both.stop_one(both.master)
+        await both.stop_one(both.slave)
+        promoted = await both._broker("slave", HaSettings())
+        await asyncio.sleep(60)  # poll
+        assert [message.body for message in await both.messages(promoted)] == [b"plain", b"timed"]
+        await both.send(promoted, b"later")
+        assert promoted.store.max_offset("T", 0) == 3
 
 
 @pytest.mark.spec("DUR-19")
-def test_progress_is_written_once_the_log_of_the_slave_covers_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master, b"plain")
-            await both.replicated()
-            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-            await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
-            await send_timed(both, 1)
-            await until(lambda: both.master.store.max_offset("T", 0) == 2)
-            before = timer_file(both)
-            end = both.master.store.log.end
-            for _ in range(3):
-                await copy.copy()
-                await asyncio.sleep(20)  # poll
-            assert both.master.store.flushed_offset == end
-            assert timer_file(both) == before
-            both.slave.ha_slave.client.start()  # type: ignore[union-attr]
-            await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
-            assert both.slave.store.flushed_offset >= end
-
-    run(work)
+async def test_progress_is_written_once_the_log_of_the_slave_covers_it(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.send(both.master, b"plain")
+        await both.replicated()
+        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+        await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+        await send_timed(both, 1)
+        await until(lambda: both.master.store.max_offset("T", 0) == 2)
+        before = timer_file(both)
+        end = both.master.store.log.end
+        for _ in range(3):
+            await copy.copy()
+            await asyncio.sleep(20)  # poll
+        assert both.master.store.flushed_offset == end
+        assert timer_file(both) == before
+        both.slave.ha_slave.client.start()  # type: ignore[union-attr]
+        await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
+        assert both.slave.store.flushed_offset >= end
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[" * 20_000, '{"doneMs": 1e999, "logEnd": 0}', '{"doneMs": -1, "logEnd": 0}', '{"doneMs": "x"}']
 )
-def test_impossible_progress_of_timed_messages_is_refused(
+async def test_impossible_progress_of_timed_messages_is_refused(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.replicated()
-            caplog.clear()
-            both.master.master.timer.published_progress = lambda: text  # type: ignore[method-assign]
-            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-            before = timer_file(both)
-            await copy.copy()
-            assert "table=delay offsets" in caplog.text
-            assert timer_file(both) == before
-            assert not copy._errors["groups"]
-
-    run(work)
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.replicated()
+        caplog.clear()
+        both.master.master.timer.published_progress = lambda: text  # type: ignore[method-assign]
+        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+        before = timer_file(both)
+        await copy.copy()
+        assert "table=delay offsets" in caplog.text
+        assert timer_file(both) == before
+        assert not copy._errors["groups"]
 
 
 @pytest.mark.spec("MS-04")
-def test_copied_offsets_do_not_exceed_the_slaves_queues(tmp_path: Path) -> None:
+async def test_copied_offsets_do_not_exceed_the_slaves_queues(tmp_path: Path) -> None:
     """The slave may become the master and use the offsets in between again: their messages would be skipped."""
-
-    async def work() -> None:
-        async with pair(tmp_path) as both:
-            await both.send(both.master)
-            await both.replicated()
-            await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
-            await both.send(both.master)
-            await both.send(both.master)
-            copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-            fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
-            await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-            await copy.copy()
-            assert both.slave.offsets.get("T", "G", 0) == 1
-            both.slave.ha_slave.client.start()  # type: ignore[union-attr]
-            await both.replicated()
-            await copy.copy()
-            assert both.slave.offsets.get("T", "G", 0) == 3
-
-    run(work)
+    async with pair(tmp_path) as both:
+        await both.send(both.master)
+        await both.replicated()
+        await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+        await both.send(both.master)
+        await both.send(both.master)
+        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
+        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        await copy.copy()
+        assert both.slave.offsets.get("T", "G", 0) == 1
+        both.slave.ha_slave.client.start()  # type: ignore[union-attr]
+        await both.replicated()
+        await copy.copy()
+        assert both.slave.offsets.get("T", "G", 0) == 3

@@ -97,37 +97,33 @@ def test_message_accumulation_can_be_switched_off() -> None:
     assert ACCUMULATION not in families(run(main))
 
 
-def test_own_gauges_show_the_store_the_clients_and_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_own_gauges_show_the_store_the_clients_and_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker with one message, a group of producers, two groups of consumers, and a given disk."""
     for module in (apache, own):
         monkeypatch.setattr(module, "space", lambda folder: (1000, 400))
-
-    async def main() -> None:
-        async with wire() as w:
-            await w.send(body=b"x" * 10)
-            await w.heartbeat("G", "T")
-            await w.heartbeat("H", "T")
-            store = w.broker.store
-            await until(lambda: store.flushed_offset == store.max_physical_offset)
-            text = scrape(w)
-            assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_total") == 1000
-            assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_free") == 400
-            for name, expected in (
-                ("disk_size_bytes", 1000), ("disk_free_bytes", 400), ("writable", 1), ("master", 1), ("log_begin_bytes", 0),
-                ("log_end_bytes", store.max_physical_offset), ("log_unflushed_bytes", 0), ("dispatch_behind_bytes", 0),
-                ("topics", len(w.broker.topics.table)), ("sends_waiting", 0), ("put_failures_total", 0),
-                ("put_messages_total", 1), ("put_bytes_total", store.max_physical_offset), ("read_messages_total", 0),
-                ("start_time_seconds", w.broker.stats.started_ms / 1000),
-            ):  # fmt: skip
-                assert value(text, f"saturnmq_{name}") == expected, name
-            for kind, count in (("producer", 1), ("consumer", 2)):
-                assert value(text, "saturnmq_groups_online", kind=kind) == count
-            for group in ("G", "H"):
-                assert value(text, "saturnmq_group_members", group=group) == 1
-            w.broker.role.slave = True
-            assert value(scrape(w), "saturnmq_master") == 0
-
-    run(main)
+    async with wire() as w:
+        await w.send(body=b"x" * 10)
+        await w.heartbeat("G", "T")
+        await w.heartbeat("H", "T")
+        store = w.broker.store
+        await until(lambda: store.flushed_offset == store.max_physical_offset)
+        text = scrape(w)
+        assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_total") == 1000
+        assert value(text, "rocketmq_brokeruntime_commitlogdir_capacity_free") == 400
+        for name, expected in (
+            ("disk_size_bytes", 1000), ("disk_free_bytes", 400), ("writable", 1), ("master", 1), ("log_begin_bytes", 0),
+            ("log_end_bytes", store.max_physical_offset), ("log_unflushed_bytes", 0), ("dispatch_behind_bytes", 0),
+            ("topics", len(w.broker.topics.table)), ("sends_waiting", 0), ("put_failures_total", 0),
+            ("put_messages_total", 1), ("put_bytes_total", store.max_physical_offset), ("read_messages_total", 0),
+            ("start_time_seconds", w.broker.stats.started_ms / 1000),
+        ):  # fmt: skip
+            assert value(text, f"saturnmq_{name}") == expected, name
+        for kind, count in (("producer", 1), ("consumer", 2)):
+            assert value(text, "saturnmq_groups_online", kind=kind) == count
+        for group in ("G", "H"):
+            assert value(text, "saturnmq_group_members", group=group) == 1
+        w.broker.role.slave = True
+        assert value(scrape(w), "saturnmq_master") == 0
 
 
 def test_values_are_those_of_the_brokers_own_statistics() -> None:
@@ -291,20 +287,18 @@ def test_a_large_table_is_scraped_in_small_steps() -> None:
 
 
 @pytest.mark.spec("INT-11", "MON-17")
-def test_the_port_is_served_over_http_and_listed_as_open() -> None:
+@pytest.mark.loop(real=True)
+async def test_the_port_is_served_over_http_and_listed_as_open() -> None:
     from ports import free_port
 
-    async def main() -> None:
-        port = free_port()
-        async with wire(metrics_port=port) as w:
-            assert w.broker.unauthenticated["metrics"] == f"127.0.0.1:{port}"
-            await w.send()
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-            answer = await reader.read()
-            writer.close()
-        text = answer.partition(b"\r\n\r\n")[2].decode()
-        assert value(text, "saturnmq_request_seconds_count", code="310") == 1
-        assert value(text, "rocketmq_producer_offset", topic="T") == 1
-
-    asyncio.run(main())
+    port = free_port()
+    async with wire(metrics_port=port) as w:
+        assert w.broker.unauthenticated["metrics"] == f"127.0.0.1:{port}"
+        await w.send()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    text = answer.partition(b"\r\n\r\n")[2].decode()
+    assert value(text, "saturnmq_request_seconds_count", code="310") == 1
+    assert value(text, "rocketmq_producer_offset", topic="T") == 1

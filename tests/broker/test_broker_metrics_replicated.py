@@ -6,7 +6,7 @@ from pathlib import Path
 
 import brokerpair
 import pytest
-from brokergroup import ledger_group, run
+from brokergroup import ledger_group
 
 from metricstext import families, values
 from saturnmq.broker import Broker
@@ -18,45 +18,39 @@ def scrape(broker: Broker) -> str:
 
 
 @pytest.mark.spec("INT-11")
-def test_a_group_shows_its_term_followers_and_replication_times(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ledger_group(tmp_path) as group:
-            for number in range(3):
-                await group.send(b"%d" % number)
-            leader = await group.master()
-            await group.until(lambda: all(b.store.max_offset("T", 0) == 3 for b in group.followers()), "behind")
-            await group.until(
-                lambda: set(values(scrape(leader), "rocketmq_broker_commitlog_diff").values()) == {0}, "behind"
-            )
-            text, follower = scrape(leader), scrape(group.followers()[0])
-            term = group.member(group.name_of(leader)).status().term
-            assert set(values(text, "saturnmq_raft_term").values()) == {term}
-            # Three messages, and the leader's own entry at the beginning of its term if nothing came in time.
-            assert min(values(text, "saturnmq_replication_seconds_count").values()) >= 3
-            assert next(iter(values(text, "saturnmq_fsync_seconds_count").values())) > 0
-            assert len(values(text, "saturnmq_replica_behind_bytes")) == 2
-            assert set(values(text, "saturnmq_master").values()) == {1}
-            assert set(values(follower, "saturnmq_master").values()) == {0}
-            assert set(values(follower, "saturnmq_raft_term").values()) == {term}
-            assert not [f for f in families(follower).values() if f.name.startswith("rocketmq_") and f.samples]
-
-    run(work)
+async def test_a_group_shows_its_term_followers_and_replication_times(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        for number in range(3):
+            await group.send(b"%d" % number)
+        leader = await group.master()
+        await group.until(lambda: all(b.store.max_offset("T", 0) == 3 for b in group.followers()), "behind")
+        await group.until(
+            lambda: set(values(scrape(leader), "rocketmq_broker_commitlog_diff").values()) == {0}, "behind"
+        )
+        text, follower = scrape(leader), scrape(group.followers()[0])
+        term = group.member(group.name_of(leader)).status().term
+        assert set(values(text, "saturnmq_raft_term").values()) == {term}
+        # Three messages, and the leader's own entry at the beginning of its term if nothing came in time.
+        assert min(values(text, "saturnmq_replication_seconds_count").values()) >= 3
+        assert next(iter(values(text, "saturnmq_fsync_seconds_count").values())) > 0
+        assert len(values(text, "saturnmq_replica_behind_bytes")) == 2
+        assert set(values(text, "saturnmq_master").values()) == {1}
+        assert set(values(follower, "saturnmq_master").values()) == {0}
+        assert set(values(follower, "saturnmq_raft_term").values()) == {term}
+        assert not [f for f in families(follower).values() if f.name.startswith("rocketmq_") and f.samples]
 
 
-def test_a_master_shows_how_far_its_slaves_are_behind(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with brokerpair.pair(tmp_path, broker_role="SYNC_MASTER") as both:
-            master = both.master.ha_master
-            assert master is not None
-            await until(lambda: master.acks.slaves)
-            await both.send(both.master)
-            await both.replicated()
-            await until(lambda: master.behind() == [("127.0.0.1", 0)])
-            text, slave = scrape(both.master), scrape(both.slave)
-            labels = (("broker", "broker-a"), ("brokerIP", "127.0.0.1"), ("cluster", "DefaultCluster"))
-            assert values(text, "rocketmq_broker_commitlog_diff") == {labels: 0}
-            assert set(values(text, "saturnmq_replication_seconds_count").values()) == {1}
-            assert set(values(slave, "saturnmq_master").values()) == {0}
-            assert "saturnmq_replication_seconds" not in families(slave)
-
-    brokerpair.run(work)
+async def test_a_master_shows_how_far_its_slaves_are_behind(tmp_path: Path) -> None:
+    async with brokerpair.pair(tmp_path, broker_role="SYNC_MASTER") as both:
+        master = both.master.ha_master
+        assert master is not None
+        await until(lambda: master.acks.slaves)
+        await both.send(both.master)
+        await both.replicated()
+        await until(lambda: master.behind() == [("127.0.0.1", 0)])
+        text, slave = scrape(both.master), scrape(both.slave)
+        labels = (("broker", "broker-a"), ("brokerIP", "127.0.0.1"), ("cluster", "DefaultCluster"))
+        assert values(text, "rocketmq_broker_commitlog_diff") == {labels: 0}
+        assert set(values(text, "saturnmq_replication_seconds_count").values()) == {1}
+        assert set(values(slave, "saturnmq_master").values()) == {0}
+        assert "saturnmq_replication_seconds" not in families(slave)

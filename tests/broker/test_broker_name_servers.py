@@ -69,21 +69,18 @@ async def registrar(folder: Path, *servers: Scripted, **more: Any) -> AsyncItera
 
 
 @pytest.mark.spec("NS-32")
-def test_first_healthy_name_server_decides_master_and_order_topics(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, two, three = (Scripted(name) for name in ("one", "two", "three"))
-        async with registrar(tmp_path, one, two, three) as (made, topics):
-            for name in ("one", "two", "three"):
-                topics.set(TopicConfig(f"ordered-by-{name}"))
-            for broken, believed in ((None, "one"), (one, "two"), (two, "one")):
-                for scripted in (one, two, three):
-                    scripted.healthy = scripted is not broken
-                assert await made.register(force=True)
-                assert made.master_address == f"master-of-{believed}:1"
-                assert [name for name, config in topics.table.items() if config.order] == [f"ordered-by-{believed}"]
-                assert two.asked == three.asked == one.asked
-
-    run(work)
+async def test_first_healthy_name_server_decides_master_and_order_topics(tmp_path: Path) -> None:
+    one, two, three = (Scripted(name) for name in ("one", "two", "three"))
+    async with registrar(tmp_path, one, two, three) as (made, topics):
+        for name in ("one", "two", "three"):
+            topics.set(TopicConfig(f"ordered-by-{name}"))
+        for broken, believed in ((None, "one"), (one, "two"), (two, "one")):
+            for scripted in (one, two, three):
+                scripted.healthy = scripted is not broken
+            assert await made.register(force=True)
+            assert made.master_address == f"master-of-{believed}:1"
+            assert [name for name, config in topics.table.items() if config.order] == [f"ordered-by-{believed}"]
+            assert two.asked == three.asked == one.asked
 
 
 @pytest.mark.spec("NS-32")
@@ -109,19 +106,16 @@ def test_name_servers_are_asked_in_parallel(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-33")
-def test_register_without_force_needs_failure_or_version_change(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        one.changed = two.changed = "false"
-        async with registrar(tmp_path, one, two, force_register=False) as (made, _):
+async def test_register_without_force_needs_failure_or_version_change(tmp_path: Path) -> None:
+    one, two = Scripted("one"), Scripted("two")
+    one.changed = two.changed = "false"
+    async with registrar(tmp_path, one, two, force_register=False) as (made, _):
+        assert await made.register()
+        assert one.asked == two.asked == [RequestCode.QUERY_DATA_VERSION]
+        for two.healthy, two.changed in ((False, "false"), (True, "true")):
+            one.asked.clear()
             assert await made.register()
-            assert one.asked == two.asked == [RequestCode.QUERY_DATA_VERSION]
-            for two.healthy, two.changed in ((False, "false"), (True, "true")):
-                one.asked.clear()
-                assert await made.register()
-                assert one.asked == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
-
-    run(work)
+            assert one.asked == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
 
 
 @pytest.mark.spec("NS-18", "NS-36")
@@ -130,125 +124,107 @@ def test_lookup_period_and_unregister_timeout_match_apache() -> None:
 
 
 @pytest.mark.spec("NS-32", "NS-33")
-def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = Scripted("one")
-        one.changed = "false"
-        async with registrar(tmp_path, one) as (made, _):
-            assert await made.register()
-            assert one.asked == [RequestCode.REGISTER_BROKER]
-            expected = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
-            assert expected.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
-            assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
-
-    run(work)
+async def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
+    one = Scripted("one")
+    one.changed = "false"
+    async with registrar(tmp_path, one) as (made, _):
+        assert await made.register()
+        assert one.asked == [RequestCode.REGISTER_BROKER]
+        expected = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
+        assert expected.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
+        assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
 
 
 @pytest.mark.parametrize(
     "code", [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER]
 )
-def test_silent_name_server_does_not_delay_the_others(tmp_path: Path, code: int) -> None:
-    async def work() -> None:
-        servers = one, two, three = [Scripted(name) for name in ("one", "two", "three")]
-        async with registrar(tmp_path, *servers, force_register=code != RequestCode.QUERY_DATA_VERSION) as (made, _):
-            if code == RequestCode.UNREGISTER_BROKER:
-                await made.start()
-            one.silent = True
-            began = asyncio.get_running_loop().time()
-            task = asyncio.create_task(made.stop() if code == RequestCode.UNREGISTER_BROKER else made.register())
-            await until(lambda: code in two.asked and code in three.asked)
-            assert asyncio.get_running_loop().time() - began < 1 and not task.done()
-            await task
-
-    run(work)
+async def test_silent_name_server_does_not_delay_the_others(tmp_path: Path, code: int) -> None:
+    servers = one, two, three = [Scripted(name) for name in ("one", "two", "three")]
+    async with registrar(tmp_path, *servers, force_register=code != RequestCode.QUERY_DATA_VERSION) as (made, _):
+        if code == RequestCode.UNREGISTER_BROKER:
+            await made.start()
+        one.silent = True
+        began = asyncio.get_running_loop().time()
+        task = asyncio.create_task(made.stop() if code == RequestCode.UNREGISTER_BROKER else made.register())
+        await until(lambda: code in two.asked and code in three.asked)
+        assert asyncio.get_running_loop().time() - began < 1 and not task.done()
+        await task
 
 
-def test_restarted_name_server_gets_a_registration_within_seconds(
+async def test_restarted_name_server_gets_a_registration_within_seconds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The period of registrations is 30 s; meanwhile clients would find no route of a new topic."""
-
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        async with registrar(tmp_path, one, two) as (made, topics):
-            topics.set(TopicConfig("orders"))
-            await made.start()
-            host, port = one.address
-            await one.server.stop()
-            await until(lambda: "name server failed" in caplog.text)
-            before = list(two.asked)
-            one.server = RemotingServer(one._handle, settings=NetSettings())
-            one.asked.clear()
-            await one.server.start(host, port)
-            began = asyncio.get_running_loop().time()
-            await until(lambda: one.asked)
-            assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
-            assert one.asked == [RequestCode.REGISTER_BROKER] and b"orders" in (one.last.body or b"")
-            assert two.asked == before, "the NameServer that was not restarted needs no registration"
-
-    run(work)
+    one, two = Scripted("one"), Scripted("two")
+    async with registrar(tmp_path, one, two) as (made, topics):
+        topics.set(TopicConfig("orders"))
+        await made.start()
+        host, port = one.address
+        await one.server.stop()
+        await until(lambda: "name server failed" in caplog.text)
+        before = list(two.asked)
+        one.server = RemotingServer(one._handle, settings=NetSettings())
+        one.asked.clear()
+        await one.server.start(host, port)
+        began = asyncio.get_running_loop().time()
+        await until(lambda: one.asked)
+        assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
+        assert one.asked == [RequestCode.REGISTER_BROKER] and b"orders" in (one.last.body or b"")
+        assert two.asked == before, "the NameServer that was not restarted needs no registration"
 
 
-def test_absent_name_server_costs_no_encoded_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_absent_name_server_costs_no_encoded_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With 100,000 topics the body of a full registration takes a second of processor time: only a server that accepts gets one."""
     caplog.set_level("DEBUG")
+    one = Scripted("one")
+    async with registrar(tmp_path, one) as (made, topics):
+        await made.start()
+        tables = 0
+        table = topics.registered
 
-    async def work() -> None:
-        one = Scripted("one")
-        async with registrar(tmp_path, one) as (made, topics):
-            await made.start()
-            tables = 0
-            table = topics.registered
+        def counted(names: Iterable[str] | None = None) -> TopicConfigTable:
+            nonlocal tables
+            tables += 1
+            return table(names)
 
-            def counted(names: Iterable[str] | None = None) -> TopicConfigTable:
-                nonlocal tables
-                tables += 1
-                return table(names)
-
-            topics.registered = counted  # type: ignore[method-assign]
-            await one.server.stop()
-            await until(lambda: caplog.text.count("name server failed") == 4)
-            assert tables == 0
-
-    run(work)
+        topics.registered = counted  # type: ignore[method-assign]
+        await one.server.stop()
+        await until(lambda: caplog.text.count("name server failed") == 4)
+        assert tables == 0
 
 
-def test_name_server_that_starts_after_the_broker_gets_a_registration(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = Scripted("one")
-        async with registrar(tmp_path, one) as (made, _):
-            host, port = one.address
-            await one.server.stop()
-            await made.start()
-            one.server = RemotingServer(one._handle, settings=NetSettings())
-            await one.server.start(host, port)
-            began = asyncio.get_running_loop().time()
-            await until(lambda: one.asked)
-            assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
-
-    run(work)
+async def test_name_server_that_starts_after_the_broker_gets_a_registration(tmp_path: Path) -> None:
+    one = Scripted("one")
+    async with registrar(tmp_path, one) as (made, _):
+        host, port = one.address
+        await one.server.stop()
+        await made.start()
+        one.server = RemotingServer(one._handle, settings=NetSettings())
+        await one.server.start(host, port)
+        began = asyncio.get_running_loop().time()
+        await until(lambda: one.asked)
+        assert asyncio.get_running_loop().time() - began < RECONNECT_SECONDS_MAX + 1
 
 
-def test_lost_name_server_is_logged_once_until_it_returns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_name_server_is_logged_once_until_it_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
 
     def failures() -> list[str]:
         return [record.levelname for record in caplog.records if record.getMessage().startswith("name server failed")]
 
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        async with registrar(tmp_path, one, two) as (made, _):
-            await made.start()
-            host, port = one.address
-            await one.server.stop()
-            await until(lambda: len(failures()) == 5)
-            one.server = RemotingServer(one._handle, settings=NetSettings())
-            await one.server.start(host, port)
-            await until(lambda: one.asked[1:])
-            await until(lambda: "name server answers again" in caplog.text)
-            assert failures()[:5] == ["WARNING", *["DEBUG"] * 4]
-
-    run(work)
+    one, two = Scripted("one"), Scripted("two")
+    async with registrar(tmp_path, one, two) as (made, _):
+        await made.start()
+        host, port = one.address
+        await one.server.stop()
+        await until(lambda: len(failures()) == 5)
+        one.server = RemotingServer(one._handle, settings=NetSettings())
+        await one.server.start(host, port)
+        await until(lambda: one.asked[1:])
+        await until(lambda: "name server answers again" in caplog.text)
+        assert failures()[:5] == ["WARNING", *["DEBUG"] * 4]
 
 
 def change_list(made: Registrar, servers: Iterable[Scripted], *, host: str = "127.0.0.1") -> None:
@@ -263,85 +239,68 @@ REGISTER, UNREGISTER = RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKE
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_changed_list_registers_with_new_and_unregisters_from_old(
+async def test_changed_list_registers_with_new_and_unregisters_from_old(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
     caplog.set_level("INFO")
-
-    async def work() -> None:
-        one, two, three = servers = [Scripted(name) for name in ("one", "two", "three")]
-        async with registrar(tmp_path, *servers) as (made, _):
-            change_list(made, [one, two], host=host)
-            await made.start()
-            one.silent = True
-            began = asyncio.get_running_loop().time()
-            change_list(made, [two, three], host=host)
-            await until(lambda: REGISTER in three.asked)
-            assert asyncio.get_running_loop().time() - began < 1, "the silent one was not waited for"
-            one.silent = False
-            change_list(made, [three], host=host)
-            await until(lambda: two.asked[-1] == UNREGISTER and not two.server.connections)
-            await until(lambda: not one.server.connections)
-            assert UNREGISTER in one.asked and one.asked[-1] == UNREGISTER
-            assert made.name_servers == [f"{host}:{three.address[1]}"] and not made._leaving
-            before = f"{host}:{one.address[1]},{host}:{two.address[1]}"
-            after = f"{host}:{two.address[1]},{host}:{three.address[1]}"
-            assert f"name servers changed addresses={after} before={before}" in caplog.text
-        assert three.asked[-1] == UNREGISTER and two.asked.count(UNREGISTER) == 1
-
-    run(work)
+    one, two, three = servers = [Scripted(name) for name in ("one", "two", "three")]
+    async with registrar(tmp_path, *servers) as (made, _):
+        change_list(made, [one, two], host=host)
+        await made.start()
+        one.silent = True
+        began = asyncio.get_running_loop().time()
+        change_list(made, [two, three], host=host)
+        await until(lambda: REGISTER in three.asked)
+        assert asyncio.get_running_loop().time() - began < 1, "the silent one was not waited for"
+        one.silent = False
+        change_list(made, [three], host=host)
+        await until(lambda: two.asked[-1] == UNREGISTER and not two.server.connections)
+        await until(lambda: not one.server.connections)
+        assert UNREGISTER in one.asked and one.asked[-1] == UNREGISTER
+        assert made.name_servers == [f"{host}:{three.address[1]}"] and not made._leaving
+        before = f"{host}:{one.address[1]},{host}:{two.address[1]}"
+        after = f"{host}:{two.address[1]},{host}:{three.address[1]}"
+        assert f"name servers changed addresses={after} before={before}" in caplog.text
+    assert three.asked[-1] == UNREGISTER and two.asked.count(UNREGISTER) == 1
 
 
-def test_name_server_listed_again_while_it_is_left_is_registered_with(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        async with registrar(tmp_path, one, two) as (made, _):
-            await made.start()
-            change_list(made, [two])
-            change_list(made, [one, two])
-            await until(lambda: not made._leaving)
-            await until(lambda: one.asked[-1] == REGISTER)
-            assert UNREGISTER in one.asked
-
-    run(work)
+async def test_name_server_listed_again_while_it_is_left_is_registered_with(tmp_path: Path) -> None:
+    one, two = Scripted("one"), Scripted("two")
+    async with registrar(tmp_path, one, two) as (made, _):
+        await made.start()
+        change_list(made, [two])
+        change_list(made, [one, two])
+        await until(lambda: not made._leaving)
+        await until(lambda: one.asked[-1] == REGISTER)
+        assert UNREGISTER in one.asked
 
 
-def test_broker_without_name_servers_registers_when_it_gets_one(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = Scripted("one")
-        async with registrar(tmp_path) as (made, _):
-            await made.start()
-            one.address = await one.server.start("127.0.0.1", 0)
-            change_list(made, [one])
-            await until(lambda: one.asked)
-        assert one.asked == [REGISTER, UNREGISTER]
-        await one.server.stop()
-
-    run(work)
+async def test_broker_without_name_servers_registers_when_it_gets_one(tmp_path: Path) -> None:
+    one = Scripted("one")
+    async with registrar(tmp_path) as (made, _):
+        await made.start()
+        one.address = await one.server.start("127.0.0.1", 0)
+        change_list(made, [one])
+        await until(lambda: one.asked)
+    assert one.asked == [REGISTER, UNREGISTER]
+    await one.server.stop()
 
 
-def test_stop_waits_for_name_servers_that_are_being_left(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        async with registrar(tmp_path, one, two) as (made, _):
-            await made.start()
-            change_list(made, [two])
-        assert (one.asked[-1], two.asked[-1]) == (UNREGISTER, UNREGISTER)
-
-    run(work)
+async def test_stop_waits_for_name_servers_that_are_being_left(tmp_path: Path) -> None:
+    one, two = Scripted("one"), Scripted("two")
+    async with registrar(tmp_path, one, two) as (made, _):
+        await made.start()
+        change_list(made, [two])
+    assert (one.asked[-1], two.asked[-1]) == (UNREGISTER, UNREGISTER)
 
 
-def test_member_without_id_leaves_without_unregistration(tmp_path: Path) -> None:
+async def test_member_without_id_leaves_without_unregistration(tmp_path: Path) -> None:
     """Below 0 a member of a group is not registered (DL-X19), so there is nothing to remove."""
-
-    async def work() -> None:
-        one, two = Scripted("one"), Scripted("two")
-        async with registrar(tmp_path, one, two) as (made, _):
-            made._broker_id = lambda: -1
-            await made.start()
-            change_list(made, [two])
-            await until(lambda: not made._leaving)
-            assert one.asked == two.asked == []
-            made._broker_id = lambda: 1
-
-    run(work)
+    one, two = Scripted("one"), Scripted("two")
+    async with registrar(tmp_path, one, two) as (made, _):
+        made._broker_id = lambda: -1
+        await made.start()
+        change_list(made, [two])
+        await until(lambda: not made._leaving)
+        assert one.asked == two.asked == []
+        made._broker_id = lambda: 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -36,31 +35,30 @@ class SlowFile(StateFile):
 
 @pytest.mark.spec("OF-05")
 @pytest.mark.parametrize(("save_seconds", "rest"), [(0.5, 0.5 * REST_FACTOR), (30.0, REST_SECONDS_MAX)])
-def test_periodic_saves_rest_in_proportion_to_their_cost(tmp_path: Path, save_seconds: float, rest: float) -> None:
+@pytest.mark.loop(real=True)
+async def test_periodic_saves_rest_in_proportion_to_their_cost(
+    tmp_path: Path, save_seconds: float, rest: float
+) -> None:
     clock = Seconds()
     clock.save_seconds = save_seconds
     file = SlowFile(tmp_path / "consumerOffset.json", clock)
     offsets = Offsets(file, monotonic=clock)
-
-    async def work() -> None:
-        offsets.set("T", "G", 0, 1)
-        await offsets.save_periodically()
-        ended = clock.now
-        offsets.set("T", "G", 0, 2)
-        clock.now = ended + rest - 0.1
-        await offsets.save_periodically()
-        assert file.writes == 1
-        await offsets.save()  # at the end of the broker, and for a change that must be durable
-        assert file.writes == 2
-        offsets.set("T", "G", 0, 3)
-        clock.now = ended + rest
-        await offsets.save_periodically()
-        assert file.writes == 3
-        clock.now += REST_SECONDS_MAX
-        await offsets.save_periodically()
-        assert file.writes == 3  # nothing changed
-
-    asyncio.run(work())
+    offsets.set("T", "G", 0, 1)
+    await offsets.save_periodically()
+    ended = clock.now
+    offsets.set("T", "G", 0, 2)
+    clock.now = ended + rest - 0.1
+    await offsets.save_periodically()
+    assert file.writes == 1
+    await offsets.save()  # at the end of the broker, and for a change that must be durable
+    assert file.writes == 2
+    offsets.set("T", "G", 0, 3)
+    clock.now = ended + rest
+    await offsets.save_periodically()
+    assert file.writes == 3
+    clock.now += REST_SECONDS_MAX
+    await offsets.save_periodically()
+    assert file.writes == 3  # nothing changed
 
 
 @pytest.mark.parametrize("queues", [1, 500, 501, 1200])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker.requests.queue_units import UNITS_MAX, bits
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, QueryConsumeQueueResponse, SubscriptionData
@@ -22,57 +22,48 @@ async def units(w: Wire, **ext: object) -> tuple[Command, QueryConsumeQueueRespo
 
 
 @pytest.mark.spec("RT-13", "UPG-12")
-def test_units_have_places_codes_and_verdict_of_the_tags() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for tag in ("a", "b", "a"):
-                assert (await w.send(properties={"TAGS": tag})).code == 0
-            _, found = await units(w)
-            assert (found.min_queue_index, found.max_queue_index, found.filter_data) == (0, 3, None)
-            first, second, _ = found.queue_data
-            assert (first.physic_offset, second.physic_offset) == (0, first.physic_size)
-            assert [(u.tags_code, u.eval, u.extend_data_json, u.bit_map, u.msg) for u in found.queue_data] == [
-                (java_hash(tag), False, None, None, None) for tag in ("a", "b", "a")
-            ]
-            _, found = await units(w, index=1, count=1, consumerGroup="G")
-            assert found.filter_data == "G@T is not online!" and [u.tags_code for u in found.queue_data] == [98]
-            await w.heartbeat("G", "T", tags="b")
-            _, found = await units(w, consumerGroup="G")
-            assert [u.eval for u in found.queue_data] == [False, True, False] and found.filter_data == "null"
-            assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
-            assert [len((await units(w, count=count))[1].queue_data) for count in (-1, 0, 2, UNITS_MAX + 5)] == [
-                0,
-                0,
-                2,
-                3,
-            ]
-
-    run(work)
+async def test_units_have_places_codes_and_verdict_of_the_tags() -> None:
+    async with wire() as w:
+        for tag in ("a", "b", "a"):
+            assert (await w.send(properties={"TAGS": tag})).code == 0
+        _, found = await units(w)
+        assert (found.min_queue_index, found.max_queue_index, found.filter_data) == (0, 3, None)
+        first, second, _ = found.queue_data
+        assert (first.physic_offset, second.physic_offset) == (0, first.physic_size)
+        assert [(u.tags_code, u.eval, u.extend_data_json, u.bit_map, u.msg) for u in found.queue_data] == [
+            (java_hash(tag), False, None, None, None) for tag in ("a", "b", "a")
+        ]
+        _, found = await units(w, index=1, count=1, consumerGroup="G")
+        assert found.filter_data == "G@T is not online!" and [u.tags_code for u in found.queue_data] == [98]
+        await w.heartbeat("G", "T", tags="b")
+        _, found = await units(w, consumerGroup="G")
+        assert [u.eval for u in found.queue_data] == [False, True, False] and found.filter_data == "null"
+        assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
+        assert [len((await units(w, count=count))[1].queue_data) for count in (-1, 0, 2, UNITS_MAX + 5)] == [
+            0,
+            0,
+            2,
+            3,
+        ]
 
 
 @pytest.mark.spec("RT-13")
-def test_units_of_an_extended_queue_show_bit_map_and_its_verdict() -> None:
-    async def work() -> None:
-        store = {"queue_extension_enable": True}
-        async with wire(store, calc_filter_bit_map=True, property_filter_enable=True) as w:
-            assert (await w.send(properties={"colour": "red"})).code == 0  # before the filter: no bits
-            subscription = SubscriptionData("T", "colour = 'blue'", expression_type="SQL92", sub_version=1)
-            data = HeartbeatData("c1", [], [ConsumerData("G", subscription_data_set=[subscription])])
-            assert (await w.call(RequestCode.HEART_BEAT, data.encode())).code == 0
-            for colour in ("red", "blue"):
-                assert (await w.send(properties={"colour": colour})).code == 0
-            _, found = await units(w, consumerGroup="G")
-            assert json.loads(found.filter_data or "")["expression"] == "colour = 'blue'"
-            before, red, blue = found.queue_data
-            assert (red.bit_map or "").count("1") == 0 and (blue.bit_map or "").count("1") > 0
-            assert (before.eval, blue.eval) == (True, True)
-            extended = json.loads(blue.extend_data_json or "")
-            assert (
-                extended["msgStoreTime"] > 0
-                and bytes.fromhex(extended["bitMap"]).count(0) < len(extended["bitMap"]) / 2
-            )
-
-    run(work)
+async def test_units_of_an_extended_queue_show_bit_map_and_its_verdict() -> None:
+    store = {"queue_extension_enable": True}
+    async with wire(store, calc_filter_bit_map=True, property_filter_enable=True) as w:
+        assert (await w.send(properties={"colour": "red"})).code == 0  # before the filter: no bits
+        subscription = SubscriptionData("T", "colour = 'blue'", expression_type="SQL92", sub_version=1)
+        data = HeartbeatData("c1", [], [ConsumerData("G", subscription_data_set=[subscription])])
+        assert (await w.call(RequestCode.HEART_BEAT, data.encode())).code == 0
+        for colour in ("red", "blue"):
+            assert (await w.send(properties={"colour": colour})).code == 0
+        _, found = await units(w, consumerGroup="G")
+        assert json.loads(found.filter_data or "")["expression"] == "colour = 'blue'"
+        before, red, blue = found.queue_data
+        assert (red.bit_map or "").count("1") == 0 and (blue.bit_map or "").count("1") > 0
+        assert (before.eval, blue.eval) == (True, True)
+        extended = json.loads(blue.extend_data_json or "")
+        assert extended["msgStoreTime"] > 0 and bytes.fromhex(extended["bitMap"]).count(0) < len(extended["bitMap"]) / 2
 
 
 def test_bits_are_printed_from_the_highest() -> None:
@@ -81,24 +72,18 @@ def test_bits_are_printed_from_the_highest() -> None:
 
 @pytest.mark.spec("RT-13")
 @pytest.mark.parametrize("index", [-1, 1, 2**62])
-def test_index_outside_the_queue_is_answered_with_bounds_and_remark(index: int) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.send()).code == 0
-            answer, found = await units(w, index=index)
-            assert answer.code == 0 and f"Index {index} of 0@T is not exist!" in (answer.remark or "")
-            assert (found.min_queue_index, found.max_queue_index, found.queue_data) == (0, 1, [])
-
-    run(work)
+async def test_index_outside_the_queue_is_answered_with_bounds_and_remark(index: int) -> None:
+    async with wire() as w:
+        assert (await w.send()).code == 0
+        answer, found = await units(w, index=index)
+        assert answer.code == 0 and f"Index {index} of 0@T is not exist!" in (answer.remark or "")
+        assert (found.min_queue_index, found.max_queue_index, found.queue_data) == (0, 1, [])
 
 
 @pytest.mark.spec("RT-13")
 @pytest.mark.parametrize("ext", [{"queueId": 9}, {"topic": "None"}, {"topic": "../T"}])
-def test_unknown_queue_is_an_error(ext: dict[str, object]) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.send()).code == 0
-            answer, _ = await units(w, **ext)
-            assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")
-
-    run(work)
+async def test_unknown_queue_is_an_error(ext: dict[str, object]) -> None:
+    async with wire() as w:
+        assert (await w.send()).code == 0
+        answer, _ = await units(w, **ext)
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")

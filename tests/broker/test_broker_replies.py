@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker.requests import replies
 from saturnmq.broker.state.clients import ClientInfo, Clients
@@ -67,39 +67,36 @@ async def reply(
 
 @pytest.mark.spec("RR-02", "RR-03", "RR-04")
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
-def test_reply_is_pushed_to_requester_and_stored(code: int) -> None:
-    async def work() -> None:
-        async with wire() as w, requester(w) as got:
-            answer = await reply(w, code=code)
-            (push,) = got
-            (stored,) = await w.messages(TOPIC)
-            assert (answer.code, answer.remark) == (0, None)
-            assert answer.ext["msgId"] == f"{w.broker.identity.id_prefix}{stored.physical_offset:016X}"
-            assert (answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["MSG_REGION"]) == (
-                "0",
-                "0",
-                "DefaultRegion",
-            )
-            assert (push.code, push.body, push.is_oneway) == (
-                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-                b"answer",
-                False,
-            )
-            header = decode_header(PushReplyMessage, push.ext)
-            assert (header.producer_group, header.topic, header.flag, header.born_timestamp) == (
-                "repliers",
-                TOPIC,
-                9,
-                1234,
-            )
-            (connection,) = w.client.connections
-            assert (header.born_host, header.store_host) == (connection.local_address, w.server.broker_address)
-            properties = decode_properties(header.properties or "")
-            assert int(properties.pop("PUSH_REPLY_TIME")) == header.store_timestamp > 0
-            assert properties == PROPERTIES
-            assert (stored.body, stored.properties) == (b"answer", PROPERTIES)
-
-    run(work)
+async def test_reply_is_pushed_to_requester_and_stored(code: int) -> None:
+    async with wire() as w, requester(w) as got:
+        answer = await reply(w, code=code)
+        (push,) = got
+        (stored,) = await w.messages(TOPIC)
+        assert (answer.code, answer.remark) == (0, None)
+        assert answer.ext["msgId"] == f"{w.broker.identity.id_prefix}{stored.physical_offset:016X}"
+        assert (answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["MSG_REGION"]) == (
+            "0",
+            "0",
+            "DefaultRegion",
+        )
+        assert (push.code, push.body, push.is_oneway) == (
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            b"answer",
+            False,
+        )
+        header = decode_header(PushReplyMessage, push.ext)
+        assert (header.producer_group, header.topic, header.flag, header.born_timestamp) == (
+            "repliers",
+            TOPIC,
+            9,
+            1234,
+        )
+        (connection,) = w.client.connections
+        assert (header.born_host, header.store_host) == (connection.local_address, w.server.broker_address)
+        properties = decode_properties(header.properties or "")
+        assert int(properties.pop("PUSH_REPLY_TIME")) == header.store_timestamp > 0
+        assert properties == PROPERTIES
+        assert (stored.body, stored.properties) == (b"answer", PROPERTIES)
 
 
 @pytest.mark.spec("RR-03", "RR-04")
@@ -107,80 +104,64 @@ def test_reply_is_pushed_to_requester_and_stored(code: int) -> None:
     ({"CORRELATION_ID": "c-1"}, "reply message properties[REPLY_TO_CLIENT] is null"),
     ({"REPLY_TO_CLIENT": "gone"}, "push reply message fail, channel of <gone> not found."),
 ])  # fmt: skip
-def test_reply_without_requester_is_stored_and_reported(properties: dict[str, str], words: str) -> None:
-    async def work() -> None:
-        async with wire() as w, requester(w) as got:
-            answer = await reply(w, properties)
-            assert (answer.code, answer.remark, got) == (1, words, [])
-            assert len(await w.messages(TOPIC)) == 1
-
-    run(work)
+async def test_reply_without_requester_is_stored_and_reported(properties: dict[str, str], words: str) -> None:
+    async with wire() as w, requester(w) as got:
+        answer = await reply(w, properties)
+        assert (answer.code, answer.remark, got) == (1, words, [])
+        assert len(await w.messages(TOPIC)) == 1
 
 
 @pytest.mark.spec("RR-02")
-def test_reply_topic_exists_at_start_with_one_queue() -> None:
-    async def work() -> None:
-        async with wire(auto_create_topic=False) as w:
-            config = w.broker.topics.table[TOPIC]
-            assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
-
-    run(work)
+async def test_reply_topic_exists_at_start_with_one_queue() -> None:
+    async with wire(auto_create_topic=False) as w:
+        config = w.broker.topics.table[TOPIC]
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
 @pytest.mark.spec("RR-03")
-def test_refusing_or_silent_requester_is_reported_to_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusing_or_silent_requester_is_reported_to_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replies.PUSH_TIMEOUT_MS == 10_000
-
-    async def work() -> None:
-        monkeypatch.setattr("saturnmq.broker.requests.replies.PUSH_TIMEOUT_MS", 50)
-        async with wire() as w:
-            for code, words in ((5, "code 5 no"), (None, "did not answer within 50 ms")):
-                async with requester(w, code):
-                    answer = await reply(w)
-                    assert answer.code == 1 and words in (answer.remark or "")
-                    assert (answer.remark or "").startswith("push reply message to asker fail")
-            assert w.broker.in_flight.replies == 0
-            left = await reply(w)  # the client has closed its connection
-            while "not found" not in (left.remark or ""):
-                left = await reply(w)
-            assert left.code == 1
-
-    run(work)
+    monkeypatch.setattr("saturnmq.broker.requests.replies.PUSH_TIMEOUT_MS", 50)
+    async with wire() as w:
+        for code, words in ((5, "code 5 no"), (None, "did not answer within 50 ms")):
+            async with requester(w, code):
+                answer = await reply(w)
+                assert answer.code == 1 and words in (answer.remark or "")
+                assert (answer.remark or "").startswith("push reply message to asker fail")
+        assert w.broker.in_flight.replies == 0
+        left = await reply(w)  # the client has closed its connection
+        while "not found" not in (left.remark or ""):
+            left = await reply(w)
+        assert left.code == 1
 
 
 @pytest.mark.spec("RR-04")
-def test_reply_that_is_not_stored_is_still_delivered(
+async def test_reply_that_is_not_stored_is_still_delivered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with wire(store_replies=False) as w, requester(w) as got:
-            answer = await reply(w)
-            assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
-            assert await w.messages(TOPIC) == []
-        async with wire() as w, requester(w) as got:
-            full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
-            monkeypatch.setattr(w.broker.store, "put", lambda message: full)
-            answer = await reply(w)
-            assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
-            assert f"reply not stored topic={TOPIC} status=SERVICE_NOT_AVAILABLE reason=full" in caplog.text
-
-    run(work)
+    async with wire(store_replies=False) as w, requester(w) as got:
+        answer = await reply(w)
+        assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
+        assert await w.messages(TOPIC) == []
+    async with wire() as w, requester(w) as got:
+        full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
+        monkeypatch.setattr(w.broker.store, "put", lambda message: full)
+        answer = await reply(w)
+        assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
+        assert f"reply not stored topic={TOPIC} status=SERVICE_NOT_AVAILABLE reason=full" in caplog.text
 
 
 @pytest.mark.spec("RR-03", "REM-14")
-def test_malformed_or_excess_reply_is_rejected() -> None:
-    async def work() -> None:
-        async with wire(reply_queue_max=1) as w, requester(w, None) as got:
-            assert (await w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"x", a="g")).code == 1
-            first = asyncio.create_task(reply(w))
-            while not got:
-                await asyncio.sleep(0)
-            answer = await reply(w)
-            assert answer.code == 2 and "1 replies wait" in (answer.remark or "")
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-
-    run(work)
+async def test_malformed_or_excess_reply_is_rejected() -> None:
+    async with wire(reply_queue_max=1) as w, requester(w, None) as got:
+        assert (await w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"x", a="g")).code == 1
+        first = asyncio.create_task(reply(w))
+        while not got:
+            await asyncio.sleep(0)
+        answer = await reply(w)
+        assert answer.code == 2 and "1 replies wait" in (answer.remark or "")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 @pytest.mark.spec("RR-03", "HB-06")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
 from wire import wire
 
@@ -41,10 +37,6 @@ SENDS = (
     RequestCode.SEND_REPLY_MESSAGE_V2,
 )
 PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(work())
 
 
 @pytest.mark.parametrize("code", RequestCode)
@@ -155,24 +147,20 @@ def test_rights_are_strict_by_default() -> None:
 
 @pytest.mark.spec("SND-05")
 @pytest.mark.parametrize("code", SENDS)
-def test_every_send_rejects_topics_of_the_broker(code: RequestCode) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for topic in sorted(FORBIDDEN_SEND_TOPICS):
-                short = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-                names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
-                         "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}  # fmt: skip
-                answer = await w.call(code, b"x", **short, **{names[name]: text for name, text in short.items()})
-                assert answer.code == 16 and "forbidden" in (answer.remark or ""), (topic, answer.remark)
-
-    run(work)
+@pytest.mark.loop(real=True)
+async def test_every_send_rejects_topics_of_the_broker(code: RequestCode) -> None:
+    async with wire() as w:
+        for topic in sorted(FORBIDDEN_SEND_TOPICS):
+            short = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+            names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+                     "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}  # fmt: skip
+            answer = await w.call(code, b"x", **short, **{names[name]: text for name, text in short.items()})
+            assert answer.code == 16 and "forbidden" in (answer.remark or ""), (topic, answer.remark)
 
 
-def test_body_above_the_limit_of_its_code_is_rejected() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            answer = await w.call(RequestCode.LOCK_BATCH_MQ, b" " * (LIST_BYTES_MAX + 1))
-            assert answer.code == 1 and "LOCK_BATCH_MQ" in (answer.remark or "")
-            assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG, b" " * BODY_BYTES_MAX)).code == 0
-
-    run(work)
+@pytest.mark.loop(real=True)
+async def test_body_above_the_limit_of_its_code_is_rejected() -> None:
+    async with wire() as w:
+        answer = await w.call(RequestCode.LOCK_BATCH_MQ, b" " * (LIST_BYTES_MAX + 1))
+        assert answer.code == 1 and "LOCK_BATCH_MQ" in (answer.remark or "")
+        assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG, b" " * BODY_BYTES_MAX)).code == 0

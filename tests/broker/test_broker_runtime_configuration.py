@@ -35,48 +35,39 @@ async def change(w: Wire, text: str) -> None:
 
 
 @pytest.mark.spec("OPS-02", "NS-35", "ADM-12")
-def test_broker_permission_reaches_the_route_and_the_next_pull() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send("T")
-            await w.broker.registrar.wait_registered()
-            for permission in (4, 2, 6):
-                await change(w, f"brokerPermission={permission}")
-                while w.server.namesrv.routes.topics["T"]["broker-a"].perm != permission:
-                    await w.call(RequestCode.GET_BROKER_CONFIG)
-                assert (await w.pull("T")).code == (16 if permission == 2 else 0)
-
-    run(work)
+async def test_broker_permission_reaches_the_route_and_the_next_pull() -> None:
+    async with wire() as w:
+        await w.send("T")
+        await w.broker.registrar.wait_registered()
+        for permission in (4, 2, 6):
+            await change(w, f"brokerPermission={permission}")
+            while w.server.namesrv.routes.topics["T"]["broker-a"].perm != permission:
+                await w.call(RequestCode.GET_BROKER_CONFIG)
+            assert (await w.pull("T")).code == (16 if permission == 2 else 0)
 
 
-def test_auto_creation_of_topics_is_switched() -> None:
-    async def work() -> None:
-        async with wire(auto_create_topic=False) as w:
-            assert (await w.send("A")).code == 17
-            await change(w, "autoCreateTopicEnable=true")
-            assert (await w.send("A")).code == 0
-            await change(w, "autoCreateTopicEnable=false")
-            assert (await w.send("B")).code == 17 and (await w.send("A")).code == 0
-
-    run(work)
+async def test_auto_creation_of_topics_is_switched() -> None:
+    async with wire(auto_create_topic=False) as w:
+        assert (await w.send("A")).code == 17
+        await change(w, "autoCreateTopicEnable=true")
+        assert (await w.send("A")).code == 0
+        await change(w, "autoCreateTopicEnable=false")
+        assert (await w.send("B")).code == 17 and (await w.send("A")).code == 0
 
 
-def test_transactions_messages_and_sends_are_limited_at_once() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            half = {"TRAN_MSG": "true", "PGROUP": "producers"}
-            assert (await w.send("T", properties=half)).code == 0
-            await change(w, "rejectTransactionMessage=true")
-            assert (await w.send("T", properties=half)).code == 16
-            assert (await w.send("T", b"x" * 2000)).code == 0
-            await change(w, "maxMessageSize=1000")
-            assert (await w.send("T", b"x" * 2000)).code == 13 and (await w.send("T")).code == 0
-            await change(w, "startAcceptSendRequestTimeStamp=9999999999999")
-            assert (await w.send("T")).code != 0
-            await change(w, "startAcceptSendRequestTimeStamp=0")
-            assert (await w.send("T")).code == 0
-
-    run(work)
+async def test_transactions_messages_and_sends_are_limited_at_once() -> None:
+    async with wire() as w:
+        half = {"TRAN_MSG": "true", "PGROUP": "producers"}
+        assert (await w.send("T", properties=half)).code == 0
+        await change(w, "rejectTransactionMessage=true")
+        assert (await w.send("T", properties=half)).code == 16
+        assert (await w.send("T", b"x" * 2000)).code == 0
+        await change(w, "maxMessageSize=1000")
+        assert (await w.send("T", b"x" * 2000)).code == 13 and (await w.send("T")).code == 0
+        await change(w, "startAcceptSendRequestTimeStamp=9999999999999")
+        assert (await w.send("T")).code != 0
+        await change(w, "startAcceptSendRequestTimeStamp=0")
+        assert (await w.send("T")).code == 0
 
 
 def test_pulls_and_connections_follow_the_change() -> None:
@@ -109,48 +100,39 @@ def test_pulls_and_connections_follow_the_change() -> None:
     run(expiry)
 
 
-def test_retention_follows_the_change(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for name, value in (
-                ("fileReservedTime", "5"), ("deleteWhen", "02;14"), ("diskMaxUsedSpaceRatio", "50"),
-                ("cleanFileForciblyEnable", "false"),
-            ):  # fmt: skip
-                await change(w, f"{name}={value}")
-            policy = w.broker.store._maintenance._policy
-            assert (policy.reserved_ms, policy.delete_hours) == (5 * 3_600_000, {2, 14})
-            assert (policy.used_percent_max, policy.forcible) == (50, False)
-
-    run(work)
+async def test_retention_follows_the_change(tmp_path: Path) -> None:
+    async with wire() as w:
+        for name, value in (
+            ("fileReservedTime", "5"), ("deleteWhen", "02;14"), ("diskMaxUsedSpaceRatio", "50"),
+            ("cleanFileForciblyEnable", "false"),
+        ):  # fmt: skip
+            await change(w, f"{name}={value}")
+        policy = w.broker.store._maintenance._policy
+        assert (policy.reserved_ms, policy.delete_hours) == (5 * 3_600_000, {2, 14})
+        assert (policy.used_percent_max, policy.forcible) == (50, False)
 
 
-def test_flush_becomes_synchronous_but_not_asynchronous() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.send("T")).code == 0
-            assert (await w.call(UPDATE, b"syncFlushTimeout=20s")).code == 0
-            await change(w, "flushDiskType=SYNC_FLUSH")
-            assert (await w.send("T")).code == 0
-            assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
-            assert len(await w.messages("T")) == 2
-            refused = await w.call(UPDATE, b"flushDiskType=ASYNC_FLUSH")
-            assert refused.code == 1 and "can only become SYNC_FLUSH" in (refused.remark or "")
-
-    run(work)
+async def test_flush_becomes_synchronous_but_not_asynchronous() -> None:
+    async with wire() as w:
+        assert (await w.send("T")).code == 0
+        assert (await w.call(UPDATE, b"syncFlushTimeout=20s")).code == 0
+        await change(w, "flushDiskType=SYNC_FLUSH")
+        assert (await w.send("T")).code == 0
+        assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
+        assert len(await w.messages("T")) == 2
+        refused = await w.call(UPDATE, b"flushDiskType=ASYNC_FLUSH")
+        assert refused.code == 1 and "can only become SYNC_FLUSH" in (refused.remark or "")
 
 
-def test_log_level_follows_the_change() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            try:
-                await change(w, "logLevel=ERROR")
-                assert not logging.getLogger("saturnmq.broker").isEnabledFor(logging.WARNING)
-                assert logging.getLogger("saturnmq.audit").isEnabledFor(logging.INFO), "the audit log goes on"
-            finally:
-                assert (await w.call(UPDATE, b"logLevel=")).code == 0
-            assert logging.getLogger("saturnmq").level == logging.NOTSET
-
-    run(work)
+async def test_log_level_follows_the_change() -> None:
+    async with wire() as w:
+        try:
+            await change(w, "logLevel=ERROR")
+            assert not logging.getLogger("saturnmq.broker").isEnabledFor(logging.WARNING)
+            assert logging.getLogger("saturnmq.audit").isEnabledFor(logging.INFO), "the audit log goes on"
+        finally:
+            assert (await w.call(UPDATE, b"logLevel=")).code == 0
+        assert logging.getLogger("saturnmq").level == logging.NOTSET
 
 
 @pytest.mark.spec("SEC-07", "SEC-03", "OPS-03", "ADM-12")
@@ -190,37 +172,31 @@ def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest
     assert [result[:7] for result in results] == ["ok supp", '"code 1', '"code 1', '"code 1']
 
 
-def test_name_servers_follow_the_change_and_the_file_keeps_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_name_servers_follow_the_change_and_the_file_keeps_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "broker.conf"
     caplog.set_level("INFO")
-
-    async def work() -> None:
-        servers = [
-            NameServer(NameServerSettings(kv_config_path=str(tmp_path / f"kv{n}")), NetSettings()) for n in (0, 1)
-        ]
-        first, second = ["{}:{}".format(*await server.start("127.0.0.1", 0)) for server in servers]
-        path.write_text(f"namesrvAddr={first}\n")
-        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
-        broker = Broker(BrokerSettings(namesrv_addr=first, listen_port=0), store, NetSettings(), config_file=path)
-        await broker.start()
-        client = RemotingClient(settings=NetSettings())
-        try:
-            for value, code in (("/tmp/evil", 1), ("", 1), (f"{second}/x", 1), (second, 0)):
-                assert path.read_text() == f"namesrvAddr={first}\n", "nothing was changed by what was refused"
-                answer = await client.invoke(
-                    broker.address, Command(UPDATE, body=f"namesrvAddr={value}".encode()), 5000
-                )
-                assert answer.code == code and (not code or "namesrvAddr" in (answer.remark or "")), answer.remark
-            await until(lambda: broker.address in servers[1].routes.live and not servers[0].routes.live)
-        finally:
-            await client.close()
-            await broker.stop()
-            for server in servers:
-                await server.stop()
-        assert path.read_text() == f"namesrvAddr={second}\n"
-        assert f"configuration changed key=namesrvAddr from={first} to={second} by=127.0.0.1" in caplog.text
-
-    run(work)
+    servers = [NameServer(NameServerSettings(kv_config_path=str(tmp_path / f"kv{n}")), NetSettings()) for n in (0, 1)]
+    first, second = ["{}:{}".format(*await server.start("127.0.0.1", 0)) for server in servers]
+    path.write_text(f"namesrvAddr={first}\n")
+    store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+    broker = Broker(BrokerSettings(namesrv_addr=first, listen_port=0), store, NetSettings(), config_file=path)
+    await broker.start()
+    client = RemotingClient(settings=NetSettings())
+    try:
+        for value, code in (("/tmp/evil", 1), ("", 1), (f"{second}/x", 1), (second, 0)):
+            assert path.read_text() == f"namesrvAddr={first}\n", "nothing was changed by what was refused"
+            answer = await client.invoke(broker.address, Command(UPDATE, body=f"namesrvAddr={value}".encode()), 5000)
+            assert answer.code == code and (not code or "namesrvAddr" in (answer.remark or "")), answer.remark
+        await until(lambda: broker.address in servers[1].routes.live and not servers[0].routes.live)
+    finally:
+        await client.close()
+        await broker.stop()
+        for server in servers:
+            await server.stop()
+    assert path.read_text() == f"namesrvAddr={second}\n"
+    assert f"configuration changed key=namesrvAddr from={first} to={second} by=127.0.0.1" in caplog.text
 
 
 def test_fixed_keys_of_one_broker_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -231,71 +207,55 @@ def test_fixed_keys_of_one_broker_are_refused_with_the_reason(tmp_path: Path) ->
 
 
 @pytest.mark.spec("ADM-13")
-def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
-    async def work() -> None:
-        async with wire(config_black_list="brokerPermission") as w:
-            for name in ("brokerPermission", "rocketmqHome", "configBlackList", "brokerConfigPath", "listenPort"):
-                answer = await w.call(UPDATE, f"{name}=1".encode())
-                words = "Can not update config. " if name == "listenPort" else "Can not update config in black list. "
-                assert answer.code == 16 and (answer.remark or "").startswith(words)
-                assert "configuration file" in (answer.remark or "") and "restart this" in (answer.remark or "")
-            assert w.broker.settings.broker_permission == 6
-
-    run(work)
+async def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
+    async with wire(config_black_list="brokerPermission") as w:
+        for name in ("brokerPermission", "rocketmqHome", "configBlackList", "brokerConfigPath", "listenPort"):
+            answer = await w.call(UPDATE, f"{name}=1".encode())
+            words = "Can not update config. " if name == "listenPort" else "Can not update config in black list. "
+            assert answer.code == 16 and (answer.remark or "").startswith(words)
+            assert "configuration file" in (answer.remark or "") and "restart this" in (answer.remark or "")
+        assert w.broker.settings.broker_permission == 6
 
 
-def test_longest_message_can_change_at_run_time() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            assert (await w.call(UPDATE, b"maxMessageSize=100")).code == 0
-            assert [(await w.send(body=b"x" * size)).code for size in (100, 101)] == [0, 13]
-
-    run(work)
+async def test_longest_message_can_change_at_run_time() -> None:
+    async with wire() as w:
+        assert (await w.call(UPDATE, b"maxMessageSize=100")).code == 0
+        assert [(await w.send(body=b"x" * size)).code for size in (100, 101)] == [0, 13]
 
 
 @pytest.mark.spec("CFG-09", "ADM-28")
-def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            shown = parse_properties(((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode())
-            names = [line.split("\t") for line in APACHE_KEYS.read_text().splitlines() if not line.startswith("#")]
-            assert {name for cls, name, _ in names if cls != "NamesrvConfig"} <= set(shown)
-            port = int(w.broker.address.rpartition(":")[2])
-            assert (shown["haListenPort"], shown["useTLS"]) == (str(port + 1), "false")
-            assert int(shown["mappedFileSizeCommitLog"]) == w.broker.store.settings.commit_log_bytes > 0
-            assert (
-                await w.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())
-            ).code == 0
-
-    run(work)
+async def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
+    async with wire() as w:
+        shown = parse_properties(((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode())
+        names = [line.split("\t") for line in APACHE_KEYS.read_text().splitlines() if not line.startswith("#")]
+        assert {name for cls, name, _ in names if cls != "NamesrvConfig"} <= set(shown)
+        port = int(w.broker.address.rpartition(":")[2])
+        assert (shown["haListenPort"], shown["useTLS"]) == (str(port + 1), "false")
+        assert int(shown["mappedFileSizeCommitLog"]) == w.broker.store.settings.commit_log_bytes > 0
+        assert (await w.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())).code == 0
 
 
 @pytest.mark.spec("ADM-12", "ADM-28")
-def test_configuration_has_a_version_and_what_tools_read_unchecked() -> None:
-    async def work() -> None:
-        async with wire() as w:
+async def test_configuration_has_a_version_and_what_tools_read_unchecked() -> None:
+    async with wire() as w:
 
-            async def asked() -> tuple[DataVersion, dict[str, str]]:
-                answer = await w.call(RequestCode.GET_BROKER_CONFIG)
-                return DataVersion.decode(answer.ext["version"].encode()), parse_properties(
-                    (answer.body or b"").decode()
-                )
+        async def asked() -> tuple[DataVersion, dict[str, str]]:
+            answer = await w.call(RequestCode.GET_BROKER_CONFIG)
+            return DataVersion.decode(answer.ext["version"].encode()), parse_properties((answer.body or b"").decode())
 
-            before, shown = await asked()
-            copied = {
-                "brokerClusterName": "DefaultCluster", "brokerId": "0", "brokerName": "broker-a", "brokerRole": "ASYNC_MASTER",
-                "fileReservedTime": "72", "filterServerNums": "0", "flushDiskType": "ASYNC_FLUSH",
-                "maxMessageSize": "4194304", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "slaveReadEnable": "false",
-                "traceOn": "true", "traceTopicEnable": "false", "useTLS": "false", "autoCreateTopicEnable": "true",
-                "autoCreateSubscriptionGroup": "true",
-            }  # fmt: skip
-            assert copied.items() <= shown.items()
-            assert shown["messageDelayLevel"].split()[:3] == ["1s", "5s", "10s"]
-            assert int(shown["clientCallbackExecutorThreads"]) > 0
-            await change(w, "brokerPermission=4")
-            await change(w, "brokerPermission=4")  # no change
-            assert (await w.call(UPDATE, b"brokerPermission=x")).code == 1
-            after, _ = await asked()
-            assert after.counter == before.counter + 1 and after.timestamp > before.timestamp
-
-    run(work)
+        before, shown = await asked()
+        copied = {
+            "brokerClusterName": "DefaultCluster", "brokerId": "0", "brokerName": "broker-a", "brokerRole": "ASYNC_MASTER",
+            "fileReservedTime": "72", "filterServerNums": "0", "flushDiskType": "ASYNC_FLUSH",
+            "maxMessageSize": "4194304", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "slaveReadEnable": "false",
+            "traceOn": "true", "traceTopicEnable": "false", "useTLS": "false", "autoCreateTopicEnable": "true",
+            "autoCreateSubscriptionGroup": "true",
+        }  # fmt: skip
+        assert copied.items() <= shown.items()
+        assert shown["messageDelayLevel"].split()[:3] == ["1s", "5s", "10s"]
+        assert int(shown["clientCallbackExecutorThreads"]) > 0
+        await change(w, "brokerPermission=4")
+        await change(w, "brokerPermission=4")  # no change
+        assert (await w.call(UPDATE, b"brokerPermission=x")).code == 1
+        after, _ = await asked()
+        assert after.counter == before.counter + 1 and after.timestamp > before.timestamp

@@ -38,29 +38,26 @@ def test_records_are_in_memory_up_to_a_share_of_the_machines_memory(monkeypatch:
 
 @pytest.mark.spec("RW-01", "RW-02", "RW-03")
 @pytest.mark.parametrize("enabled", [False, True])
-def test_a_pull_is_sent_to_the_slave_of_its_group_once_records_left_memory(enabled: bool) -> None:
-    async def work() -> None:
-        async with wire(slave_read_enable=enabled) as w:
-            w.broker.groups.set(SubscriptionGroupConfig("G", broker_id=0, which_broker_when_consume_slowly=2))
-            for tag in ("a", "b", "b"):
-                await w.send(body=b"x" * 1000, properties={"TAGS": tag})
-            store = w.broker.store
-            second, third = (store.physical_offset("T", 0, offset) for offset in (1, 2))  # type: ignore[arg-type]
-            cases = [
-                (store.log.end - third, 2, "*", 32, "0"),  # the difference must exceed the memory
-                (store.log.end - third - 1, 2, "*", 32, "2"),
-                (store.log.end - second, 0, "*", 1, "0"),  # of the last unit that was examined: here the batch was full
-                (store.log.end - second - 1, 0, "*", 1, "2"),
-                (100, 0, "none", 32, "2"),  # also if none matches
-                (100, 3, "*", 32, "0"),  # nothing was examined
-            ]
-            for memory, offset, tags, count, expected in cases:
-                store.memory_bytes = memory
-                answer = await w.pull(offset=offset, subscription=tags, maxMsgNums=count)
-                wanted = expected if enabled else "0"
-                assert answer.ext["suggestWhichBrokerId"] == wanted, (memory, offset, tags, count)
-
-    run(work)
+async def test_a_pull_is_sent_to_the_slave_of_its_group_once_records_left_memory(enabled: bool) -> None:
+    async with wire(slave_read_enable=enabled) as w:
+        w.broker.groups.set(SubscriptionGroupConfig("G", broker_id=0, which_broker_when_consume_slowly=2))
+        for tag in ("a", "b", "b"):
+            await w.send(body=b"x" * 1000, properties={"TAGS": tag})
+        store = w.broker.store
+        second, third = (store.physical_offset("T", 0, offset) for offset in (1, 2))  # type: ignore[arg-type]
+        cases = [
+            (store.log.end - third, 2, "*", 32, "0"),  # the difference must exceed the memory
+            (store.log.end - third - 1, 2, "*", 32, "2"),
+            (store.log.end - second, 0, "*", 1, "0"),  # of the last unit that was examined: here the batch was full
+            (store.log.end - second - 1, 0, "*", 1, "2"),
+            (100, 0, "none", 32, "2"),  # also if none matches
+            (100, 3, "*", 32, "0"),  # nothing was examined
+        ]
+        for memory, offset, tags, count, expected in cases:
+            store.memory_bytes = memory
+            answer = await w.pull(offset=offset, subscription=tags, maxMsgNums=count)
+            wanted = expected if enabled else "0"
+            assert answer.ext["suggestWhichBrokerId"] == wanted, (memory, offset, tags, count)
 
 
 @pytest.mark.spec("RW-02")
@@ -87,31 +84,27 @@ def test_a_slave_sends_consumers_without_lag_back_to_its_master(tmp_path: Path, 
 
 
 @pytest.mark.spec("RW-09")
-def test_pulls_return_less_of_records_that_left_memory() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for _ in range(40):
-                await w.send(body=b"x" * 10)
-            for queue, size in ((1, 20 * KIB), (2, 300 * KIB)):
-                for _ in range(20 if queue == 1 else 2):
-                    await w.send(body=b"x" * size, queue=queue)
-            for memory, small, large in ((1 << 40, 32, 12), (1, 8, 3)):
-                w.broker.store.memory_bytes = memory
-                for queue, count in ((0, small), (1, large), (2, 1)):  # the first message always fits
-                    records = decode_records((await w.pull(queue=queue, maxMsgNums=1000)).body or b"")
-                    assert len(records) == count, (memory, queue)
-                assert len(decode_records((await w.pull(maxMsgNums=5)).body or b"")) == 5
-
-    run(work)
+async def test_pulls_return_less_of_records_that_left_memory() -> None:
+    async with wire() as w:
+        for _ in range(40):
+            await w.send(body=b"x" * 10)
+        for queue, size in ((1, 20 * KIB), (2, 300 * KIB)):
+            for _ in range(20 if queue == 1 else 2):
+                await w.send(body=b"x" * size, queue=queue)
+        for memory, small, large in ((1 << 40, 32, 12), (1, 8, 3)):
+            w.broker.store.memory_bytes = memory
+            for queue, count in ((0, small), (1, large), (2, 1)):  # the first message always fits
+                records = decode_records((await w.pull(queue=queue, maxMsgNums=1000)).body or b"")
+                assert len(records) == count, (memory, queue)
+            assert len(decode_records((await w.pull(maxMsgNums=5)).body or b"")) == 5
 
 
 @pytest.mark.spec("RW-09")
 @pytest.mark.parametrize(("count", "examined"), [(1, 800), (799, 800), (900, 900)])
-def test_one_pull_examines_16000_bytes_of_the_queue_or_20_for_each_message_asked_for(count: int, examined: int) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await asyncio.gather(*(w.send(body=b"x") for _ in range(1000)))
-            answer = await w.pull(subscription="none", maxMsgNums=count)
-            assert answer.ext["nextBeginOffset"] == str(examined)
-
-    run(work)
+async def test_one_pull_examines_16000_bytes_of_the_queue_or_20_for_each_message_asked_for(
+    count: int, examined: int
+) -> None:
+    async with wire() as w:
+        await asyncio.gather(*(w.send(body=b"x") for _ in range(1000)))
+        answer = await w.pull(subscription="none", maxMsgNums=count)
+        assert answer.ext["nextBeginOffset"] == str(examined)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker import Broker
 from saturnmq.broker.state import filters
@@ -36,30 +36,27 @@ async def subscribe(w: Wire) -> None:
 
 
 @pytest.mark.spec("CF-01", "CF-03")
-def test_every_state_file_is_written_at_stop(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path, property_filter_enable=True, **SLOW) as w:
-            root = Path(w.broker.store.settings.root)
-            config = root / "config"
-            await w.send(properties={"KEYS": "k"})
-            assert "T" in json.loads((config / "topics.json").read_bytes())["topicConfigTable"]  # on change
-            await subscribe(w)
-            await w.pull()
-            await commit(w, 7)
-            await w.send(properties={"DELAY": "1"})
-            while w.broker.master.delay.offsets().get(1) != 1:  # delivered after a second
-                await w.pull(offset=2, suspend_ms=100)
-            assert not (config / "consumerOffset.json").exists()  # written periodically or at stop only
-        assert sorted(path.name for path in config.iterdir() if path.name in FILES) == FILES
-        assert json.loads((config / "consumerOffset.json").read_bytes())["offsetTable"] == {"T@G": {"0": 7}}
-        assert json.loads((config / "delayOffset.json").read_bytes())["offsetTable"]["1"] == 1
-        assert "G" in json.loads((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]
-        assert "T" in json.loads((config / "consumerFilter.json").read_bytes())["filterDataByTopic"]
-        names = {path.name for path in root.iterdir()}
-        assert {"commitlog", "consumequeue", "index", "config", "checkpoint", "lock"} <= names and "abort" not in names
-        assert (root / "lock").read_bytes() == b"lock"
-
-    run(work)
+async def test_every_state_file_is_written_at_stop(tmp_path: Path) -> None:
+    async with wire(data=tmp_path, property_filter_enable=True, **SLOW) as w:
+        root = Path(w.broker.store.settings.root)
+        config = root / "config"
+        await w.send(properties={"KEYS": "k"})
+        assert "T" in json.loads((config / "topics.json").read_bytes())["topicConfigTable"]  # on change
+        await subscribe(w)
+        await w.pull()
+        await commit(w, 7)
+        await w.send(properties={"DELAY": "1"})
+        while w.broker.master.delay.offsets().get(1) != 1:  # delivered after a second
+            await w.pull(offset=2, suspend_ms=100)
+        assert not (config / "consumerOffset.json").exists()  # written periodically or at stop only
+    assert sorted(path.name for path in config.iterdir() if path.name in FILES) == FILES
+    assert json.loads((config / "consumerOffset.json").read_bytes())["offsetTable"] == {"T@G": {"0": 7}}
+    assert json.loads((config / "delayOffset.json").read_bytes())["offsetTable"]["1"] == 1
+    assert "G" in json.loads((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]
+    assert "T" in json.loads((config / "consumerFilter.json").read_bytes())["filterDataByTopic"]
+    names = {path.name for path in root.iterdir()}
+    assert {"commitlog", "consumequeue", "index", "config", "checkpoint", "lock"} <= names and "abort" not in names
+    assert (root / "lock").read_bytes() == b"lock"
 
 
 @pytest.mark.spec("CF-03")
@@ -68,17 +65,14 @@ def test_filters_are_saved_every_ten_seconds() -> None:
 
 
 @pytest.mark.spec("CF-04")
-def test_offset_decrease_is_stored_with_warning(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            await commit(w, 7)
-            assert "offset set backwards" not in caplog.text
-            await commit(w, 3)
-            assert w.broker.offsets.get("T", "G", 0) == 3
-        assert "offset set backwards topic=T group=G queue=0 from=7 to=3" in caplog.text
-
-    run(work)
+async def test_offset_decrease_is_stored_with_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with wire() as w:
+        await w.send()
+        await commit(w, 7)
+        assert "offset set backwards" not in caplog.text
+        await commit(w, 3)
+        assert w.broker.offsets.get("T", "G", 0) == 3
+    assert "offset set backwards topic=T group=G queue=0 from=7 to=3" in caplog.text
 
 
 GOOD, OLD, BAD, EMPTY = b'{"v":2}', b'{"v":1}', b'{"v":', b""
@@ -140,24 +134,20 @@ def test_state_file_is_replaced_by_rename_with_backup(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.spec("CF-02")
-def test_state_files_longer_than_a_frame_are_read(tmp_path: Path) -> None:
+async def test_state_files_longer_than_a_frame_are_read(tmp_path: Path) -> None:
     """A broker refused to start with 70,000 offsets of groups with long names, which any client can commit."""
-
-    async def work() -> None:
-        async with wire(data=tmp_path) as w:
-            await w.send()
-            for number in range(70_000):
-                assert w.broker.offsets.set("T", f"{number:06d}" + "g" * 249, 0, 1)
-            config = Path(w.broker.store.settings.root) / "config"
-        assert (config / "consumerOffset.json").stat().st_size > BODY_BYTES_MAX
-        for name in ("topics.json", "subscriptionGroup.json", "consumerFilter.json"):
-            path = config / name
-            if path.exists():
-                path.write_bytes(path.read_bytes() + b" " * BODY_BYTES_MAX)
-        async with wire(data=tmp_path) as w:
-            assert w.broker.offsets.get("T", "069999" + "g" * 249, 0) == 1 and "T" in w.broker.topics.table
-
-    run(work)
+    async with wire(data=tmp_path) as w:
+        await w.send()
+        for number in range(70_000):
+            assert w.broker.offsets.set("T", f"{number:06d}" + "g" * 249, 0, 1)
+        config = Path(w.broker.store.settings.root) / "config"
+    assert (config / "consumerOffset.json").stat().st_size > BODY_BYTES_MAX
+    for name in ("topics.json", "subscriptionGroup.json", "consumerFilter.json"):
+        path = config / name
+        if path.exists():
+            path.write_bytes(path.read_bytes() + b" " * BODY_BYTES_MAX)
+    async with wire(data=tmp_path) as w:
+        assert w.broker.offsets.get("T", "069999" + "g" * 249, 0) == 1 and "T" in w.broker.topics.table
 
 
 def test_key_value_file_longer_than_a_frame_is_read(tmp_path: Path) -> None:
@@ -168,7 +158,7 @@ def test_key_value_file_longer_than_a_frame_is_read(tmp_path: Path) -> None:
     assert kv.get("n", "k") == "v"
 
 
-def test_background_work_is_finished_before_the_files_are_written() -> None:
+async def test_background_work_is_finished_before_the_files_are_written() -> None:
     """Clients that have just left make filters offline; files of queues are removed. Each step of the work takes 1 ms."""
 
     def steps(done: list[str], name: str, broker: Broker) -> Iterator[None]:
@@ -179,13 +169,10 @@ def test_background_work_is_finished_before_the_files_are_written() -> None:
             yield
         done.append(f"{name} {broker.store.writable}")
 
-    async def work() -> None:
-        done: list[str] = []
-        async with wire() as w:
-            w.broker.cleaning.add(steps(done, "cleaning", w.broker))
-            w.broker.removals.add(steps(done, "removals", w.broker))
-            await w.broker.stop()
-            assert sorted(done) == ["cleaning True", "removals True"], "before the store is closed"
-            assert not w.broker.cleaning.busy and not w.broker.removals.busy
-
-    run(work)
+    done: list[str] = []
+    async with wire() as w:
+        w.broker.cleaning.add(steps(done, "cleaning", w.broker))
+        w.broker.removals.add(steps(done, "removals", w.broker))
+        await w.broker.stop()
+        assert sorted(done) == ["cleaning True", "removals True"], "before the store is closed"
+        assert not w.broker.cleaning.busy and not w.broker.removals.busy

@@ -11,7 +11,7 @@ from time import thread_time
 from typing import cast
 
 import pytest
-from wire import Clock, Wire, run, wire
+from wire import Clock, Wire, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker import broker as broker_module
@@ -82,30 +82,27 @@ async def tick(w: Wire, clock: Clock, ms: int = 0) -> None:
 
 
 @pytest.mark.spec("MON-08")
-def test_minute_line_of_real_traffic_has_apaches_text(lines: Lines) -> None:
-    async def work() -> None:
-        clock = Clock()
-        clock.ms = MIDNIGHT + 5 * HOUR
-        async with wire(clock_ms=clock) as w:
-            await w.heartbeat("g", "T")
-            await tick(w, clock)
-            for number in range(6):
-                assert (await w.send_batch([BatchItem(b"x")] * 10)).code == ResponseCode.SUCCESS
-                assert number or (await w.pull(group="g", queue=1)).code == ResponseCode.SUCCESS
-                await tick(w, clock, 9_999)
-                assert lines.take() == []
-                clock.ms += 1
-                for _ in w.broker.stats.sample_sets():
-                    pass
-            await tick(w, clock)
-            found = lines.take()
-            assert "[TOPIC_PUT_NUMS] [T] Stats In One Minute, SUM: 60 TPS: 1.00 AVGPT: 10.00" in found
-            assert "[BROKER_PUT_NUMS] [DefaultCluster] Stats In One Minute, SUM: 60 TPS: 1.00 AVGPT: 0.00" in found
-            latency = next(line for line in found if line.startswith("[GROUP_GET_LATENCY] [1@T@g] "))
-            assert re.search(r"\] Stats In One Minute, TIMES: 1 AVGRT: \d+\.\d\d$", latency)
-            assert not any("One Hour" in line or "One Day" in line for line in found)
-
-    run(work)
+async def test_minute_line_of_real_traffic_has_apaches_text(lines: Lines) -> None:
+    clock = Clock()
+    clock.ms = MIDNIGHT + 5 * HOUR
+    async with wire(clock_ms=clock) as w:
+        await w.heartbeat("g", "T")
+        await tick(w, clock)
+        for number in range(6):
+            assert (await w.send_batch([BatchItem(b"x")] * 10)).code == ResponseCode.SUCCESS
+            assert number or (await w.pull(group="g", queue=1)).code == ResponseCode.SUCCESS
+            await tick(w, clock, 9_999)
+            assert lines.take() == []
+            clock.ms += 1
+            for _ in w.broker.stats.sample_sets():
+                pass
+        await tick(w, clock)
+        found = lines.take()
+        assert "[TOPIC_PUT_NUMS] [T] Stats In One Minute, SUM: 60 TPS: 1.00 AVGPT: 10.00" in found
+        assert "[BROKER_PUT_NUMS] [DefaultCluster] Stats In One Minute, SUM: 60 TPS: 1.00 AVGPT: 0.00" in found
+        latency = next(line for line in found if line.startswith("[GROUP_GET_LATENCY] [1@T@g] "))
+        assert re.search(r"\] Stats In One Minute, TIMES: 1 AVGRT: \d+\.\d\d$", latency)
+        assert not any("One Hour" in line or "One Day" in line for line in found)
 
 
 @pytest.mark.spec("MON-08")
@@ -252,111 +249,101 @@ class Idle:
 
 
 @pytest.mark.spec("MON-10", "UPG-06")
-def test_a_failing_task_stops_no_other(
+async def test_a_failing_task_stops_no_other(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        clock = Clock()
-        stats = Stats("C", clock)
+    clock = Clock()
+    stats = Stats("C", clock)
+    stats.put("T", 1, 1)
+    queues = Watermark(InFlight(), cast(LongPolling, Idle()), Slices(), lambda: 0)
+    reporting = Reporting(stats, queues, clock, lambda: 1000)
+
+    async def ticks(count: int = 1) -> None:
+        for _ in range(count):
+            clock.ms += 1000
+            reporting.tick()
+            while reporting.busy:
+                await asyncio.sleep(0)
+
+    def broken(*_: object) -> object:
+        raise ValueError("broken on purpose")
+
+    await ticks(60)
+    assert any("TOPIC_PUT_NUMS" in line for line in lines.take())
+    with monkeypatch.context() as patched:
+        patched.setattr(reporting_module.StatisticsLog, "due", broken)
         stats.put("T", 1, 1)
-        queues = Watermark(InFlight(), cast(LongPolling, Idle()), Slices(), lambda: 0)
-        reporting = Reporting(stats, queues, clock, lambda: 1000)
-
-        async def ticks(count: int = 1) -> None:
-            for _ in range(count):
-                clock.ms += 1000
-                reporting.tick()
-                while reporting.busy:
-                    await asyncio.sleep(0)
-
-        def broken(*_: object) -> object:
-            raise ValueError("broken on purpose")
-
         await ticks(60)
-        assert any("TOPIC_PUT_NUMS" in line for line in lines.take())
-        with monkeypatch.context() as patched:
-            patched.setattr(reporting_module.StatisticsLog, "due", broken)
-            stats.put("T", 1, 1)
-            await ticks(60)
-        assert lines.take() == [] and "statistics task failed task=print" in caplog.text
-        found = stats.sets.find("TOPIC_PUT_NUMS", "T")
-        assert found is not None and found.over(0).sum == 1, "samples went on"
-        with monkeypatch.context() as patched:
-            patched.setattr(Stats, "sample", broken)
-            await ticks(60)
-        assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=sample" in caplog.text
-        with monkeypatch.context() as patched:
-            patched.setattr(Watermark, "write", broken)
-            await ticks(60)
-        assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=watermark" in caplog.text
-        with monkeypatch.context() as patched:  # in the middle of the work
-            patched.setattr(Stats, "sample_sets", lambda self: (broken() for _ in range(1)))
-            await ticks(60)
-        assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "background work failed" in caplog.text
-        reporting.stop()
-
-    run(work)
+    assert lines.take() == [] and "statistics task failed task=print" in caplog.text
+    found = stats.sets.find("TOPIC_PUT_NUMS", "T")
+    assert found is not None and found.over(0).sum == 1, "samples went on"
+    with monkeypatch.context() as patched:
+        patched.setattr(Stats, "sample", broken)
+        await ticks(60)
+    assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=sample" in caplog.text
+    with monkeypatch.context() as patched:
+        patched.setattr(Watermark, "write", broken)
+        await ticks(60)
+    assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "task=watermark" in caplog.text
+    with monkeypatch.context() as patched:  # in the middle of the work
+        patched.setattr(Stats, "sample_sets", lambda self: (broken() for _ in range(1)))
+        await ticks(60)
+    assert any("TOPIC_PUT_NUMS" in line for line in lines.take()) and "background work failed" in caplog.text
+    reporting.stop()
 
 
 @pytest.mark.spec("MON-11")
-def test_sends_and_pulls_are_answered_while_a_sample_and_a_print_run(lines: Lines) -> None:
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock, stats_lines_max=100_000) as w:
-            await w.send()
-            await w.heartbeat("g", "T")
-            for number in range(20_000):
-                w.broker.stats.sets["TOPIC_PUT_NUMS"].item(f"topic{number}").value += 1
-            await tick(w, clock)
-            clock.ms += MINUTE
-            w.broker.reporting.tick()
-            answers = 0
-            while w.broker.reporting.busy:
-                assert (await w.send()).code == ResponseCode.SUCCESS
-                assert (await w.pull(group="g", maxMsgNums=1)).code == ResponseCode.SUCCESS
-                assert (await w.call(315, statsName="TOPIC_PUT_NUMS", statsKey="T")).code == ResponseCode.SUCCESS
-                answers += 1
-            assert answers > 3 and len(lines.take()) >= 20_000
-
-    run(work)
+async def test_sends_and_pulls_are_answered_while_a_sample_and_a_print_run(lines: Lines) -> None:
+    clock = Clock()
+    async with wire(clock_ms=clock, stats_lines_max=100_000) as w:
+        await w.send()
+        await w.heartbeat("g", "T")
+        for number in range(20_000):
+            w.broker.stats.sets["TOPIC_PUT_NUMS"].item(f"topic{number}").value += 1
+        await tick(w, clock)
+        clock.ms += MINUTE
+        w.broker.reporting.tick()
+        answers = 0
+        while w.broker.reporting.busy:
+            assert (await w.send()).code == ResponseCode.SUCCESS
+            assert (await w.pull(group="g", maxMsgNums=1)).code == ResponseCode.SUCCESS
+            assert (await w.call(315, statsName="TOPIC_PUT_NUMS", statsKey="T")).code == ResponseCode.SUCCESS
+            answers += 1
+        assert answers > 3 and len(lines.take()) >= 20_000
 
 
 @pytest.mark.spec("MON-11")
-def test_no_count_is_lost_while_samples_and_readers_run(lines: Lines) -> None:
+async def test_no_count_is_lost_while_samples_and_readers_run(lines: Lines) -> None:
     """Sends and pulls go on between any two steps of a sample, a print and a read (315)."""
+    clock = Clock()
+    async with wire(clock_ms=clock) as w:
+        stats = w.broker.stats
+        stats.sets["TOPIC_PUT_NUMS"].items_max = 3  # as full as it can be: idle items are dropped
+        await w.send()
+        await w.heartbeat("g", "T")
+        log = StatisticsLog(stats, lambda: 1000)
+        printed(log, clock.ms)
 
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock) as w:
-            stats = w.broker.stats
-            stats.sets["TOPIC_PUT_NUMS"].items_max = 3  # as full as it can be: idle items are dropped
-            await w.send()
-            await w.heartbeat("g", "T")
-            log = StatisticsLog(stats, lambda: 1000)
-            printed(log, clock.ms)
+        async def sampled() -> None:
+            for _ in range(30):
+                clock.ms += MINUTE
+                for step in (stats.sample_sets(), *log.due(clock.ms)):
+                    for _ in step:
+                        await asyncio.sleep(0)
 
-            async def sampled() -> None:
-                for _ in range(30):
-                    clock.ms += MINUTE
-                    for step in (stats.sample_sets(), *log.due(clock.ms)):
-                        for _ in step:
-                            await asyncio.sleep(0)
+        async def sent() -> None:
+            for _ in range(100):
+                assert (await w.send()).code == 0
+                assert (await w.pull(group="g", maxMsgNums=1)).code == 0
 
-            async def sent() -> None:
-                for _ in range(100):
-                    assert (await w.send()).code == 0
-                    assert (await w.pull(group="g", maxMsgNums=1)).code == 0
+        async def read() -> None:
+            for _ in range(100):
+                assert (await w.call(315, statsName="TOPIC_PUT_NUMS", statsKey="T")).code == 0
 
-            async def read() -> None:
-                for _ in range(100):
-                    assert (await w.call(315, statsName="TOPIC_PUT_NUMS", statsKey="T")).code == 0
-
-            await asyncio.gather(sampled(), sent(), sent(), read())
-            for name, key, total in (("TOPIC_PUT_NUMS", "T", 201), ("GROUP_GET_NUMS", "T@g", 200)):
-                found = stats.sets.find(name, key)
-                assert found is not None and (found.value, found.times) == (total, total)
-
-    run(work)
+        await asyncio.gather(sampled(), sent(), sent(), read())
+        for name, key, total in (("TOPIC_PUT_NUMS", "T", 201), ("GROUP_GET_NUMS", "T@g", 200)):
+            found = stats.sets.find(name, key)
+            assert found is not None and (found.value, found.times) == (total, total)
 
 
 def test_store_lines_are_logged_each_minute_in_apaches_text(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from brokergroup import ledger_group
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.delay import DelayService
@@ -30,140 +30,116 @@ async def sent_back(w: Wire, *, version: int = 407, **more: object) -> Command:
 
 
 @pytest.mark.spec("RTY-06")
-def test_send_back_fails_unless_copy_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            for status in PutStatus:
+async def test_send_back_fails_unless_copy_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wire() as w:
+        await w.send()
+        for status in PutStatus:
 
-                async def confirmed(result: PutResult, status: PutStatus = status) -> PutStatus:
-                    return status
+            async def confirmed(result: PutResult, status: PutStatus = status) -> PutStatus:
+                return status
 
-                monkeypatch.setattr(w.broker.store, "wait_confirmed", confirmed)
-                answer = await sent_back(w)
-                stored = status is PutStatus.PUT_OK
-                assert answer.code == (0 if stored else 1) and (stored or status.value in (answer.remark or ""))
-
-    run(work)
+            monkeypatch.setattr(w.broker.store, "wait_confirmed", confirmed)
+            answer = await sent_back(w)
+            stored = status is PutStatus.PUT_OK
+            assert answer.code == (0 if stored else 1) and (stored or status.value in (answer.remark or ""))
 
 
 @pytest.mark.spec("RTY-02")
-def test_send_back_without_retry_queues_drops_message() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            for queues in (0, -1):
-                w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=queues))
-                before = w.broker.store.log.end
-                assert (await sent_back(w)).code == 0
-                assert w.broker.store.log.end == before and "%RETRY%G" not in w.broker.topics.table
-        async with wire(auto_create_group=False) as w:
-            fields = {"group": "G", "delayLevel": 0, "offset": int((await w.send()).ext["msgId"][16:], 16)}
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 26
-
-    run(work)
+async def test_send_back_without_retry_queues_drops_message() -> None:
+    async with wire() as w:
+        await w.send()
+        for queues in (0, -1):
+            w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=queues))
+            before = w.broker.store.log.end
+            assert (await sent_back(w)).code == 0
+            assert w.broker.store.log.end == before and "%RETRY%G" not in w.broker.topics.table
+    async with wire(auto_create_group=False) as w:
+        fields = {"group": "G", "delayLevel": 0, "offset": int((await w.send()).ext["msgId"][16:], 16)}
+        assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 26
 
 
 @pytest.mark.spec("RTY-02")
 @pytest.mark.parametrize(("version", "topic"), [(120, "SCHEDULE_TOPIC_XXXX"), (121, "%DLQ%G")])
-def test_max_reconsume_times_applies_from_client_3_4_9(version: int, topic: str) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            assert (await sent_back(w, version=version, maxReconsumeTimes=0)).code == 0
-            assert {name for name, _ in w.broker.store.topic_queues()} == {"T", topic}
-
-    run(work)
+async def test_max_reconsume_times_applies_from_client_3_4_9(version: int, topic: str) -> None:
+    async with wire() as w:
+        await w.send()
+        assert (await sent_back(w, version=version, maxReconsumeTimes=0)).code == 0
+        assert {name for name, _ in w.broker.store.topic_queues()} == {"T", topic}
 
 
 @pytest.mark.spec("RTY-02", "OPS-03")
-def test_read_only_broker_rejects_send_back() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            (message,) = await w.messages()
-        async with wire(broker_permission=4) as w:
-            fields = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
-            answer = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
-            assert answer.code == 16 and "sending message is forbidden" in (answer.remark or "")
-
-    run(work)
+async def test_read_only_broker_rejects_send_back() -> None:
+    async with wire() as w:
+        await w.send()
+        (message,) = await w.messages()
+    async with wire(broker_permission=4) as w:
+        fields = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
+        answer = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
+        assert answer.code == 16 and "sending message is forbidden" in (answer.remark or "")
 
 
 @pytest.mark.spec("RTY-02", "RTY-04")
-def test_messages_sent_back_are_spread_over_retry_queues() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
-            for _ in range(4):
-                await w.send()
-            for message in await w.messages():
-                fields = {"group": "G", "delayLevel": 1, "originTopic": "T", "offset": message.physical_offset}
-                assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 0
-            waiting = await w.messages("SCHEDULE_TOPIC_XXXX", 0)
-            assert sorted(m.properties["REAL_QID"] for m in waiting) == ["0", "0", "1", "1"]
-
-    run(work)
+async def test_messages_sent_back_are_spread_over_retry_queues() -> None:
+    async with wire() as w:
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
+        for _ in range(4):
+            await w.send()
+        for message in await w.messages():
+            fields = {"group": "G", "delayLevel": 1, "originTopic": "T", "offset": message.physical_offset}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 0
+        waiting = await w.messages("SCHEDULE_TOPIC_XXXX", 0)
+        assert sorted(m.properties["REAL_QID"] for m in waiting) == ["0", "0", "1", "1"]
 
 
 # ---- progress
 
 
 @pytest.mark.spec("LP-04", "BP-07")
-def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            for _ in range(3):
-                await w.send()
-            place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-            held = asyncio.create_task(w.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
-            while not w.broker.long_polling.count:
-                await asyncio.sleep(0)
-            assert w.broker.offsets.get("T", "G", 0) == 1
-            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
+async def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
+    async with wire() as w:
+        for _ in range(3):
             await w.send()
-            assert (await held).code == 0
-            assert w.broker.offsets.get("T", "G", 0) == 3
-
-    run(work)
+        place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+        held = asyncio.create_task(w.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
+        while not w.broker.long_polling.count:
+            await asyncio.sleep(0)
+        assert w.broker.offsets.get("T", "G", 0) == 1
+        assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
+        await w.send()
+        assert (await held).code == 0
+        assert w.broker.offsets.get("T", "G", 0) == 3
 
 
 # ---- members and topics
 
 
 @pytest.mark.spec("RB-07", "HB-04")
-def test_members_are_not_notified_if_disabled() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            w.broker.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
-            other = Wire(w.server)
-            for group in ("Quiet", "Loud"):  # notified in this order, if at all
-                await w.heartbeat(group, "T")
-            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
-            for group in ("Quiet", "Loud"):
-                await other.heartbeat(group, "T", client_id="c2")
-            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
-            await other.client.close()
-            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
-        async with wire(notify_ids_changed=False) as w:
-            await w.heartbeat("Loud", "T")
-            assert not w.broker.notices.pending and w.broker.clients.consumers["Loud"].members
-
-    run(work)
+async def test_members_are_not_notified_if_disabled() -> None:
+    async with wire() as w:
+        w.broker.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
+        other = Wire(w.server)
+        for group in ("Quiet", "Loud"):  # notified in this order, if at all
+            await w.heartbeat(group, "T")
+        assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+        for group in ("Quiet", "Loud"):
+            await other.heartbeat(group, "T", client_id="c2")
+        assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+        await other.client.close()
+        assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+    async with wire(notify_ids_changed=False) as w:
+        await w.heartbeat("Loud", "T")
+        assert not w.broker.notices.pending and w.broker.clients.consumers["Loud"].members
 
 
 @pytest.mark.spec("SND-06")
-def test_auto_created_topic_inherits_filter_type_and_unit_flag() -> None:
-    async def work() -> None:
-        async with wire() as w:
-            table = w.broker.topics.table
-            assert (await w.send("plain")).code == 0
-            table["TBW102"].topic_filter_type = "MULTI_TAG"
-            assert (await w.send("unit", k=True)).code == 0
-            found = [(table[name].topic_filter_type, table[name].topic_sys_flag) for name in ("plain", "unit")]
-            assert found == [("SINGLE_TAG", 0), ("MULTI_TAG", 1)]
-
-    run(work)
+async def test_auto_created_topic_inherits_filter_type_and_unit_flag() -> None:
+    async with wire() as w:
+        table = w.broker.topics.table
+        assert (await w.send("plain")).code == 0
+        table["TBW102"].topic_filter_type = "MULTI_TAG"
+        assert (await w.send("unit", k=True)).code == 0
+        found = [(table[name].topic_filter_type, table[name].topic_sys_flag) for name in ("plain", "unit")]
+        assert found == [("SINGLE_TAG", 0), ("MULTI_TAG", 1)]
 
 
 # ---- a group member that does not lead
@@ -191,13 +167,11 @@ LEADERS_ONLY = {
 
 
 @pytest.mark.spec("DL-X08", "TX-04")
-def test_member_that_does_not_lead_refuses_all_changes(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with asyncio.timeout(30), ledger_group(tmp_path, start=False) as group:
-            lonely = await group.start("n0")
-            assert {code: (await group.call(lonely, code)).code for code in LEADERS_ONLY} == LEADERS_ONLY
-
-    asyncio.run(work())
+@pytest.mark.loop(real=True)
+async def test_member_that_does_not_lead_refuses_all_changes(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), ledger_group(tmp_path, start=False) as group:
+        lonely = await group.start("n0")
+        assert {code: (await group.call(lonely, code)).code for code in LEADERS_ONLY} == LEADERS_ONLY
 
 
 # ---- settings
@@ -233,15 +207,11 @@ def test_broker_defaults_match_apache() -> None:
 
 
 @pytest.mark.parametrize("service", [DelayService, TimerService])
-def test_failed_background_task_stops_the_broker(service: type, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_background_task_stops_the_broker(service: type, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> None:
         raise KeyError("level")
 
     monkeypatch.setattr(service, "deliver_due", fails)
-
-    async def work() -> None:
-        async with wire() as w:
-            await w.broker.failed.wait()
-            assert str(w.broker.failure) == "a background task ended with KeyError('level'). The log has the trace."
-
-    run(work)
+    async with wire() as w:
+        await w.broker.failed.wait()
+        assert str(w.broker.failure) == "a background task ended with KeyError('level'). The log has the trace."

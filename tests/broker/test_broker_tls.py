@@ -86,47 +86,41 @@ def test_broker_registers_only_at_a_name_server_that_it_trusts(
 
 
 @pytest.mark.spec("SEC-15")
-def test_ledger_group_replicates_over_tls_and_refuses_plain_peers(tmp_path: Path) -> None:
+async def test_ledger_group_replicates_over_tls_and_refuses_plain_peers(tmp_path: Path) -> None:
     tls = node_tls(tmp_path, "cluster")
-
-    async def work() -> None:
-        async with ledger_group(tmp_path, tls=tls) as group:
-            for number in range(5):
-                await group.send(b"%d" % number)
-            await group.same("T", 0, [b"%d" % number for number in range(5)])
-            plain = RemotingClient(settings=NetSettings())
-            for address in group.addresses.values():
-                with pytest.raises(SaturnError):
-                    await plain.invoke(address, Command(50_001, body=b"{}"), 3000)
-            await plain.close()
-            async with (
-                Client(name_servers=group.name_servers, tls=True, tls_ca=tls.server_cert_path) as client,
-                client.producer("p") as out,
-            ):
-                await out.send("T", b"a client verifies the same certificate")
-
-    run(work)
+    async with ledger_group(tmp_path, tls=tls) as group:
+        for number in range(5):
+            await group.send(b"%d" % number)
+        await group.same("T", 0, [b"%d" % number for number in range(5)])
+        plain = RemotingClient(settings=NetSettings())
+        for address in group.addresses.values():
+            with pytest.raises(SaturnError):
+                await plain.invoke(address, Command(50_001, body=b"{}"), 3000)
+        await plain.close()
+        async with (
+            Client(name_servers=group.name_servers, tls=True, tls_ca=tls.server_cert_path) as client,
+            client.producer("p") as out,
+        ):
+            await out.send("T", b"a client verifies the same certificate")
 
 
 @pytest.mark.spec("SEC-15")
-def test_member_with_a_foreign_certificate_gets_no_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_member_with_a_foreign_certificate_gets_no_entries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The leader verifies the member that it connects to: one at a captured address learns nothing."""
     tls, foreign = node_tls(tmp_path, "cluster"), node_tls(tmp_path, "foreign")
     caplog.set_level(logging.DEBUG, "saturnmq.raft.peers")
-
-    async def work() -> None:
-        async with ledger_group(tmp_path, tls=tls, start=False) as group:
-            for name in ("n0", "n1"):
-                await group.start(name)
-            await group.send(b"secret")
-            group.tls = dataclasses.replace(foreign, client_auth_server=False)
-            await group.start("n2")
-            address = group.addresses["n2"]
-            await until(lambda: "call failed peer=n2" in caplog.text and "certificate" in caplog.text, DEADLINE_SECONDS)
-            await group.send(b"secret too")
-            assert group.member("n2").files.end_index < 0, address
-
-    run(work)
+    async with ledger_group(tmp_path, tls=tls, start=False) as group:
+        for name in ("n0", "n1"):
+            await group.start(name)
+        await group.send(b"secret")
+        group.tls = dataclasses.replace(foreign, client_auth_server=False)
+        await group.start("n2")
+        address = group.addresses["n2"]
+        await until(lambda: "call failed peer=n2" in caplog.text and "certificate" in caplog.text, DEADLINE_SECONDS)
+        await group.send(b"secret too")
+        assert group.member("n2").files.end_index < 0, address
 
 
 @pytest.mark.spec("SEC-15")

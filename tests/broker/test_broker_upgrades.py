@@ -7,10 +7,9 @@ import json
 import socket
 from pathlib import Path
 
-import brokergroup
 import pytest
 from brokergroup import ledger_group
-from wire import Clock, run, wire
+from wire import Clock, wire
 
 from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.state import identity
@@ -19,93 +18,77 @@ from waiting import until
 
 
 @pytest.mark.spec("UPG-06")
-def test_periodic_work_of_the_broker_survives_exceptions(caplog: pytest.LogCaptureFixture) -> None:
+async def test_periodic_work_of_the_broker_survives_exceptions(caplog: pytest.LogCaptureFixture) -> None:
     """ROCKETMQ-238."""
+    rounds = 0
 
-    async def work() -> None:
-        rounds = 0
+    def broken() -> None:
+        nonlocal rounds
+        rounds += 1
+        raise ZeroDivisionError("broken on purpose")
 
-        def broken() -> None:
-            nonlocal rounds
-            rounds += 1
-            raise ZeroDivisionError("broken on purpose")
-
-        async with wire() as w:
-            task = asyncio.ensure_future(w.broker._every(0.01, broken))
-            await until(lambda: rounds >= 3)
-            assert not task.done() and "periodic work failed" in caplog.text
-            task.cancel()
-
-    run(work)
+    async with wire() as w:
+        task = asyncio.ensure_future(w.broker._every(0.01, broken))
+        await until(lambda: rounds >= 3)
+        assert not task.done() and "periodic work failed" in caplog.text
+        task.cancel()
 
 
 @pytest.mark.spec("UPG-14")
-def test_broker_closes_its_connection_to_a_removed_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_closes_its_connection_to_a_removed_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """ROCKETMQ-2042."""
+    async with wire() as w:
+        registrar = w.broker.registrar
+        known = w.server.name_servers
+        assert registrar._client.is_connected(known)
+        answers = [[known], ["127.0.0.1:1"]]
 
-    async def work() -> None:
-        async with wire() as w:
-            registrar = w.broker.registrar
-            known = w.server.name_servers
-            assert registrar._client.is_connected(known)
-            answers = [[known], ["127.0.0.1:1"]]
+        async def look_up(*_: object) -> list[str]:
+            return answers.pop(0)
 
-            async def look_up(*_: object) -> list[str]:
-                return answers.pop(0)
-
-            monkeypatch.setattr(registrar_module, "look_up", look_up)
-            await registrar.look_up()
-            assert registrar._client.is_connected(known), "it is still in the list"
-            await registrar.look_up()
-            assert not registrar._client.is_connected(known)
-            registrar._looked_up = [known]  # to unregister from
-
-    run(work)
+        monkeypatch.setattr(registrar_module, "look_up", look_up)
+        await registrar.look_up()
+        assert registrar._client.is_connected(known), "it is still in the list"
+        await registrar.look_up()
+        assert not registrar._client.is_connected(known)
+        registrar._looked_up = [known]  # to unregister from
 
 
 @pytest.mark.spec("UPG-08")
-def test_transactional_message_sent_back_is_delivered_not_half() -> None:
+async def test_transactional_message_sent_back_is_delivered_not_half() -> None:
     """ROCKETMQ-1648 and 1722: the copy, and the delayed copy, still have the property of a half message."""
-
-    async def work() -> None:
-        clock = Clock()
-        async with wire(clock_ms=clock) as w:
-            sent = await w.send(body=b"order", properties={"TRAN_MSG": "true", "PGROUP": "producers"}, f=4)
-            assert sent.code == 0
-            (half,) = await w.messages(HALF_TOPIC)
-            fields = {
-                "producerGroup": "producers", "tranStateTableOffset": 0, "commitLogOffset": half.physical_offset,
-                "commitOrRollback": 8, "fromTransactionCheck": False, "msgId": "", "transactionId": "",
-            }  # fmt: skip
-            assert (await w.call(RequestCode.END_TRANSACTION, **fields)).code == 0
-            (message,) = await w.messages()
-            back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
-            copy = await w.send("%RETRY%G", b"copy", {"TRAN_MSG": "true", "DELAY": "3", "PGROUP": "producers"}, j=1)
-            assert copy.code == 0
-            assert await w.messages("%RETRY%G") == [], "both wait for their delay"
-            clock.ms += 10_000
-            w.broker.master.delay.deliver_due()
-            found = [*await w.messages("%RETRY%G"), *await w.messages("%RETRY%G", 1)]
-            assert sorted(one.body for one in found) == [b"copy", b"order"]
-            assert [one.body for one in await w.messages(HALF_TOPIC)] == [b"order"], "no other half message"
-
-    run(work)
+    clock = Clock()
+    async with wire(clock_ms=clock) as w:
+        sent = await w.send(body=b"order", properties={"TRAN_MSG": "true", "PGROUP": "producers"}, f=4)
+        assert sent.code == 0
+        (half,) = await w.messages(HALF_TOPIC)
+        fields = {
+            "producerGroup": "producers", "tranStateTableOffset": 0, "commitLogOffset": half.physical_offset,
+            "commitOrRollback": 8, "fromTransactionCheck": False, "msgId": "", "transactionId": "",
+        }  # fmt: skip
+        assert (await w.call(RequestCode.END_TRANSACTION, **fields)).code == 0
+        (message,) = await w.messages()
+        back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
+        assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+        copy = await w.send("%RETRY%G", b"copy", {"TRAN_MSG": "true", "DELAY": "3", "PGROUP": "producers"}, j=1)
+        assert copy.code == 0
+        assert await w.messages("%RETRY%G") == [], "both wait for their delay"
+        clock.ms += 10_000
+        w.broker.master.delay.deliver_due()
+        found = [*await w.messages("%RETRY%G"), *await w.messages("%RETRY%G", 1)]
+        assert sorted(one.body for one in found) == [b"copy", b"order"]
+        assert [one.body for one in await w.messages(HALF_TOPIC)] == [b"order"], "no other half message"
 
 
 @pytest.mark.spec("UPG-11")
-def test_longest_topic_is_accepted_by_the_broker() -> None:
+async def test_longest_topic_is_accepted_by_the_broker() -> None:
     """ROCKETMQ-1110 and 1699: client and broker had different limits. The client's is in test_client_rules."""
-
-    async def work() -> None:
-        async with wire() as w:
-            longest = "t" * NAME_LENGTH_MAX
-            assert NAME_LENGTH_MAX == 127 and (await w.send(longest)).code == 0
-            assert [message.topic for message in await w.messages(longest)] == [longest]
-            refused = await w.send(longest + "t")
-            assert refused.code != 0 and "longer than topic max length" in (refused.remark or "")
-
-    run(work)
+    async with wire() as w:
+        longest = "t" * NAME_LENGTH_MAX
+        assert NAME_LENGTH_MAX == 127 and (await w.send(longest)).code == 0
+        assert [message.topic for message in await w.messages(longest)] == [longest]
+        refused = await w.send(longest + "t")
+        assert refused.code != 0 and "longer than topic max length" in (refused.remark or "")
 
 
 @pytest.mark.spec("UPG-11")
@@ -122,53 +105,41 @@ def test_name_with_both_families_is_advertised_with_its_ipv4_address(monkeypatch
 
 
 @pytest.mark.spec("UPG-13")
-def test_configuration_update_leaves_the_delay_levels_as_they_are(tmp_path: Path) -> None:
+async def test_configuration_update_leaves_the_delay_levels_as_they_are(tmp_path: Path) -> None:
     """ROCKETMQ-1988: an update of any key cut the value of messageDelayLevel at its blanks."""
     levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-    async def work() -> None:
-        async with wire(data=tmp_path) as w:
-            for text in ("autoCreateTopicEnable=false", "brokerPermission=4\nautoCreateTopicEnable=true"):
-                assert (await w.call(RequestCode.UPDATE_BROKER_CONFIG, text.encode())).code == 0
-                shown = ((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode()
-                assert f"messageDelayLevel={levels}\n" in shown
-            refused = await w.call(RequestCode.UPDATE_BROKER_CONFIG, b"messageDelayLevel=1s")
-            assert refused.code == 16 and "messageDelayLevel" in (refused.remark or "")
-            assert w.broker.store.settings.message_delay_level == levels
-
-    run(work)
+    async with wire(data=tmp_path) as w:
+        for text in ("autoCreateTopicEnable=false", "brokerPermission=4\nautoCreateTopicEnable=true"):
+            assert (await w.call(RequestCode.UPDATE_BROKER_CONFIG, text.encode())).code == 0
+            shown = ((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode()
+            assert f"messageDelayLevel={levels}\n" in shown
+        refused = await w.call(RequestCode.UPDATE_BROKER_CONFIG, b"messageDelayLevel=1s")
+        assert refused.code == 16 and "messageDelayLevel" in (refused.remark or "")
+        assert w.broker.store.settings.message_delay_level == levels
 
 
 @pytest.mark.spec("UPG-01")
-def test_disk_ratio_of_a_ledger_is_a_share(tmp_path: Path) -> None:
+async def test_disk_ratio_of_a_ledger_is_a_share(tmp_path: Path) -> None:
     """ROCKETMQ-2280: it was -1, as the folder of a plain commit log does not exist."""
-
-    async def work() -> None:
-        async with ledger_group(tmp_path, 1) as group:
-            master = await group.master()
-            answer = await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)
-            table = json.loads(answer.body or b"{}")["table"]
-            assert 0 <= float(table["commitLogDiskRatio"]) <= 1
-            assert 0 <= float(table["consumeQueueDiskRatio"]) <= 1
-
-    brokergroup.run(work)
+    async with ledger_group(tmp_path, 1) as group:
+        master = await group.master()
+        answer = await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = json.loads(answer.body or b"{}")["table"]
+        assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+        assert 0 <= float(table["consumeQueueDiskRatio"]) <= 1
 
 
 @pytest.mark.spec("UPG-09")
-def test_follower_that_joins_leaves_the_master_in_the_route(tmp_path: Path) -> None:
+async def test_follower_that_joins_leaves_the_master_in_the_route(tmp_path: Path) -> None:
     """ROCKETMQ-1464."""
-
-    async def work() -> None:
-        async with ledger_group(tmp_path, 3) as group:
-            master = await group.master()
-            routes = group.namesrv.routes
-            name = master.settings.broker_name
-            await group.until(lambda: len(routes.brokers[name].broker_addrs) == 3, "not all are registered")
-            follower = group.name_of(group.followers()[0])
-            await group.stop(follower)
-            await group.until(lambda: len(routes.brokers[name].broker_addrs) == 2, "it is still registered")
-            await group.start(follower)
-            await group.until(lambda: len(routes.brokers[name].broker_addrs) == 3, "it is not registered again")
-            assert routes.brokers[name].broker_addrs[0] == master.advertised_address
-
-    brokergroup.run(work)
+    async with ledger_group(tmp_path, 3) as group:
+        master = await group.master()
+        routes = group.namesrv.routes
+        name = master.settings.broker_name
+        await group.until(lambda: len(routes.brokers[name].broker_addrs) == 3, "not all are registered")
+        follower = group.name_of(group.followers()[0])
+        await group.stop(follower)
+        await group.until(lambda: len(routes.brokers[name].broker_addrs) == 2, "it is still registered")
+        await group.start(follower)
+        await group.until(lambda: len(routes.brokers[name].broker_addrs) == 3, "it is not registered again")
+        assert routes.brokers[name].broker_addrs[0] == master.advertised_address

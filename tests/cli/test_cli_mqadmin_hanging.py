@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness import virtualtime
 from saturnmq.admin.connection import LISTING_SECONDS
 from saturnmq.cli.mqadmin.options import parse
 from saturnmq.cli.mqadmin.run import Common, _run
@@ -64,21 +63,18 @@ async def exit_code(words: tuple[str, ...], servers: str) -> int:
 
 @pytest.mark.spec("ADM-05")
 @pytest.mark.parametrize("words", LISTINGS, ids=" ".join)
-def test_listing_shows_the_others_and_names_the_broker(
+async def test_listing_shows_the_others_and_names_the_broker(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def work() -> None:
-        async with admin_cluster() as c, silent_server() as silent:
-            await prepared(c, silent)
-            begin = asyncio.get_running_loop().time()
-            code = await exit_code(words, c.server.name_servers)
-            took = asyncio.get_running_loop().time() - begin
-            printed = capsys.readouterr()
-            assert code == 1, printed
-            if words[0] != "queryMsgByKey":  # a search has the deadline of a request
-                assert took < 2 * LISTING_SECONDS
-            assert LISTINGS[words] in printed.out
-            named = [line for line in printed.err.splitlines() if silent in line and "error: " in line]
-            assert len(named) == 1, printed.err
-
-    virtualtime.run(work())
+    async with admin_cluster() as c, silent_server() as silent:
+        await prepared(c, silent)
+        begin = asyncio.get_running_loop().time()
+        code = await exit_code(words, c.server.name_servers)
+        took = asyncio.get_running_loop().time() - begin
+        printed = capsys.readouterr()
+        assert code == 1, printed
+        if words[0] != "queryMsgByKey":  # a search has the deadline of a request
+            assert took < 2 * LISTING_SECONDS
+        assert LISTINGS[words] in printed.out
+        named = [line for line in printed.err.splitlines() if silent in line and "error: " in line]
+        assert len(named) == 1, printed.err

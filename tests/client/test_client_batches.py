@@ -40,44 +40,38 @@ def sent_back(c: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("index", "good"), [(None, 5), (2, 3), (0, 1), (-1, 0), (4, 5), (99, 5), (-7, 0)], ids=lambda value: str(value)
 )
-def test_batch_ack_sends_back_what_is_behind_its_ack_index(run: Run, cluster: Any, index: Any, good: int) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            orders(c, 5)
-            async with client.consumer("g", start="first", codec=json_codec(Order)) as inbox:
-                await inbox.subscribe("T")
-                batches = inbox.batches(5, wait=1)
-                batch = await anext(batches)
-                await batches.aclose()
-                assert [message.value.number for message in batch] == [0, 1, 2, 3, 4] and batch.ack_index == 4
-                if index is not None:
-                    batch.ack_index = index
-                assert batch.ack_index == good - 1
-                await batch.ack(timedelta(seconds=5))
-                await batch.ack(timedelta(seconds=5))  # the same verdicts again are a no-op
-                assert sent_back(c) == [(f"U{n}", "2") for n in range(good, 5)]
-                assert inbox.committed()[ZERO] == 5, "the broker has copies of what was sent back"
-
-    run(work)
+async def test_batch_ack_sends_back_what_is_behind_its_ack_index(cluster: Any, index: Any, good: int) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        orders(c, 5)
+        async with client.consumer("g", start="first", codec=json_codec(Order)) as inbox:
+            await inbox.subscribe("T")
+            batches = inbox.batches(5, wait=1)
+            batch = await anext(batches)
+            await batches.aclose()
+            assert [message.value.number for message in batch] == [0, 1, 2, 3, 4] and batch.ack_index == 4
+            if index is not None:
+                batch.ack_index = index
+            assert batch.ack_index == good - 1
+            await batch.ack(timedelta(seconds=5))
+            await batch.ack(timedelta(seconds=5))  # the same verdicts again are a no-op
+            assert sent_back(c) == [(f"U{n}", "2") for n in range(good, 5)]
+            assert inbox.committed()[ZERO] == 5, "the broker has copies of what was sent back"
 
 
-def test_batch_leaves_messages_alone_that_are_settled(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            orders(c, 4)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                batches = inbox.batches(2, wait=1)
-                first, second = await anext(batches), await anext(batches)
-                await batches.aclose()
-                await first[0].reject()
-                await first.ack()
-                await second[1].ack()
-                await second.retry(reason="busy")
-                assert sent_back(c) == [("U0", "-1"), ("U2", "0")]
-                assert inbox.committed()[ZERO] == 4
-
-    run(work)
+async def test_batch_leaves_messages_alone_that_are_settled(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        orders(c, 4)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            batches = inbox.batches(2, wait=1)
+            first, second = await anext(batches), await anext(batches)
+            await batches.aclose()
+            await first[0].reject()
+            await first.ack()
+            await second[1].ack()
+            await second.retry(reason="busy")
+            assert sent_back(c) == [("U0", "-1"), ("U2", "0")]
+            assert inbox.committed()[ZERO] == 4
 
 
 def test_batch_index_must_be_an_integer() -> None:
@@ -98,31 +92,28 @@ async def consumed(c: Any, client: Client, count: int) -> None:
 
 @pytest.mark.spec("CC-03", "PRC-12", "CC-05")
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "function"])
-def test_listener_acks_up_to_the_index_and_sends_back_the_rest(run: Run, cluster: Any, plain: bool) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            orders(c, 12)
-            seen: list[list[int]] = []
+async def test_listener_acks_up_to_the_index_and_sends_back_the_rest(cluster: Any, plain: bool) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        orders(c, 12)
+        seen: list[list[int]] = []
 
-            def store(batch: Batch[Order]) -> Ack | None:
-                numbers = [message.value.number for message in batch]
-                seen.append(numbers)
-                if numbers[0] == 0:
-                    return None  # all are good
-                batch.ack_index = numbers.index(5)
-                return Ack.SUCCESS if numbers[0] == 4 else Ack.RETRY
+        def store(batch: Batch[Order]) -> Ack | None:
+            numbers = [message.value.number for message in batch]
+            seen.append(numbers)
+            if numbers[0] == 0:
+                return None  # all are good
+            batch.ack_index = numbers.index(5)
+            return Ack.SUCCESS if numbers[0] == 4 else Ack.RETRY
 
-            async def store_later(batch: Batch[Order]) -> Ack | None:
-                return store(batch)
+        async def store_later(batch: Batch[Order]) -> Ack | None:
+            return store(batch)
 
-            options: Any = {"batch": 4, "concurrency": 1, "retry": Retry(after=timedelta(seconds=10))}
-            client.listener("T", group="g", start="first", **options)(store if plain else store_later)
-            numbers_error = [f"U{n}" for n in range(8, 12)]  # index(5) raises
-            await consumed(c, client, 12)
-            assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-            assert sent_back(c) == [(name, "3") for name in ["U6", "U7", *numbers_error]]
-
-    run(work)
+        options: Any = {"batch": 4, "concurrency": 1, "retry": Retry(after=timedelta(seconds=10))}
+        client.listener("T", group="g", start="first", **options)(store if plain else store_later)
+        numbers_error = [f"U{n}" for n in range(8, 12)]  # index(5) raises
+        await consumed(c, client, 12)
+        assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert sent_back(c) == [(name, "3") for name in ["U6", "U7", *numbers_error]]
 
 
 @pytest.mark.spec("CC-03")
@@ -151,21 +142,18 @@ def test_listener_verdict_on_a_batch_counts_for_all_its_messages(
     assert len(warned) == (result in (Ack.COMMIT, "text"))
 
 
-def test_undecodable_message_does_not_fail_the_others_of_its_batch(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            orders(c, 2)
-            c.broker.put("T", 0, b"not json", "UNIQ_KEY\x01U2")
-            seen: list[int] = []
+async def test_undecodable_message_does_not_fail_the_others_of_its_batch(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        orders(c, 2)
+        c.broker.put("T", 0, b"not json", "UNIQ_KEY\x01U2")
+        seen: list[int] = []
 
-            @client.listener("T", group="g", start="first", batch=8, concurrency=1)
-            async def handle(batch: Batch[Order]) -> None:
-                seen.extend(message.value.number for message in batch)
+        @client.listener("T", group="g", start="first", batch=8, concurrency=1)
+        async def handle(batch: Batch[Order]) -> None:
+            seen.extend(message.value.number for message in batch)
 
-            await consumed(c, client, 3)
-            assert seen == [0, 1] and sent_back(c) == [("U2", "0")]
-
-    run(work)
+        await consumed(c, client, 3)
+        assert seen == [0, 1] and sent_back(c) == [("U2", "0")]
 
 
 @pytest.mark.spec("CC-01")

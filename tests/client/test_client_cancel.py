@@ -182,7 +182,7 @@ def settled(world: World, inbox: Any) -> set[int]:
 
 @pytest.mark.spec("API-24", "API-25")
 @pytest.mark.parametrize("name", CALLS)
-def test_public_coroutine_survives_cancellation_at_every_await(run: Run, cluster: Any, name: str) -> None:
+async def test_public_coroutine_survives_cancellation_at_every_await(cluster: Any, name: str) -> None:
     async def one(steps: int) -> bool:
         async with cluster() as c:
             for topic in ("U", "TBW102"):
@@ -207,49 +207,40 @@ def test_public_coroutine_survives_cancellation_at_every_await(run: Run, cluster
         assert not problems
         return done
 
-    async def work() -> None:
-        for steps in range(STEPS_MAX):
-            if await one(steps):
-                return
-
-    run(work)
+    for steps in range(STEPS_MAX):
+        if await one(steps):
+            return
 
 
 @pytest.mark.spec("API-24")
 @pytest.mark.parametrize("name", ["start", "stop"])
-def test_client_start_and_stop_survive_cancellation_at_every_await(run: Run, cluster: Any, name: str) -> None:
-    async def work() -> None:
-        for steps in range(20):
-            async with cluster() as c:
-                client = Client(name_servers=c.name_servers)
-                if name == "stop":
-                    await client.start()
-                    async with client.producer("p") as out:
-                        await out.send("T", b"x")
-                done = await step_and_cancel(getattr(client, name)(), steps)
-                await client.stop()
-                assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
-                if done:
-                    return
-
-    run(work)
+async def test_client_start_and_stop_survive_cancellation_at_every_await(cluster: Any, name: str) -> None:
+    for steps in range(20):
+        async with cluster() as c:
+            client = Client(name_servers=c.name_servers)
+            if name == "stop":
+                await client.start()
+                async with client.producer("p") as out:
+                    await out.send("T", b"x")
+            done = await step_and_cancel(getattr(client, name)(), steps)
+            await client.stop()
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
+            if done:
+                return
 
 
 @pytest.mark.spec("API-24", "API-15")
-def test_cancelled_reader_leaves_its_message_to_other_readers(run: Run) -> None:
-    async def work() -> None:
-        inbox: Inbox[int] = Inbox(lambda _: True)
-        first, second = asyncio.ensure_future(inbox.get()), asyncio.ensure_future(inbox.get())
-        await asyncio.sleep(0)
-        inbox.put([1])
-        first.cancel()  # woken for this message in the same event-loop iteration
-        assert await second == 1
-        assert first.cancelled() and len(inbox) == 0
-        inbox.put([2, 3])
-        inbox.put_back([1])
-        assert [await inbox.get() for _ in range(3)] == [1, 2, 3]
-
-    run(work)
+async def test_cancelled_reader_leaves_its_message_to_other_readers() -> None:
+    inbox: Inbox[int] = Inbox(lambda _: True)
+    first, second = asyncio.ensure_future(inbox.get()), asyncio.ensure_future(inbox.get())
+    await asyncio.sleep(0)
+    inbox.put([1])
+    first.cancel()  # woken for this message in the same event-loop iteration
+    assert await second == 1
+    assert first.cancelled() and len(inbox) == 0
+    inbox.put([2, 3])
+    inbox.put_back([1])
+    assert [await inbox.get() for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.spec("API-22", "API-24")

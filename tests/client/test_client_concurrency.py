@@ -55,114 +55,101 @@ class Handlers:
 
 
 @pytest.mark.spec("CA-02")
-def test_concurrency_of_a_running_listener_rises_and_falls(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            messages(c, 40)
-            handlers = Handlers()
-            client.listener("T", group="g", start="first", concurrency=5)(handlers.handle)
-            client.set_concurrency("g", 2)
-            running = asyncio.ensure_future(client.run())
-            await until(lambda: handlers.busy == 2)
-            await handlers.finish(3)
-            assert handlers.busy == 2, "changed before the start"
-            client.set_concurrency("g", 6)
-            await until(lambda: handlers.busy == 6)
-            properties = running_info.running_info(client._core.consumers["g"], with_stacks=False).properties  # type: ignore[arg-type]
-            assert properties["PROP_THREADPOOL_CORE_SIZE"] == "6"
-            client.set_concurrency("g", 3)
-            assert handlers.busy == 6, "running handlers are not cancelled"
-            await handlers.finish(3)
-            assert handlers.busy == 3
-            await handlers.finish(4)
-            assert handlers.busy == 3
-            client.set_concurrency("g", 1)
-            client.set_concurrency("g", 4)  # before the surplus has ended
-            await until(lambda: handlers.busy == 4)
-            await handlers.finish(40 - handlers.done)
-            assert handlers.busy == 0 and handlers.done == 40
-            client.set_concurrency("g", 2)  # idle workers end at once
-            await until(lambda: workers() == 2, why=workers)
-            assert not running.done()
-            for n in range(4):
-                c.broker.put("T", 0, b"%d" % n)
-            await until(lambda: handlers.busy == 2)
-            await handlers.finish(4)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert c.broker.offsets["g", "T", 0] == 44 and not c.broker.sent_back
-
-    run(work)
+async def test_concurrency_of_a_running_listener_rises_and_falls(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 40)
+        handlers = Handlers()
+        client.listener("T", group="g", start="first", concurrency=5)(handlers.handle)
+        client.set_concurrency("g", 2)
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: handlers.busy == 2)
+        await handlers.finish(3)
+        assert handlers.busy == 2, "changed before the start"
+        client.set_concurrency("g", 6)
+        await until(lambda: handlers.busy == 6)
+        properties = running_info.running_info(client._core.consumers["g"], with_stacks=False).properties  # type: ignore[arg-type]
+        assert properties["PROP_THREADPOOL_CORE_SIZE"] == "6"
+        client.set_concurrency("g", 3)
+        assert handlers.busy == 6, "running handlers are not cancelled"
+        await handlers.finish(3)
+        assert handlers.busy == 3
+        await handlers.finish(4)
+        assert handlers.busy == 3
+        client.set_concurrency("g", 1)
+        client.set_concurrency("g", 4)  # before the surplus has ended
+        await until(lambda: handlers.busy == 4)
+        await handlers.finish(40 - handlers.done)
+        assert handlers.busy == 0 and handlers.done == 40
+        client.set_concurrency("g", 2)  # idle workers end at once
+        await until(lambda: workers() == 2, why=workers)
+        assert not running.done()
+        for n in range(4):
+            c.broker.put("T", 0, b"%d" % n)
+        await until(lambda: handlers.busy == 2)
+        await handlers.finish(4)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert c.broker.offsets["g", "T", 0] == 44 and not c.broker.sent_back
 
 
 @pytest.mark.spec("CA-02")
-def test_raised_concurrency_raises_the_derived_prefetch(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            messages(c, 600)
-            handlers = Handlers()
-            client.listener("T", group="g", start="first", concurrency=1)(handlers.handle)
-            running = asyncio.ensure_future(client.run())
-            await until(lambda: handlers.busy == 1)
-            consumer: Any = client._core.consumers["g"]
-            await until(lambda: len(consumer._inbox) == 255)  # pulling pauses
-            client.set_concurrency("g", 600)
-            await until(lambda: handlers.busy == 600)
-            await handlers.finish(600)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert c.broker.offsets["g", "T", 0] == 600
-
-    run(work)
+async def test_raised_concurrency_raises_the_derived_prefetch(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 600)
+        handlers = Handlers()
+        client.listener("T", group="g", start="first", concurrency=1)(handlers.handle)
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: handlers.busy == 1)
+        consumer: Any = client._core.consumers["g"]
+        await until(lambda: len(consumer._inbox) == 255)  # pulling pauses
+        client.set_concurrency("g", 600)
+        await until(lambda: handlers.busy == 600)
+        await handlers.finish(600)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert c.broker.offsets["g", "T", 0] == 600
 
 
 @pytest.mark.spec("CA-02", "API-16")
-def test_plain_handlers_run_in_as_many_threads_as_configured(run: Run, cluster: Any) -> None:
+async def test_plain_handlers_run_in_as_many_threads_as_configured(cluster: Any) -> None:
     """More than the default executor of asyncio has on a small machine."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 80)
+        together = threading.Barrier(40)
+        met: list[str] = []
 
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            messages(c, 80)
-            together = threading.Barrier(40)
-            met: list[str] = []
+        @client.listener("T", group="g", start="first", concurrency=40)
+        def handle(message: Message[bytes]) -> None:
+            together.wait(20)
+            met.append(threading.current_thread().name)
 
-            @client.listener("T", group="g", start="first", concurrency=40)
-            def handle(message: Message[bytes]) -> None:
-                together.wait(20)
-                met.append(threading.current_thread().name)
-
-            running = asyncio.ensure_future(client.run())
-            await until(lambda: len(met) == 80)
-            assert all(name.startswith("saturnmq-g") for name in met)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert c.broker.offsets["g", "T", 0] == 80 and not c.broker.sent_back
-
-    run(work)
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: len(met) == 80)
+        assert all(name.startswith("saturnmq-g") for name in met)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert c.broker.offsets["g", "T", 0] == 80 and not c.broker.sent_back
 
 
 @pytest.mark.spec("CA-02")
-def test_threads_of_plain_handlers_follow_the_concurrency(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            messages(c, 12)
-            together, done = threading.Barrier(12), []
+async def test_threads_of_plain_handlers_follow_the_concurrency(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 12)
+        together, done = threading.Barrier(12), []
 
-            @client.listener("T", group="g", start="first", concurrency=2)
-            def handle(message: Message[bytes]) -> None:
-                together.wait(20)
-                done.append(message.offset)
+        @client.listener("T", group="g", start="first", concurrency=2)
+        def handle(message: Message[bytes]) -> None:
+            together.wait(20)
+            done.append(message.offset)
 
-            running = asyncio.ensure_future(client.run())
-            await until(lambda: together.n_waiting == 2)
-            client.set_concurrency("g", 12)
-            await until(lambda: len(done) == 12, why=lambda: together.n_waiting)
-            client.set_concurrency("g", 1)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert c.broker.offsets["g", "T", 0] == 12 and not c.broker.sent_back
-
-    run(work)
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: together.n_waiting == 2)
+        client.set_concurrency("g", 12)
+        await until(lambda: len(done) == 12, why=lambda: together.n_waiting)
+        client.set_concurrency("g", 1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert c.broker.offsets["g", "T", 0] == 12 and not c.broker.sent_back
 
 
 @pytest.mark.spec("CA-06")
@@ -180,21 +167,18 @@ def test_concurrency_outside_its_range_or_without_listener_is_rejected() -> None
     assert [spec.concurrency for spec in client._listeners] == [1000]
 
 
-def test_failed_worker_of_a_raised_concurrency_ends_the_run(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            messages(c, 1)
-            handlers = Handlers()
-            client.listener("T", group="g", start="first", concurrency=1)(handlers.handle)
-            running = asyncio.ensure_future(client.run(drain_timeout=0.01))
-            await until(lambda: handlers.busy == 1)
-            client.set_concurrency("g", 3)
-            await asyncio.sleep(0)
-            (pull,) = [task for task in asyncio.all_tasks() if task.get_name() == "saturnmq pull T 0"]
-            consumer: Any = client._core.consumers["g"]
-            consumer._inbox.close(lambda: consumer._stopped(OSError("no")))
-            pull.cancel()
-            with pytest.raises(Exception, match="a background task of consumer g died: OSError: no"):
-                await running
-
-    run(work)
+async def test_failed_worker_of_a_raised_concurrency_ends_the_run(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 1)
+        handlers = Handlers()
+        client.listener("T", group="g", start="first", concurrency=1)(handlers.handle)
+        running = asyncio.ensure_future(client.run(drain_timeout=0.01))
+        await until(lambda: handlers.busy == 1)
+        client.set_concurrency("g", 3)
+        await asyncio.sleep(0)
+        (pull,) = [task for task in asyncio.all_tasks() if task.get_name() == "saturnmq pull T 0"]
+        consumer: Any = client._core.consumers["g"]
+        consumer._inbox.close(lambda: consumer._stopped(OSError("no")))
+        pull.cancel()
+        with pytest.raises(Exception, match="a background task of consumer g died: OSError: no"):
+            await running

@@ -97,188 +97,159 @@ def properties_of(broker: Any) -> list[dict[str, str]]:
     ("delay", "words"),
     [(2, "the nearest are 1 s and 5 s"), (0.5, "the nearest are 1 s"), (timedelta(days=1), "the nearest are 7200 s")],
 )
-def test_exact_delay_is_rejected_for_a_broker_with_levels_only(run: Run, cluster: Any, delay: Any, words: str) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            with pytest.raises(Unsupported) as caught:
-                await out.send("T", b"x", delay=delay)
-            assert str(caught.value).endswith(words) and "on b0, which has only the delay levels 1s 5s" in str(
-                caught.value
-            )
-            at = datetime.now(UTC) + timedelta(days=1)
-            with pytest.raises(Unsupported, match=re.escape(at.isoformat())):
-                await out.send_oneway("T", b"x", deliver_at=at)
-            assert c.broker.of(310) == []
-            await out.send("T", b"x", delay=timedelta(seconds=30), tag="t")
-            await out.send_oneway("T", b"x", delay_level=2)
-            await out.send("T", b"x")
-            await c.broker.wait_for(310, 3)
-            sent = [properties.get("DELAY") for properties in properties_of(c.broker)]
-            assert sorted(sent, key=str) == ["2", "4", None]
-
-    run(work)
+async def test_exact_delay_is_rejected_for_a_broker_with_levels_only(cluster: Any, delay: Any, words: str) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        with pytest.raises(Unsupported) as caught:
+            await out.send("T", b"x", delay=delay)
+        assert str(caught.value).endswith(words) and "on b0, which has only the delay levels 1s 5s" in str(caught.value)
+        at = datetime.now(UTC) + timedelta(days=1)
+        with pytest.raises(Unsupported, match=re.escape(at.isoformat())):
+            await out.send_oneway("T", b"x", deliver_at=at)
+        assert c.broker.of(310) == []
+        await out.send("T", b"x", delay=timedelta(seconds=30), tag="t")
+        await out.send_oneway("T", b"x", delay_level=2)
+        await out.send("T", b"x")
+        await c.broker.wait_for(310, 3)
+        sent = [properties.get("DELAY") for properties in properties_of(c.broker)]
+        assert sorted(sent, key=str) == ["2", "4", None]
 
 
 @pytest.mark.spec("API-09", "API-13")
-def test_exact_delay_waits_for_the_broker_to_state_timer_support(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def test_exact_delay_waits_for_the_broker_to_state_timer_support(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-            async def late(command: Command) -> Command:
-                await held
-                return timers()(command)
+        async def late(command: Command) -> Command:
+            await held
+            return timers()(command)
 
-            c.broker.script[34] = late
-            sends = [asyncio.ensure_future(out.send("T", b"x", delay=7)) for _ in range(3)]
-            await c.broker.wait_for(34)
-            assert c.broker.of(310) == []
-            held.set_result(None)
-            await asyncio.gather(*sends)
-            at = datetime.now(UTC) + timedelta(days=1)
-            await out.send_oneway("T", b"x", deliver_at=at)
-            await c.broker.wait_for(310, 4)
-            *delays, last = properties_of(c.broker)
-            assert [(p["TIMER_DELAY_MS"], p.get("DELAY")) for p in delays] == [("7000", None)] * 3
-            assert abs(int(last["TIMER_DELIVER_MS"]) - at.timestamp() * 1000) <= 1
-            with pytest.raises(Unsupported, match=f"too far ahead for b0: at most {LIMIT_MS} ms"):
-                await out.send("T", b"x", delay=timedelta(days=41))
-            assert len(c.broker.of(310)) == 4
-
-    run(work)
+        c.broker.script[34] = late
+        sends = [asyncio.ensure_future(out.send("T", b"x", delay=7)) for _ in range(3)]
+        await c.broker.wait_for(34)
+        assert c.broker.of(310) == []
+        held.set_result(None)
+        await asyncio.gather(*sends)
+        at = datetime.now(UTC) + timedelta(days=1)
+        await out.send_oneway("T", b"x", deliver_at=at)
+        await c.broker.wait_for(310, 4)
+        *delays, last = properties_of(c.broker)
+        assert [(p["TIMER_DELAY_MS"], p.get("DELAY")) for p in delays] == [("7000", None)] * 3
+        assert abs(int(last["TIMER_DELIVER_MS"]) - at.timestamp() * 1000) <= 1
+        with pytest.raises(Unsupported, match=f"too far ahead for b0: at most {LIMIT_MS} ms"):
+            await out.send("T", b"x", delay=timedelta(days=41))
+        assert len(c.broker.of(310)) == 4
 
 
 @pytest.mark.spec("API-13")
-def test_exact_delay_goes_only_to_brokers_with_timer_support(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            c.brokers["b1"].script[34] = timers(str(DAY_MS))
-            for _ in range(4):
-                assert (await out.send("T", b"x", delay=7)).queue.broker_name == "b1"
-            queues = {queue.broker_name: queue for queue in await out.queues("T")}
-            assert (await out.send("T", b"x", delay=7, queue=queues["b1"])).queue == queues["b1"]
-            with pytest.raises(Unsupported, match="on b0, which"):
-                await out.send("T", b"x", delay=7, queue=queues["b0"])
-            with pytest.raises(Unsupported, match="on b0, which"):
-                await out.send_oneway("T", b"x", delay=7, queue=queues["b0"])
-            with pytest.raises(Unsupported, match=f"for b0, b1: at most {DAY_MS} ms"):
-                await out.send("T", b"x", delay=timedelta(days=2))
-            assert c.brokers["b0"].of(310) == []
-            assert {(await out.send("T", b"x", delay=5)).queue.broker_name for _ in range(8)} == {"b0", "b1"}
-
-    run(work)
+async def test_exact_delay_goes_only_to_brokers_with_timer_support(cluster: Any) -> None:
+    async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        c.brokers["b1"].script[34] = timers(str(DAY_MS))
+        for _ in range(4):
+            assert (await out.send("T", b"x", delay=7)).queue.broker_name == "b1"
+        queues = {queue.broker_name: queue for queue in await out.queues("T")}
+        assert (await out.send("T", b"x", delay=7, queue=queues["b1"])).queue == queues["b1"]
+        with pytest.raises(Unsupported, match="on b0, which"):
+            await out.send("T", b"x", delay=7, queue=queues["b0"])
+        with pytest.raises(Unsupported, match="on b0, which"):
+            await out.send_oneway("T", b"x", delay=7, queue=queues["b0"])
+        with pytest.raises(Unsupported, match=f"for b0, b1: at most {DAY_MS} ms"):
+            await out.send("T", b"x", delay=timedelta(days=2))
+        assert c.brokers["b0"].of(310) == []
+        assert {(await out.send("T", b"x", delay=5)).queue.broker_name for _ in range(8)} == {"b0", "b1"}
 
 
 @pytest.mark.spec("API-13", "API-28")
-def test_unresponsive_broker_does_not_delay_sends_to_one_with_timers(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            c.brokers["b0"].script[34] = lambda command: None
-            c.brokers["b1"].script[34] = timers()
-            assert (await out.send("T", b"x", delay=7, timeout=60)).queue.broker_name == "b1"
-            c.add("Silent", c.route("b0"))
-            with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
-                await out.send("Silent", b"x", delay=7, timeout=0.2)
-            error = caught.value
-            assert isinstance(error.__cause__, ConnectFailed) and not error.__cause__.sent
-            assert (error.code, error.retryable, error.outcome_unknown) == (10001, True, False)
-            assert (error.attempts, error.brokers) == (1, [])
-            assert c.brokers["b0"].of(310) == []
-
-    run(work)
+async def test_unresponsive_broker_does_not_delay_sends_to_one_with_timers(cluster: Any) -> None:
+    async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        c.brokers["b0"].script[34] = lambda command: None
+        c.brokers["b1"].script[34] = timers()
+        assert (await out.send("T", b"x", delay=7, timeout=60)).queue.broker_name == "b1"
+        c.add("Silent", c.route("b0"))
+        with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
+            await out.send("Silent", b"x", delay=7, timeout=0.2)
+        error = caught.value
+        assert isinstance(error.__cause__, ConnectFailed) and not error.__cause__.sent
+        assert (error.code, error.retryable, error.outcome_unknown) == (10001, True, False)
+        assert (error.attempts, error.brokers) == (1, [])
+        assert c.brokers["b0"].of(310) == []
 
 
-def test_heartbeat_failure_before_an_attempt_is_retried(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            await out.queues("T")
-            c.broker.script[34] = timers()
-            client._core._suspect(c.broker.address, unresponsive=False)
-            await c.broker.stop()
-            with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
-                await out.send("T", b"x", delay=7)
-            assert caught.value.attempts > 3 and caught.value.brokers == []
-            assert not caught.value.outcome_unknown
-
-    run(work)
+async def test_heartbeat_failure_before_an_attempt_is_retried(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        await out.queues("T")
+        c.broker.script[34] = timers()
+        client._core._suspect(c.broker.address, unresponsive=False)
+        await c.broker.stop()
+        with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
+            await out.send("T", b"x", delay=7)
+        assert caught.value.attempts > 3 and caught.value.brokers == []
+        assert not caught.value.outcome_unknown
 
 
 @pytest.mark.parametrize("support", [None, "none"], ids=["no-heartbeat-answer", "levels-only"])
-def test_failed_retry_of_an_exact_delay_keeps_the_unknown_outcome(run: Run, cluster: Any, support: str | None) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+async def test_failed_retry_of_an_exact_delay_keeps_the_unknown_outcome(cluster: Any, support: str | None) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        c.broker.script[34] = timers()
+        await out.send("T", b"x", delay=7)
+
+        def stored_but_not_answered(command: Command) -> None:
+            c.broker.on_310(command)
+            c.broker.script[34] = timers(support) if support else lambda beat: None
+
+        c.broker.script[310] = stored_but_not_answered
+        with pytest.raises(SendFailed, match="The outcome is unknown") as caught:
+            await out.send("T", b"y", delay=7, timeout=1.5)
+        assert caught.value.outcome_unknown and caught.value.brokers == ["b0"] and caught.value.attempts >= 2
+        assert isinstance(caught.value.__cause__, Unsupported if support else ConnectFailed)
+        assert len(c.broker.of(310)) == 2
+
+
+async def test_stored_message_is_reported_if_its_retry_finds_no_broker(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers, retry_not_stored=True) as client:
+        async with client.producer("g") as out:
             c.broker.script[34] = timers()
             await out.send("T", b"x", delay=7)
 
-            def stored_but_not_answered(command: Command) -> None:
-                c.broker.on_310(command)
-                c.broker.script[34] = timers(support) if support else lambda beat: None
+            def flush_timed_out(command: Command) -> Command:
+                client._core.timer_limits.learn(c.broker.address, {})
+                answer = c.broker.on_310(command)
+                answer.code = 10
+                return answer
 
-            c.broker.script[310] = stored_but_not_answered
-            with pytest.raises(SendFailed, match="The outcome is unknown") as caught:
-                await out.send("T", b"y", delay=7, timeout=1.5)
-            assert caught.value.outcome_unknown and caught.value.brokers == ["b0"] and caught.value.attempts >= 2
-            assert isinstance(caught.value.__cause__, Unsupported if support else ConnectFailed)
-            assert len(c.broker.of(310)) == 2
-
-    run(work)
-
-
-def test_stored_message_is_reported_if_its_retry_finds_no_broker(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers, retry_not_stored=True) as client:
-            async with client.producer("g") as out:
-                c.broker.script[34] = timers()
-                await out.send("T", b"x", delay=7)
-
-                def flush_timed_out(command: Command) -> Command:
-                    client._core.timer_limits.learn(c.broker.address, {})
-                    answer = c.broker.on_310(command)
-                    answer.code = 10
-                    return answer
-
-                c.broker.script[310] = flush_timed_out
-                receipt = await out.send("T", b"y", delay=7)
-                assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT and len(c.broker.of(310)) == 2
-
-    run(work)
+            c.broker.script[310] = flush_timed_out
+            receipt = await out.send("T", b"y", delay=7)
+            assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT and len(c.broker.of(310)) == 2
 
 
 @pytest.mark.spec("API-13")
-def test_timer_support_is_checked_again_after_a_broker_restart(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            c.broker.script[34] = timers()
+async def test_timer_support_is_checked_again_after_a_broker_restart(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        c.broker.script[34] = timers()
+        await out.send("T", b"x", delay=7)
+        c.broker.script[34] = timers("none")
+        client._core._suspect(c.broker.address, unresponsive=False)
+        sent = len(c.broker.of(310))
+        with pytest.raises(Unsupported):
             await out.send("T", b"x", delay=7)
-            c.broker.script[34] = timers("none")
-            client._core._suspect(c.broker.address, unresponsive=False)
-            sent = len(c.broker.of(310))
-            with pytest.raises(Unsupported):
-                await out.send("T", b"x", delay=7)
-            assert len(c.broker.of(310)) == sent
-
-    run(work)
+        assert len(c.broker.of(310)) == sent
 
 
 @pytest.mark.spec("API-13", "API-21", "DLY-04")
-def test_delayed_message_arrives_after_its_delay_never_early(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("g") as out:
-            async with client.consumer("readers", start="first") as inbox:
-                await inbox.subscribe("Late")
-                await out.send("Late", b"later", delay=1)
-                await out.send("Late", b"now")
-                first, second = await inbox.recv(30), await inbox.recv(30)
-                assert (first.body, second.body) == (b"now", b"later")
-                waited = second.stored_at - second.born_at
-                assert timedelta(milliseconds=999) <= waited < timedelta(seconds=3)
-                await first.ack()
-                await second.retry(timedelta(seconds=1))
-                again = await inbox.recv(30)
-                assert (again.body, again.attempt) == (b"later", 2)
-                await again.ack()
-
-    run(work)
+async def test_delayed_message_arrives_after_its_delay_never_early() -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("g") as out:
+        async with client.consumer("readers", start="first") as inbox:
+            await inbox.subscribe("Late")
+            await out.send("Late", b"later", delay=1)
+            await out.send("Late", b"now")
+            first, second = await inbox.recv(30), await inbox.recv(30)
+            assert (first.body, second.body) == (b"now", b"later")
+            waited = second.stored_at - second.born_at
+            assert timedelta(milliseconds=999) <= waited < timedelta(seconds=3)
+            await first.ack()
+            await second.retry(timedelta(seconds=1))
+            again = await inbox.recv(30)
+            assert (again.body, again.attempt) == (b"later", 2)
+            await again.ack()
 
 
 @pytest.mark.spec("API-13", "API-21")

@@ -64,117 +64,102 @@ def test_heartbeat_carries_sql_expression_and_type() -> None:
 
 
 @pytest.mark.spec("FIL-03", "FIL-04", "FIL-09", "API-15", "PRC-07")
-def test_consumer_receives_what_its_sql_filter_selects(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
-            await send(client, 10)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T", sql("n BETWEEN 3 AND 4 OR (TAGS = 'even' AND n > 7)"))
-                assert await received(inbox, 3) == [b"3", b"4", b"8"]
-                known = server.broker.clients.consumers["g"].subscriptions["T"]
-                assert (known.expression_type, known.sub_string[:5]) == ("SQL92", "n BET")
-                await inbox.subscribe("T", sql("n = 12"))
-                await send(client, 5, start=10)
-                assert await received(inbox, 1) == [b"12"]
-                await inbox.subscribe("T", tag("odd"))
-                await send(client, 4, start=20)
-                bodies: set[bytes] = set()
-                while not {b"21", b"23"} <= bodies:  # 11 and 13 too, from a queue that was not read for n = 12 before
-                    bodies |= set(await received(inbox, 1))
-                assert bodies <= {b"11", b"13", b"21", b"23"}
-
-    run(work)
+async def test_consumer_receives_what_its_sql_filter_selects() -> None:
+    async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+        await send(client, 10)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T", sql("n BETWEEN 3 AND 4 OR (TAGS = 'even' AND n > 7)"))
+            assert await received(inbox, 3) == [b"3", b"4", b"8"]
+            known = server.broker.clients.consumers["g"].subscriptions["T"]
+            assert (known.expression_type, known.sub_string[:5]) == ("SQL92", "n BET")
+            await inbox.subscribe("T", sql("n = 12"))
+            await send(client, 5, start=10)
+            assert await received(inbox, 1) == [b"12"]
+            await inbox.subscribe("T", tag("odd"))
+            await send(client, 4, start=20)
+            bodies: set[bytes] = set()
+            while not {b"21", b"23"} <= bodies:  # 11 and 13 too, from a queue that was not read for n = 12 before
+                bodies |= set(await received(inbox, 1))
+            assert bodies <= {b"11", b"13", b"21", b"23"}
 
 
 @pytest.mark.spec("FIL-03", "UX-08", "API-30", "PRC-07")
-def test_rejected_sql_filter_raises_and_keeps_the_subscription(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            await send(client, 2)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T", "even")
-                with pytest.raises(ResponseError) as error:
-                    await inbox.subscribe("T", sql("n > 1"))
-                assert error.value.code == 1 and "enablePropertyFilter=true" in (error.value.hint or "")
-                assert await received(inbox, 1) == [b"0"]
-            late = client.consumer("late", start="first")
-            await late.subscribe("T", sql("n > 1"))
-            with pytest.raises(ResponseError, match="does not support consumer to filter message by SQL92"):
-                await late.start()
-            assert "late" not in server.broker.clients.consumers
-        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
-            await send(client, 2)
-            async with client.consumer("g") as inbox:
-                with pytest.raises(ResponseError) as error:
-                    await inbox.subscribe("T", Filter("n >", "SQL92"))
-                assert error.value.code == 23 and error.value.hint == "Look at line 1, column 4 of the expression."
-
-    run(work)
+async def test_rejected_sql_filter_raises_and_keeps_the_subscription() -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        await send(client, 2)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T", "even")
+            with pytest.raises(ResponseError) as error:
+                await inbox.subscribe("T", sql("n > 1"))
+            assert error.value.code == 1 and "enablePropertyFilter=true" in (error.value.hint or "")
+            assert await received(inbox, 1) == [b"0"]
+        late = client.consumer("late", start="first")
+        await late.subscribe("T", sql("n > 1"))
+        with pytest.raises(ResponseError, match="does not support consumer to filter message by SQL92"):
+            await late.start()
+        assert "late" not in server.broker.clients.consumers
+    async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+        await send(client, 2)
+        async with client.consumer("g") as inbox:
+            with pytest.raises(ResponseError) as error:
+                await inbox.subscribe("T", Filter("n >", "SQL92"))
+            assert error.value.code == 23 and error.value.hint == "Look at line 1, column 4 of the expression."
 
 
 @pytest.mark.spec("BP-01", "PL-05")
-def test_filter_lost_by_the_broker_is_announced_again(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
-            await send(client, 3)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T", sql("n > 1"))
-                assert await received(inbox, 1) == [b"2"]
-                server.broker.filters.groups.load(b'{"filterDataByTopic":{}}', 0)
-                await send(client, 2, start=1)
-                assert await received(inbox, 1) == [b"2"]
-                assert server.broker.filters.groups.get("T", "g") is not None
-
-    run(work)
+async def test_filter_lost_by_the_broker_is_announced_again() -> None:
+    async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+        await send(client, 3)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T", sql("n > 1"))
+            assert await received(inbox, 1) == [b"2"]
+            server.broker.filters.groups.load(b'{"filterDataByTopic":{}}', 0)
+            await send(client, 2, start=1)
+            assert await received(inbox, 1) == [b"2"]
+            assert server.broker.filters.groups.get("T", "g") is not None
 
 
 @pytest.mark.spec("FIL-03", "FIL-09", "CA-13")
-def test_puller_reads_with_a_sql_filter(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
-            async with client.producer("p") as out:
-                for n in range(6):
-                    await out.send("T", b"%d" % n, shard_by="one queue", properties={"n": str(n)})
-            puller = client.puller()
-            found = {}
-            for queue in await puller.queues("T"):
-                if await puller.max_offset(queue):
-                    found[queue] = await puller.pull(queue, 0, expression=sql("n > 3"))
-                    none = await puller.pull(queue, 0, expression=sql("n > 9"))
-                    assert (none.status, none.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 6)
-            (result,) = found.values()
-            assert [message.body for message in result.messages()] == [b"4", b"5"]
-
-    run(work)
+async def test_puller_reads_with_a_sql_filter() -> None:
+    async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+        async with client.producer("p") as out:
+            for n in range(6):
+                await out.send("T", b"%d" % n, shard_by="one queue", properties={"n": str(n)})
+        puller = client.puller()
+        found = {}
+        for queue in await puller.queues("T"):
+            if await puller.max_offset(queue):
+                found[queue] = await puller.pull(queue, 0, expression=sql("n > 3"))
+                none = await puller.pull(queue, 0, expression=sql("n > 9"))
+                assert (none.status, none.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 6)
+        (result,) = found.values()
+        assert [message.body for message in result.messages()] == [b"4", b"5"]
 
 
 @pytest.mark.spec("API-16", "FIL-03")
-def test_listener_accepts_a_sql_filter(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+async def test_listener_accepts_a_sql_filter() -> None:
+    async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+        await send(client, 4)
+        seen: list[bytes] = []
+        done = asyncio.Event()
+
+        @client.listener("T", group="filtered", filter=sql("n >= 2"))
+        async def handle(message: Message[bytes]) -> Ack:
+            seen.append(message.body)
+            if b"3" in seen and b"2" in seen:
+                done.set()
+            return Ack.SUCCESS
+
+        task = asyncio.create_task(client.run())
+        try:
+            while "filtered" not in server.broker.clients.consumers:
+                await asyncio.sleep(0)
             await send(client, 4)
-            seen: list[bytes] = []
-            done = asyncio.Event()
-
-            @client.listener("T", group="filtered", filter=sql("n >= 2"))
-            async def handle(message: Message[bytes]) -> Ack:
-                seen.append(message.body)
-                if b"3" in seen and b"2" in seen:
-                    done.set()
-                return Ack.SUCCESS
-
-            task = asyncio.create_task(client.run())
-            try:
-                while "filtered" not in server.broker.clients.consumers:
-                    await asyncio.sleep(0)
-                await send(client, 4)
-                await done.wait()
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            assert set(seen) == {b"2", b"3"}
-
-    run(work)
+            await done.wait()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert set(seen) == {b"2", b"3"}
 
 
 @pytest.mark.spec("API-31")

@@ -77,49 +77,43 @@ def test_route_with_the_most_queues_is_accepted() -> None:
     )
 
 
-def test_refused_route_keeps_the_old_one_and_other_topics_work(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+async def test_refused_route_keeps_the_old_one_and_other_topics_work(
+    cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with cluster() as c:
-            c.add("honest")
-            async with Client(name_servers=c.name_servers, route_poll_ms=20) as client, client.producer("g") as out:
-                await out.send("T", b"1")
-                await out.send("honest", b"1")
-                asked = len(c.ns[0].of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
-                c.add("T", c.route(write=2_000_000_000))
-                c.add("forged", c.route(read=1_000_000))
-                with pytest.raises(BodyError, match="topic forged: broker b0 has 1000000 read queues"):
-                    await out.send("forged", b"x")
-                await c.ns[0].wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked + 20)
-                for _ in range(20):
-                    await out.send("T", b"2")
-                    await out.send("honest", b"2")
-                client._core.check_running()
-            assert "route not refreshed topic=T" in caplog.text
-
-    run(work)
+    async with cluster() as c:
+        c.add("honest")
+        async with Client(name_servers=c.name_servers, route_poll_ms=20) as client, client.producer("g") as out:
+            await out.send("T", b"1")
+            await out.send("honest", b"1")
+            asked = len(c.ns[0].of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+            c.add("T", c.route(write=2_000_000_000))
+            c.add("forged", c.route(read=1_000_000))
+            with pytest.raises(BodyError, match="topic forged: broker b0 has 1000000 read queues"):
+                await out.send("forged", b"x")
+            await c.ns[0].wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked + 20)
+            for _ in range(20):
+                await out.send("T", b"2")
+                await out.send("honest", b"2")
+            client._core.check_running()
+        assert "route not refreshed topic=T" in caplog.text
 
 
 # other answers
 
 
-def test_answer_without_messages_is_bounded(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            core = client._core
-            c.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
-                body=b" " * (SHORT_BODY_BYTES_MAX + 1)
-            )
-            with pytest.raises(BodyError, match="request 38 has 4194305 bytes, at most 4194304"):
-                await core.remote.call(c.broker.address, Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP), 3000)
-            c.broker.script[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
-                body=b" " * (SHORT_BODY_BYTES_MAX + 1)
-            )
-            answer = await core.remote.call(c.broker.address, Command(RequestCode.PULL_MESSAGE), 3000)
-            assert len(answer.body or b"") > SHORT_BODY_BYTES_MAX
-
-    run(work)
+async def test_answer_without_messages_is_bounded(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        core = client._core
+        c.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
+            body=b" " * (SHORT_BODY_BYTES_MAX + 1)
+        )
+        with pytest.raises(BodyError, match="request 38 has 4194305 bytes, at most 4194304"):
+            await core.remote.call(c.broker.address, Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP), 3000)
+        c.broker.script[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+            body=b" " * (SHORT_BODY_BYTES_MAX + 1)
+        )
+        answer = await core.remote.call(c.broker.address, Command(RequestCode.PULL_MESSAGE), 3000)
+        assert len(answer.body or b"") > SHORT_BODY_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -135,53 +129,43 @@ def test_answer_without_messages_is_bounded(run: Run, cluster: Any) -> None:
     ],
     ids=["damaged records", "5000 digits", "no number", "more than asked for"],
 )  # fmt: skip
-def test_consumer_goes_on_after_a_pull_answer_that_does_not_parse(run: Run, cluster: Any, hostile: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", c.route(read=1, write=1))
-            c.broker.put("T", 0, b"honest")
-            c.broker.script[RequestCode.PULL_MESSAGE] = [hostile]
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                message = await inbox.recv(30)
-                assert message.body == b"honest"
-
-    run(work)
+async def test_consumer_goes_on_after_a_pull_answer_that_does_not_parse(cluster: Any, hostile: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", c.route(read=1, write=1))
+        c.broker.put("T", 0, b"honest")
+        c.broker.script[RequestCode.PULL_MESSAGE] = [hostile]
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            message = await inbox.recv(30)
+            assert message.body == b"honest"
 
 
 @pytest.mark.parametrize("offset", ["9" * 5000, "none", "-9223372036854775809"])
-def test_offset_answer_that_is_no_number_only_delays_the_queue(run: Run, cluster: Any, offset: str) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=50) as client:
-            c.add("T", c.route(read=1, write=1))
-            c.broker.put("T", 0, b"honest")
-            answers = [lambda command: command.reply(ext={"offset": offset})] * 2
-            c.broker.script[RequestCode.QUERY_CONSUMER_OFFSET] = answers
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                assert (await inbox.recv(30)).body == b"honest"
-                assert not answers, "the refused answers were used"
-
-    run(work)
+async def test_offset_answer_that_is_no_number_only_delays_the_queue(cluster: Any, offset: str) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=50) as client:
+        c.add("T", c.route(read=1, write=1))
+        c.broker.put("T", 0, b"honest")
+        answers = [lambda command: command.reply(ext={"offset": offset})] * 2
+        c.broker.script[RequestCode.QUERY_CONSUMER_OFFSET] = answers
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            assert (await inbox.recv(30)).body == b"honest"
+            assert not answers, "the refused answers were used"
 
 
 @pytest.mark.parametrize("follows", [-1, 0, 3])
-def test_pull_answer_with_messages_must_advance(run: Run, cluster: Any, follows: int) -> None:
+async def test_pull_answer_with_messages_must_advance(cluster: Any, follows: int) -> None:
     """Readers of a range, such as `printMsg`, would otherwise print the same messages without end."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", c.route(read=1, write=1))
-            c.broker.put("T", 0, b"honest")
-            record = encode_record(Message("T", b"x", b"", queue_offset=3))
-            ext = {"nextBeginOffset": str(follows), "minOffset": "0", "maxOffset": "9"}
-            c.broker.script[RequestCode.PULL_MESSAGE] = [lambda command: command.reply(body=record, ext=ext)]
-            puller = client.puller()
-            (queue,) = await puller.queues("T")
-            with pytest.raises(HeaderError, match=f"nextBeginOffset={follows} does not follow offset 3"):
-                await puller.pull(queue, 3)
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", c.route(read=1, write=1))
+        c.broker.put("T", 0, b"honest")
+        record = encode_record(Message("T", b"x", b"", queue_offset=3))
+        ext = {"nextBeginOffset": str(follows), "minOffset": "0", "maxOffset": "9"}
+        c.broker.script[RequestCode.PULL_MESSAGE] = [lambda command: command.reply(body=record, ext=ext)]
+        puller = client.puller()
+        (queue,) = await puller.queues("T")
+        with pytest.raises(HeaderError, match=f"nextBeginOffset={follows} does not follow offset 3"):
+            await puller.pull(queue, 3)
 
 
 def test_pending_transaction_checks_are_bounded_in_bytes(caplog: pytest.LogCaptureFixture) -> None:
@@ -233,121 +217,103 @@ def test_one_round_survives_every_exception(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.spec("UPG-06")
-def test_every_timer_of_the_client_survives_any_exception(
-    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work() -> None:
-        async with cluster() as c:
-            client = Client(
-                name_servers=c.name_servers, route_poll_ms=10, heartbeat_ms=10, persist_offsets_ms=10, rebalance_ms=10
-            )
-            rounds: dict[str, int] = {}
+async def test_every_timer_of_the_client_survives_any_exception(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as c:
+        client = Client(
+            name_servers=c.name_servers, route_poll_ms=10, heartbeat_ms=10, persist_offsets_ms=10, rebalance_ms=10
+        )
+        rounds: dict[str, int] = {}
 
-            def broken(name: str) -> Any:
-                async def fail(*_: Any) -> None:
-                    rounds[name] = rounds.get(name, 0) + 1
-                    raise ZeroDivisionError(name)
+        def broken(name: str) -> Any:
+            async def fail(*_: Any) -> None:
+                rounds[name] = rounds.get(name, 0) + 1
+                raise ZeroDivisionError(name)
 
-                return fail
+            return fail
 
-            monkeypatch.setattr("saturnmq.client.connection.core.FIRST_HEARTBEAT_MS", 10)
-            core = client._core
-            for name in ("heartbeat", "_persist_offsets", "_rebalance"):
-                monkeypatch.setattr(core, name, broken(name))
-            async with client, client.producer("g") as out:
-                monkeypatch.setattr(core.routes, "refresh", broken("refresh"))
-                core.heartbeat_soon()
-                await until(lambda: len(rounds) == 4 and min(rounds.values()) >= 5)
-                client._core.check_running()
-                monkeypatch.undo()
-                await out.send("T", b"x")
-
-    run(work)
+        monkeypatch.setattr("saturnmq.client.connection.core.FIRST_HEARTBEAT_MS", 10)
+        core = client._core
+        for name in ("heartbeat", "_persist_offsets", "_rebalance"):
+            monkeypatch.setattr(core, name, broken(name))
+        async with client, client.producer("g") as out:
+            monkeypatch.setattr(core.routes, "refresh", broken("refresh"))
+            core.heartbeat_soon()
+            await until(lambda: len(rounds) == 4 and min(rounds.values()) >= 5)
+            client._core.check_running()
+            monkeypatch.undo()
+            await out.send("T", b"x")
 
 
-def test_loops_of_a_consumer_survive_any_exception(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loops_of_a_consumer_survive_any_exception(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.client.consumer.member.FIRST_RENEW_S", 0.01)
     monkeypatch.setattr("saturnmq.client.consumer.member.RENEW_S", 0.01)
     monkeypatch.setattr("saturnmq.client.consumer.member.RELOCK_S", 0.01)
+    async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=10) as client:
+        c.broker.script[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(ResponseCode.SYSTEM_ERROR)
+        inbox = client.consumer("g", start="first", ordered=True, ack_timeout=0.01)
+        rounds: dict[str, int] = {}
 
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=10) as client:
-            c.broker.script[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(ResponseCode.SYSTEM_ERROR)
-            inbox = client.consumer("g", start="first", ordered=True, ack_timeout=0.01)
-            rounds: dict[str, int] = {}
+        def broken(name: str) -> Any:
+            async def fail(*_: Any) -> None:
+                rounds[name] = rounds.get(name, 0) + 1
+                raise ZeroDivisionError(name)
 
-            def broken(name: str) -> Any:
-                async def fail(*_: Any) -> None:
-                    rounds[name] = rounds.get(name, 0) + 1
-                    raise ZeroDivisionError(name)
+            return fail
 
-                return fail
-
-            for name in ("_rebalance", "_renew_locks", "_expire"):
-                monkeypatch.setattr(inbox, name, broken(name))
-            async with inbox:
-                await inbox.subscribe("T")
-                await until(lambda: len(rounds) == 3 and min(rounds.values()) >= 3)
-                inbox._check()
-                assert not any(task.done() for task in inbox._tasks)
-
-    run(work)
+        for name in ("_rebalance", "_renew_locks", "_expire"):
+            monkeypatch.setattr(inbox, name, broken(name))
+        async with inbox:
+            await inbox.subscribe("T")
+            await until(lambda: len(rounds) == 3 and min(rounds.values()) >= 3)
+            inbox._check()
+            assert not any(task.done() for task in inbox._tasks)
 
 
-def test_refresh_of_suspected_routes_survives_any_exception(
-    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+async def test_refresh_of_suspected_routes_survives_any_exception(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            await out.send("T", b"x")
-            core = client._core
-            rounds: list[str] = []
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        await out.send("T", b"x")
+        core = client._core
+        rounds: list[str] = []
 
-            async def fail(topic: str) -> None:
-                rounds.append(topic)
-                raise ZeroDivisionError(topic)
+        async def fail(topic: str) -> None:
+            rounds.append(topic)
+            raise ZeroDivisionError(topic)
 
-            with monkeypatch.context() as patched:
-                patched.setattr(core.routes, "refresh", fail)
-                core._suspect(c.broker.address, False)
-                await until(lambda: rounds)
-            await out.send("T", b"the client itself goes on")
-
-    run(work)
+        with monkeypatch.context() as patched:
+            patched.setattr(core.routes, "refresh", fail)
+            core._suspect(c.broker.address, False)
+            await until(lambda: rounds)
+        await out.send("T", b"the client itself goes on")
 
 
 @pytest.mark.parametrize("address", ["nowhere", "h:", "h:x", "h:" + "9" * 5000, "[::1]"])
-def test_broker_address_without_port_is_named_in_the_error(run: Run, cluster: Any, address: str) -> None:
-    async def work() -> None:
-        async with cluster() as c:
-            c.add("forged", TopicRouteData([QueueData("f", 4, 4, 6)], [BrokerData("c", "f", {0: address})]))
-            async with (
-                Client(name_servers=c.name_servers, vip_channel=True, attempts=1) as client,
-                client.producer("g") as out,
-            ):
-                with pytest.raises(SaturnError, match="must be host:port"):
-                    await out.send("forged", b"x")
-                await client._core.heartbeat()
-
-    run(work)
+async def test_broker_address_without_port_is_named_in_the_error(cluster: Any, address: str) -> None:
+    async with cluster() as c:
+        c.add("forged", TopicRouteData([QueueData("f", 4, 4, 6)], [BrokerData("c", "f", {0: address})]))
+        async with (
+            Client(name_servers=c.name_servers, vip_channel=True, attempts=1) as client,
+            client.producer("g") as out,
+        ):
+            with pytest.raises(SaturnError, match="must be host:port"):
+                await out.send("forged", b"x")
+            await client._core.heartbeat()
 
 
-def test_trace_goes_on_after_a_record_that_cannot_be_encoded(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+async def test_trace_goes_on_after_a_record_that_cannot_be_encoded(
+    cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with cluster() as c:
-            c.add("RMQ_SYS_TRACE_TOPIC", c.route())
-            async with Client(name_servers=c.name_servers, trace=True) as client, client.producer("g") as out:
-                await out.send("T", b"x")
-                tracer = out._tracer
-                assert tracer is not None
-                _, record = tracer._records[0]
-                tracer._records.clear()
-                tracer.stats.made -= 1
-                tracer.offer(replace(record, keys="\udc80"))
-                tracer.offer(record)
-                await until(lambda: tracer.stats.sent == 1 and tracer.stats.failed == 1)
-        assert "trace record not encoded" in caplog.text
-
-    run(work)
+    async with cluster() as c:
+        c.add("RMQ_SYS_TRACE_TOPIC", c.route())
+        async with Client(name_servers=c.name_servers, trace=True) as client, client.producer("g") as out:
+            await out.send("T", b"x")
+            tracer = out._tracer
+            assert tracer is not None
+            _, record = tracer._records[0]
+            tracer._records.clear()
+            tracer.stats.made -= 1
+            tracer.offer(replace(record, keys="\udc80"))
+            tracer.offer(record)
+            await until(lambda: tracer.stats.sent == 1 and tracer.stats.failed == 1)
+    assert "trace record not encoded" in caplog.text

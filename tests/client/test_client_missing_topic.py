@@ -43,25 +43,22 @@ def noting(c: Any, topic: str, enough: asyncio.Event) -> list[float]:
     return times
 
 
-def test_missing_topic_is_looked_up_with_growing_pauses(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with (
-            cluster() as c,
-            Client(name_servers=c.name_servers, route_poll_ms=HOUR_MS, rebalance_ms=HOUR_MS) as client,
-        ):
-            c.add("%RETRY%g")
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                await until(lambda: len(inbox.assigned) == 4)
-                await inbox.subscribe("Later")
-                times = noting(c, "Later", enough := asyncio.Event())
-                async with asyncio.timeout(40):
-                    await enough.wait()
-                pauses = [round(later - earlier) for earlier, later in pairwise(times)]
-                assert pauses == [2, 4, 8], "doubled, at most 20 s"
-                c.add("Later", c.route(read=1, write=1))
-                c.broker.put("Later", 0, b"first")
-                message = await inbox.recv(30)
-                assert (message.topic, message.value) == ("Later", b"first")
-
-    run(work)
+async def test_missing_topic_is_looked_up_with_growing_pauses(cluster: Any) -> None:
+    async with (
+        cluster() as c,
+        Client(name_servers=c.name_servers, route_poll_ms=HOUR_MS, rebalance_ms=HOUR_MS) as client,
+    ):
+        c.add("%RETRY%g")
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            await until(lambda: len(inbox.assigned) == 4)
+            await inbox.subscribe("Later")
+            times = noting(c, "Later", enough := asyncio.Event())
+            async with asyncio.timeout(40):
+                await enough.wait()
+            pauses = [round(later - earlier) for earlier, later in pairwise(times)]
+            assert pauses == [2, 4, 8], "doubled, at most 20 s"
+            c.add("Later", c.route(read=1, write=1))
+            c.broker.put("Later", 0, b"first")
+            message = await inbox.recv(30)
+            assert (message.topic, message.value) == ("Later", b"first")

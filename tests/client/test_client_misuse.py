@@ -34,22 +34,19 @@ def offline() -> Client:
     return Client(name_servers="127.0.0.1:1")
 
 
-def test_use_before_start_or_after_stop_raises_with_a_hint(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            out, inbox = client.producer("p"), client.consumer("g")
-            with pytest.raises(NotStarted, match=r"Use `async with`, or `await producer\.start\(\)` first"):
-                await out.send("T", b"x")
-            with pytest.raises(NotStarted, match=r"`await consumer\.start\(\)`"):
-                await inbox.recv()
-            async with out:
-                pass
-            with pytest.raises(Closed, match="make a new producer"):
-                await out.send("T", b"x")
-        with pytest.raises(Closed, match="make a new client"):
-            await client.start()
-
-    run(work)
+async def test_use_before_start_or_after_stop_raises_with_a_hint(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        out, inbox = client.producer("p"), client.consumer("g")
+        with pytest.raises(NotStarted, match=r"Use `async with`, or `await producer\.start\(\)` first"):
+            await out.send("T", b"x")
+        with pytest.raises(NotStarted, match=r"`await consumer\.start\(\)`"):
+            await inbox.recv()
+        async with out:
+            pass
+        with pytest.raises(Closed, match="make a new producer"):
+            await out.send("T", b"x")
+    with pytest.raises(Closed, match="make a new client"):
+        await client.start()
 
 
 @pytest.mark.parametrize(
@@ -109,65 +106,51 @@ def test_transaction_check_that_is_not_callable_is_rejected() -> None:
         offline().producer("p", check="yes")  # type: ignore[call-overload]
 
 
-def test_conflicting_queue_choices_are_rejected_before_any_io(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
-            queue = MessageQueue("T", "b0", 0)
-            for call in (out.send, out.send_oneway):
-                with pytest.raises(MessageRefused, match="one of shard_by, queue and selector"):
-                    await call("T", b"x", shard_by="k", queue=queue)
+async def test_conflicting_queue_choices_are_rejected_before_any_io(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+        queue = MessageQueue("T", "b0", 0)
+        for call in (out.send, out.send_oneway):
             with pytest.raises(MessageRefused, match="one of shard_by, queue and selector"):
-                await out.send_many("T", [b"x"], shard_by="k", queue=queue)
-            with pytest.raises(MessageRefused, match="one of shard_by, queue and selector"):
-                await out.send("T", b"x", shard_by="k", selector=lambda queues, _: queues[0])
-            assert not c.broker.of(310) and not c.broker.of(320)
-
-    run(work)
-
-
-def test_broker_address_used_as_name_server_is_named_in_the_error(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c:
-            c.ns[0].script[105] = lambda command: command.reply(3, " request type 105 not supported")
-            async with Client(name_servers=c.name_servers) as client, client.producer("p") as out:
-                with pytest.raises(ResponseError, match="not supported") as caught:
-                    await out.send("T", b"x")
-            error = caught.value
-            assert error.code == 3 and error.broker == c.ns[0].address
-            assert (
-                error.hint == f"{c.ns[0].address} is not a NameServer; its port is 9876 by default, a broker's 10911."
-            )
-
-    run(work)
+                await call("T", b"x", shard_by="k", queue=queue)
+        with pytest.raises(MessageRefused, match="one of shard_by, queue and selector"):
+            await out.send_many("T", [b"x"], shard_by="k", queue=queue)
+        with pytest.raises(MessageRefused, match="one of shard_by, queue and selector"):
+            await out.send("T", b"x", shard_by="k", selector=lambda queues, _: queues[0])
+        assert not c.broker.of(310) and not c.broker.of(320)
 
 
-def test_read_of_an_unknown_topic_explains_auto_creation(run: Run) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            puller = client.puller()
-            for read in (
-                lambda: puller.queues("Nope"),
-                lambda: puller.refresh("Nope"),
-                lambda: client.query_messages("Nope", "k"),
-                lambda: client.query_trace("k", topic="Nope"),
-            ):
-                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t Nope") as caught:
-                    await read()
-                assert "auto-creation is" not in str(caught.value), "this client did not ask"
-                assert "autoCreateTopicEnable=true creates it with the first message" in str(caught.value)
-
-    run(work)
+async def test_broker_address_used_as_name_server_is_named_in_the_error(cluster: Any) -> None:
+    async with cluster() as c:
+        c.ns[0].script[105] = lambda command: command.reply(3, " request type 105 not supported")
+        async with Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+            with pytest.raises(ResponseError, match="not supported") as caught:
+                await out.send("T", b"x")
+        error = caught.value
+        assert error.code == 3 and error.broker == c.ns[0].address
+        assert error.hint == f"{c.ns[0].address} is not a NameServer; its port is 9876 by default, a broker's 10911."
 
 
-def test_reply_timeout_error_names_the_missing_consumer(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
-            await out.send("T", b"x")  # the route is known then
-            with pytest.raises(ReplyTimeout, match=r"A consumer of T must be running") as caught:
-                await out.request("T", b"x", timeout=1.0)
-            assert caught.value.hint is not None and "return a value" in caught.value.hint
+async def test_read_of_an_unknown_topic_explains_auto_creation() -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        puller = client.puller()
+        for read in (
+            lambda: puller.queues("Nope"),
+            lambda: puller.refresh("Nope"),
+            lambda: client.query_messages("Nope", "k"),
+            lambda: client.query_trace("k", topic="Nope"),
+        ):
+            with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t Nope") as caught:
+                await read()
+            assert "auto-creation is" not in str(caught.value), "this client did not ask"
+            assert "autoCreateTopicEnable=true creates it with the first message" in str(caught.value)
 
-    run(work)
+
+async def test_reply_timeout_error_names_the_missing_consumer(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+        await out.send("T", b"x")  # the route is known then
+        with pytest.raises(ReplyTimeout, match=r"A consumer of T must be running") as caught:
+            await out.request("T", b"x", timeout=1.0)
+        assert caught.value.hint is not None and "return a value" in caught.value.hint
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9876", "http://ak:topsecret@h", "rmq:/h"])
@@ -183,17 +166,14 @@ def test_error_text_joins_message_and_hint_as_sentences() -> None:
     assert str(ResponseError("no filter")) == "no filter"
 
 
-def test_committed_accepts_a_queue_topic_or_list(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.broker.put("T", 1, b"x")
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                message = await inbox.recv(30)
-                await message.ack()
-                queue = MessageQueue("T", "b0", 1)
-                assert inbox.committed(queue) == {queue: 1}
-                assert inbox.committed("T")[queue] == 1 and inbox.committed([queue]) == {queue: 1}
-                assert set(inbox.committed("other")) == set()
-
-    run(work)
+async def test_committed_accepts_a_queue_topic_or_list(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.broker.put("T", 1, b"x")
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            message = await inbox.recv(30)
+            await message.ack()
+            queue = MessageQueue("T", "b0", 1)
+            assert inbox.committed(queue) == {queue: 1}
+            assert inbox.committed("T")[queue] == 1 and inbox.committed([queue]) == {queue: 1}
+            assert set(inbox.committed("other")) == set()

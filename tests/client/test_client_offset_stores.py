@@ -149,29 +149,25 @@ def test_refused_first_offset_is_raised_and_later_ones_are_oneway(run: Run, clus
 # the file of a broadcast consumer
 
 
-def test_local_file_is_written_only_after_a_change(run: Run, tmp_path: Path) -> None:
+async def test_local_file_is_written_only_after_a_change(tmp_path: Path) -> None:
     path = tmp_path / "client" / "group" / "offsets.json"
-
-    async def work() -> None:
-        offsets = LocalOffsets(path)
-        await offsets.load()
-        await offsets.persist_all()
-        assert not path.exists()
-        offsets.update(ZERO, at(3))
-        await offsets.persist_all()
-        again = LocalOffsets(path)
-        await again.load()
-        assert (await again.read(ZERO), again.get(ONE)) == (3, None)
-        path.unlink()
-        await offsets.persist_all()
-        await again.persist_all()
-        assert not path.exists(), "nothing has changed"
-        again.forget(ZERO)
-        again.update(ONE, at(4))
-        await again.persist_all()
-        assert ResetOffsetBody.decode(path.read_bytes()).offset_table == {ZERO: 3, ONE: 4}
-
-    run(work)
+    offsets = LocalOffsets(path)
+    await offsets.load()
+    await offsets.persist_all()
+    assert not path.exists()
+    offsets.update(ZERO, at(3))
+    await offsets.persist_all()
+    again = LocalOffsets(path)
+    await again.load()
+    assert (await again.read(ZERO), again.get(ONE)) == (3, None)
+    path.unlink()
+    await offsets.persist_all()
+    await again.persist_all()
+    assert not path.exists(), "nothing has changed"
+    again.forget(ZERO)
+    again.update(ONE, at(4))
+    await again.persist_all()
+    assert ResetOffsetBody.decode(path.read_bytes()).offset_table == {ZERO: 3, ONE: 4}
 
 
 def test_local_file_is_replaced_in_an_order_that_survives_a_crash(
@@ -217,30 +213,22 @@ def test_local_file_is_replaced_in_an_order_that_survives_a_crash(
 
 
 @pytest.mark.parametrize("damaged", ["both", "file without backup", "backup without file"])
-def test_unreadable_local_files_are_an_error(run: Run, tmp_path: Path, damaged: str) -> None:
+async def test_unreadable_local_files_are_an_error(tmp_path: Path, damaged: str) -> None:
     path = tmp_path / "offsets.json"
     if damaged != "backup without file":
         path.write_bytes(b"{")
     if damaged != "file without backup":
         path.with_name("offsets.json.bak").write_bytes(b"{")
-
-    async def work() -> None:
-        with pytest.raises(ClientError, match=r"cannot be read: .*offsets\.json"):
-            await LocalOffsets(path).load()
-
-    run(work)
+    with pytest.raises(ClientError, match=r"cannot be read: .*offsets\.json"):
+        await LocalOffsets(path).load()
 
 
 @pytest.mark.parametrize("file", [b"{", None], ids=["damaged", "missing"])
-def test_backup_is_read_without_a_usable_file(run: Run, tmp_path: Path, file: bytes | None) -> None:
+async def test_backup_is_read_without_a_usable_file(tmp_path: Path, file: bytes | None) -> None:
     path = tmp_path / "offsets.json"
     if file is not None:
         path.write_bytes(file)
     path.with_name("offsets.json.bak").write_bytes(ResetOffsetBody({ZERO: at(8)}).encode())
-
-    async def work() -> None:
-        offsets = LocalOffsets(path)
-        await offsets.load()
-        assert offsets.snapshot() == {ZERO: 8}
-
-    run(work)
+    offsets = LocalOffsets(path)
+    await offsets.load()
+    assert offsets.snapshot() == {ZERO: 8}

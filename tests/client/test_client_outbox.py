@@ -78,89 +78,80 @@ def test_message_is_sent_only_if_the_work_was_committed(
 
 
 @pytest.mark.spec("PRC-11")
-def test_row_is_sent_again_with_the_same_id_if_its_deletion_failed(
-    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+async def test_row_is_sent_again_with_the_same_id_if_its_deletion_failed(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        outbox = Outbox(connect)
-        outbox.create_table(db)
-        with db:
-            row_id = outbox.add(db, "Orders", b"twice")
+    outbox = Outbox(connect)
+    outbox.create_table(db)
+    with db:
+        row_id = outbox.add(db, "Orders", b"twice")
 
-        def locked(row: str) -> None:
-            raise sqlite3.OperationalError("database is locked")
+    def locked(row: str) -> None:
+        raise sqlite3.OperationalError("database is locked")
 
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
-            with monkeypatch.context() as patch:
-                patch.setattr(outbox, "_delete", locked)
-                with pytest.raises(sqlite3.OperationalError):
-                    await outbox.send_pending(out)
-            assert rows(db) == [("Orders", None)]
-            assert await outbox.send_pending(out) == 1
-            assert [message.properties[OUTBOX_ID] for message in await received(client, 2)] == [row_id, row_id]
-
-    run(work)
-
-
-@pytest.mark.spec("PRC-11")
-def test_failed_send_keeps_the_rest_and_a_refused_row_its_reason(
-    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
-) -> None:
-    async def work() -> None:
-        outbox = Outbox(connect)
-        outbox.create_table(db)
-        with db:
-            for topic in ("Orders", "no/topic", "Orders"):
-                outbox.add(db, topic, b"x")
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
-
-            async def away(*_: Any, **__: Any) -> Any:
-                raise SaturnError("no broker")
-
-            stored, out.send = out.send, away  # type: ignore[method-assign]
-            with pytest.raises(SaturnError):
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox, "_delete", locked)
+            with pytest.raises(sqlite3.OperationalError):
                 await outbox.send_pending(out)
-            assert len(rows(db)) == 3
-            out.send = stored  # type: ignore[method-assign]
-            assert await outbox.send_pending(out) == 2
-            ((topic, error),) = rows(db)
-            assert topic == "no/topic" and "no/topic" in error
-            assert await outbox.send_pending(out) == 0 and len(rows(db)) == 1
-
-    run(work)
+        assert rows(db) == [("Orders", None)]
+        assert await outbox.send_pending(out) == 1
+        assert [message.properties[OUTBOX_ID] for message in await received(client, 2)] == [row_id, row_id]
 
 
 @pytest.mark.spec("PRC-11")
-def test_relay_goes_on_after_failures_until_it_is_cancelled(
-    run: Run, connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+async def test_failed_send_keeps_the_rest_and_a_refused_row_its_reason(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
 ) -> None:
-    async def work() -> None:
-        monkeypatch.setattr(module, "ROWS_MAX", 2)
-        outbox = Outbox(connect)
-        outbox.create_table(db)
-        with db:
-            for n in range(5):
-                outbox.add(db, "Orders", b"%d" % n)
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
-            attempts = 0
-            stored = out.send
+    outbox = Outbox(connect)
+    outbox.create_table(db)
+    with db:
+        for topic in ("Orders", "no/topic", "Orders"):
+            outbox.add(db, topic, b"x")
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
 
-            async def fails_once(*arguments: Any, **options: Any) -> Any:
-                nonlocal attempts
-                attempts += 1
-                if attempts == 2:
-                    raise SaturnError("no broker")
-                return await stored(*arguments, **options)
+        async def away(*_: Any, **__: Any) -> Any:
+            raise SaturnError("no broker")
 
-            out.send = fails_once  # type: ignore[method-assign]
-            relay = asyncio.create_task(outbox.run(out, interval=0.01))
-            messages = await received(client, 5)
-            relay.cancel()
-            await asyncio.gather(relay, return_exceptions=True)
-            assert sorted(message.body for message in messages) == [b"%d" % n for n in range(5)]
-            assert attempts == 6
+        stored, out.send = out.send, away  # type: ignore[method-assign]
+        with pytest.raises(SaturnError):
+            await outbox.send_pending(out)
+        assert len(rows(db)) == 3
+        out.send = stored  # type: ignore[method-assign]
+        assert await outbox.send_pending(out) == 2
+        ((topic, error),) = rows(db)
+        assert topic == "no/topic" and "no/topic" in error
+        assert await outbox.send_pending(out) == 0 and len(rows(db)) == 1
 
-    run(work)
+
+@pytest.mark.spec("PRC-11")
+async def test_relay_goes_on_after_failures_until_it_is_cancelled(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS_MAX", 2)
+    outbox = Outbox(connect)
+    outbox.create_table(db)
+    with db:
+        for n in range(5):
+            outbox.add(db, "Orders", b"%d" % n)
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        attempts = 0
+        stored = out.send
+
+        async def fails_once(*arguments: Any, **options: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 2:
+                raise SaturnError("no broker")
+            return await stored(*arguments, **options)
+
+        out.send = fails_once  # type: ignore[method-assign]
+        relay = asyncio.create_task(outbox.run(out, interval=0.01))
+        messages = await received(client, 5)
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
+        assert sorted(message.body for message in messages) == [b"%d" % n for n in range(5)]
+        assert attempts == 6
 
 
 def test_outbox_names_every_bad_setting() -> None:

@@ -26,17 +26,14 @@ def test_selector_chooses_every_candidate_and_no_other(
     assert max(map(chosen.count, candidates)) < 3 * 1000 / len(candidates), "about equally often"
 
 
-def test_selectors_choose_the_queues_of_sends(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            near, far = c.brokers.values()
-            near.name = "east@b0"
-            c.brokers = {near.name: near, far.name: far}
-            c.add("T")
-            for _ in range(20):
-                receipt = await out.send("T", b"x", selector=same_site, selector_arg="east")
-                assert receipt.queue.broker_name == near.name
-            queues = {(await out.send("T", b"x", selector=random_queue)).queue for _ in range(200)}
-            assert len(queues) == 8
-
-    run(work)
+async def test_selectors_choose_the_queues_of_sends(cluster: Any) -> None:
+    async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        near, far = c.brokers.values()
+        near.name = "east@b0"
+        c.brokers = {near.name: near, far.name: far}
+        c.add("T")
+        for _ in range(20):
+            receipt = await out.send("T", b"x", selector=same_site, selector_arg="east")
+            assert receipt.queue.broker_name == near.name
+        queues = {(await out.send("T", b"x", selector=random_queue)).queue for _ in range(200)}
+        assert len(queues) == 8

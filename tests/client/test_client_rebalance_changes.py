@@ -135,25 +135,21 @@ def test_queues_that_can_be_acquired_are_despite_others(run: Run, cluster: Any) 
     run(lambda: with_member(cluster, steps))
 
 
-def test_member_list_is_read_from_another_broker_if_one_fails(run: Run, cluster: Any) -> None:
+async def test_member_list_is_read_from_another_broker_if_one_fails(cluster: Any) -> None:
     """A broker that refuses or answers without a list does not stop the rebalance, whichever is asked first."""
-
-    async def work() -> None:
-        async with cluster(3) as c, Client(name_servers=c.name_servers, rebalance_ms=3_600_000) as client:
-            c.add("T", c.route(read=1, write=1))
-            answers: list[Callable[[Command], Command]] = [
-                lambda command: command.reply(1, "not now"),
-                lambda command: command.reply(),
-            ]
-            for broker, answer in zip(list(c.brokers.values())[1:], answers, strict=True):
-                broker.script[38] = answer
-            async with client.consumer("g") as inbox:
-                await inbox.subscribe("T")
-                await until(lambda: len(inbox.assigned) == 3)
-                asked = c.broker.of(38)
-                for _ in range(10):
-                    await rebalance(inbox)
-                assert len(inbox.assigned) == 3
-                assert len(c.broker.of(38)) >= len(asked) + 10, "each round ends at the broker that answers"
-
-    run(work)
+    async with cluster(3) as c, Client(name_servers=c.name_servers, rebalance_ms=3_600_000) as client:
+        c.add("T", c.route(read=1, write=1))
+        answers: list[Callable[[Command], Command]] = [
+            lambda command: command.reply(1, "not now"),
+            lambda command: command.reply(),
+        ]
+        for broker, answer in zip(list(c.brokers.values())[1:], answers, strict=True):
+            broker.script[38] = answer
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T")
+            await until(lambda: len(inbox.assigned) == 3)
+            asked = c.broker.of(38)
+            for _ in range(10):
+                await rebalance(inbox)
+            assert len(inbox.assigned) == 3
+            assert len(c.broker.of(38)) >= len(asked) + 10, "each round ends at the broker that answers"

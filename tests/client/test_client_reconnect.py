@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -50,58 +49,52 @@ def test_reconnect_sends_a_heartbeat_before_the_next_pull(
     asyncio.run(bounded())
 
 
-def test_many_groups_that_start_together_share_heartbeats(run: Callable[..., Any], cluster: Any) -> None:
+async def test_many_groups_that_start_together_share_heartbeats(cluster: Any) -> None:
     """Every heartbeat has all groups of the client: one per group would cost the square of their number."""
     groups = [f"g{number}" for number in range(200)]
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, AsyncExitStack() as stack:
+        in_flight = 0
 
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, AsyncExitStack() as stack:
-            in_flight = 0
+        async def answer(command: Command) -> Command:
+            nonlocal in_flight
+            in_flight += 1
+            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.1)
+            assert in_flight == 1
+            in_flight -= 1
+            return cast("Command", c.broker.on_34(command))
 
-            async def answer(command: Command) -> Command:
-                nonlocal in_flight
-                in_flight += 1
-                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.1)
-                assert in_flight == 1
-                in_flight -= 1
-                return cast("Command", c.broker.on_34(command))
+        c.broker.script[RequestCode.HEART_BEAT] = answer
 
-            c.broker.script[RequestCode.HEART_BEAT] = answer
+        async def start(group: str) -> None:
+            inbox = await stack.enter_async_context(client.consumer(group))
+            await inbox.subscribe("T")
+            assert client.client_id in c.broker.groups[group], "subscribe returns when the broker has the group"
 
-            async def start(group: str) -> None:
-                inbox = await stack.enter_async_context(client.consumer(group))
-                await inbox.subscribe("T")
-                assert client.client_id in c.broker.groups[group], "subscribe returns when the broker has the group"
-
-            await asyncio.gather(*map(start, groups))
-            assert len(c.broker.of(RequestCode.HEART_BEAT)) <= 10
-            c.broker.script.clear()
-
-    run(work)
+        await asyncio.gather(*map(start, groups))
+        assert len(c.broker.of(RequestCode.HEART_BEAT)) <= 10
+        c.broker.script.clear()
 
 
 @pytest.mark.spec("RB-02", "API-18")
-def test_wait_assigned_returns_after_a_complete_rebalance_round(
+@pytest.mark.loop(real=True)
+async def test_wait_assigned_returns_after_a_complete_rebalance_round(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
 ) -> None:
     saturn_broker.create_topic(f"{saturn_topic}-wide", queues=64)
-
-    async def work() -> None:
-        async with Client.from_url(saturn_broker.url) as client, client.consumer(saturn_group) as inbox:
-            subscribing = asyncio.create_task(inbox.subscribe(f"{saturn_topic}-wide"))
-            async with asyncio.timeout(30):
-                while not inbox.assigned:  # a round assigns the queues one by one
-                    await asyncio.sleep(0)
-            assert len(await inbox.wait_assigned()) == 64
-            await subscribing
-            assert len(await inbox.wait_assigned()) == 64
-            assert len(await inbox.wait_assigned()) == 64
-
-    asyncio.run(work())
+    async with Client.from_url(saturn_broker.url) as client, client.consumer(saturn_group) as inbox:
+        subscribing = asyncio.create_task(inbox.subscribe(f"{saturn_topic}-wide"))
+        async with asyncio.timeout(30):
+            while not inbox.assigned:  # a round assigns the queues one by one
+                await asyncio.sleep(0)
+        assert len(await inbox.wait_assigned()) == 64
+        await subscribing
+        assert len(await inbox.wait_assigned()) == 64
+        assert len(await inbox.wait_assigned()) == 64
 
 
 @pytest.mark.spec("HB-05", "RB-07", "CA-03")
-def test_starting_member_keeps_the_topics_of_the_group(
+@pytest.mark.loop(real=True)
+async def test_starting_member_keeps_the_topics_of_the_group(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
 ) -> None:
     """A member without a subscription sends no heartbeat for the group: the broker would remove the other members' topic."""
@@ -111,19 +104,16 @@ def test_starting_member_keeps_the_topics_of_the_group(
             lambda: set(saturn_broker.server.broker.clients.consumers[saturn_group].subscriptions)
         )
 
-    async def work() -> None:
-        one, two = Client.from_url(saturn_broker.url), Client.from_url(saturn_broker.url)
-        async with one, two, one.consumer(saturn_group) as first:
-            await first.subscribe(saturn_topic)
-            wanted = subscribed()
-            assert saturn_topic in wanted
-            async with two.consumer(saturn_group) as second:
-                await two._core.heartbeat()
-                assert subscribed() == wanted
-                await second.subscribe(saturn_topic)
-                assert subscribed() == wanted
-
-    asyncio.run(work())
+    one, two = Client.from_url(saturn_broker.url), Client.from_url(saturn_broker.url)
+    async with one, two, one.consumer(saturn_group) as first:
+        await first.subscribe(saturn_topic)
+        wanted = subscribed()
+        assert saturn_topic in wanted
+        async with two.consumer(saturn_group) as second:
+            await two._core.heartbeat()
+            assert subscribed() == wanted
+            await second.subscribe(saturn_topic)
+            assert subscribed() == wanted
 
 
 @pytest.mark.spec("API-27", "CA-09", "OF-03")

@@ -72,304 +72,259 @@ async def receive(inbox: Any, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("gone", GONE)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_consumer_reads_a_recreated_queue_from_its_beginning(
-    run: Run, cluster: Any, tmp_path: Path, options: str, gone: str
+async def test_consumer_reads_a_recreated_queue_from_its_beginning(
+    cluster: Any, tmp_path: Path, options: str, gone: str
 ) -> None:
-    async def work() -> None:
-        async with (
-            cluster() as c,
-            Client(name_servers=c.name_servers, offsets_dir=str(tmp_path), instance="i") as client,
-        ):
-            c.add("T", read=1, write=1)
-            c.broker.script[RequestCode.LOCK_BATCH_MQ] = lock_all
-            async with client.consumer("g", **OPTIONS[options]) as inbox:
-                await inbox.subscribe("T")
-                await inbox.wait_assigned()
-                for number in range(5):
-                    c.broker.put("T", 0, b"old-%d" % number)
-                assert len(await receive(inbox, 5)) == 5
-                await inbox.commit()
-                delete(c, *GONE[gone])
-                pulls = len(c.broker.of(11))
-                await c.broker.wait_for(11, pulls + 3)
-                if OPTIONS[options].get("model") != "broadcast":
-                    assert inbox.committed() == {}, "the position is in doubt"
-                await inbox.commit()
-                assert c.broker.offsets == {}, "and is not stored again"
-                bodies = [b"new-%d" % number for number in range(7)]
-                create(c, *bodies)
-                assert await receive(inbox, 7) == bodies
-                await inbox.commit()
-                assert list(inbox.committed().values()) == [7]
-
-    run(work)
+    async with (
+        cluster() as c,
+        Client(name_servers=c.name_servers, offsets_dir=str(tmp_path), instance="i") as client,
+    ):
+        c.add("T", read=1, write=1)
+        c.broker.script[RequestCode.LOCK_BATCH_MQ] = lock_all
+        async with client.consumer("g", **OPTIONS[options]) as inbox:
+            await inbox.subscribe("T")
+            await inbox.wait_assigned()
+            for number in range(5):
+                c.broker.put("T", 0, b"old-%d" % number)
+            assert len(await receive(inbox, 5)) == 5
+            await inbox.commit()
+            delete(c, *GONE[gone])
+            pulls = len(c.broker.of(11))
+            await c.broker.wait_for(11, pulls + 3)
+            if OPTIONS[options].get("model") != "broadcast":
+                assert inbox.committed() == {}, "the position is in doubt"
+            await inbox.commit()
+            assert c.broker.offsets == {}, "and is not stored again"
+            bodies = [b"new-%d" % number for number in range(7)]
+            create(c, *bodies)
+            assert await receive(inbox, 7) == bodies
+            await inbox.commit()
+            assert list(inbox.committed().values()) == [7]
 
 
 @pytest.mark.parametrize("gone", GONE)
 @pytest.mark.parametrize("options", ["first", "last", "ordered", "broadcast"])
-def test_position_survives_a_broker_that_has_not_loaded_its_topics(
-    run: Run, cluster: Any, tmp_path: Path, options: str, gone: str
+async def test_position_survives_a_broker_that_has_not_loaded_its_topics(
+    cluster: Any, tmp_path: Path, options: str, gone: str
 ) -> None:
     """A new leader answers as if the topic were deleted; offsets and routes are missing for a while too, then all is back."""
-
-    async def work() -> None:
-        async with (
-            cluster() as c,
-            Client(name_servers=c.name_servers, offsets_dir=str(tmp_path), instance="i", route_poll_ms=1000) as client,
-        ):
-            c.add("T", read=1, write=1)
-            c.broker.script[RequestCode.LOCK_BATCH_MQ] = lock_all
-            async with client.consumer("g", **OPTIONS[options]) as inbox:
-                await inbox.subscribe("T")
-                await inbox.wait_assigned()
-                for number in range(5):
-                    c.broker.put("T", 0, b"%d" % number)
-                await receive(inbox, 4)
-                held = await inbox.recv(timeout=40)
-                await inbox.commit()
-                records, offsets = list(c.broker.stored["T", 0]), dict(c.broker.offsets)
-                route = c.ns[0].routes.pop("T")
-                delete(c, *GONE[gone])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
-                await held.ack()
-                await inbox.commit()
-                assert c.broker.offsets == {}, "nothing is committed meanwhile"
-                c.broker.offsets.update(offsets)
-                c.broker.stored["T", 0] = records
-                c.add("T", route)
-                create(c, b"next")
-                assert await receive(inbox, 1) == [b"next"], "and not from the beginning"
-                await inbox.commit()
-                assert list(inbox.committed().values()) == [6]
-
-    run(work)
+    async with (
+        cluster() as c,
+        Client(name_servers=c.name_servers, offsets_dir=str(tmp_path), instance="i", route_poll_ms=1000) as client,
+    ):
+        c.add("T", read=1, write=1)
+        c.broker.script[RequestCode.LOCK_BATCH_MQ] = lock_all
+        async with client.consumer("g", **OPTIONS[options]) as inbox:
+            await inbox.subscribe("T")
+            await inbox.wait_assigned()
+            for number in range(5):
+                c.broker.put("T", 0, b"%d" % number)
+            await receive(inbox, 4)
+            held = await inbox.recv(timeout=40)
+            await inbox.commit()
+            records, offsets = list(c.broker.stored["T", 0]), dict(c.broker.offsets)
+            route = c.ns[0].routes.pop("T")
+            delete(c, *GONE[gone])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
+            await held.ack()
+            await inbox.commit()
+            assert c.broker.offsets == {}, "nothing is committed meanwhile"
+            c.broker.offsets.update(offsets)
+            c.broker.stored["T", 0] = records
+            c.add("T", route)
+            create(c, b"next")
+            assert await receive(inbox, 1) == [b"next"], "and not from the beginning"
+            await inbox.commit()
+            assert list(inbox.committed().values()) == [6]
 
 
-def test_position_survives_a_leader_that_has_not_loaded_its_queues(run: Run, cluster: Any) -> None:
+async def test_position_survives_a_leader_that_has_not_loaded_its_queues(cluster: Any) -> None:
     """It says that the queue is empty, or ends before the position; a second later it does not."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(5):
-                    c.broker.put("T", 0, b"%d" % number)
-                await receive(inbox, 5)
-                records = list(c.broker.stored["T", 0])
-                c.broker.stored["T", 0] = records[:2]
-                wake(c)
-                moved = len(c.broker.of(11))
-                await c.broker.wait_for(11, moved + 1)
-                c.broker.stored["T", 0] = records
-                c.broker.put("T", 0, b"next")
-                assert await receive(inbox, 1) == [b"next"]
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            for number in range(5):
+                c.broker.put("T", 0, b"%d" % number)
+            await receive(inbox, 5)
+            records = list(c.broker.stored["T", 0])
+            c.broker.stored["T", 0] = records[:2]
+            wake(c)
+            moved = len(c.broker.of(11))
+            await c.broker.wait_for(11, moved + 1)
+            c.broker.stored["T", 0] = records
+            c.broker.put("T", 0, b"next")
+            assert await receive(inbox, 1) == [b"next"]
 
 
-def test_queue_that_stays_shorter_is_read_from_where_the_broker_says(run: Run, cluster: Any) -> None:
+async def test_queue_that_stays_shorter_is_read_from_where_the_broker_says(cluster: Any) -> None:
     """Its records are the old ones: the broker has lost the newest, and nothing was created again (PL-08)."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(5):
-                    c.broker.put("T", 0, b"%d" % number)
-                await receive(inbox, 5)
-                del c.broker.stored["T", 0][2:]
-                wake(c)
-                await until(lambda: list(inbox.committed().values()) == [2])
-                c.broker.put("T", 0, b"next")
-                assert await receive(inbox, 1) == [b"next"]
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            for number in range(5):
+                c.broker.put("T", 0, b"%d" % number)
+            await receive(inbox, 5)
+            del c.broker.stored["T", 0][2:]
+            wake(c)
+            await until(lambda: list(inbox.committed().values()) == [2])
+            c.broker.put("T", 0, b"next")
+            assert await receive(inbox, 1) == [b"next"]
 
 
-def test_queue_created_again_between_two_pulls_is_read_from_its_beginning(run: Run, cluster: Any) -> None:
+async def test_queue_created_again_between_two_pulls_is_read_from_its_beginning(cluster: Any) -> None:
     """No answer says that the topic does not exist, only that the queue is shorter."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(5):
-                    c.broker.put("T", 0, b"old-%d" % number)
-                await receive(inbox, 5)
-                await until(lambda: ("T", 0) in c.broker._grown)
-                parked = c.broker._grown.pop(("T", 0))
-                c.broker.stored.clear()
-                bodies = [b"new-%d" % number for number in range(3)]
-                for body in bodies:
-                    c.broker.put("T", 0, body)
-                for future in parked:
-                    future.set_result(None)
-                assert await receive(inbox, 3) == bodies
-
-    run(work)
-
-
-def test_queue_created_again_during_a_long_poll_is_read_from_its_beginning(run: Run, cluster: Any) -> None:
-    """An Apache broker answers a parked pull when the new queue has grown to its offset."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(2):
-                    c.broker.put("T", 0, b"old-%d" % number)
-                await receive(inbox, 2)
-                await until(lambda: ("T", 0) in c.broker._grown)
-                parked = c.broker._grown.pop(("T", 0))
-                c.broker.stored.clear()
-                with pytest.raises(TimeoutError):
-                    await inbox.recv(timeout=assigned_queue.LONG_WAIT_S)
-                bodies = [b"new-%d" % number for number in range(5)]
-                for body in bodies:
-                    c.broker.put("T", 0, body)
-                for future in parked:
-                    future.set_result(None)
-                assert await receive(inbox, 3) == bodies[2:]
-                assert await receive(inbox, 5) == bodies, "again, with the first two"
-
-    run(work)
-
-
-def test_queue_of_a_broker_that_lost_its_log_is_read_from_its_beginning(run: Run, cluster: Any) -> None:
-    """Physical offsets begin at 0 again, so only the store times show that the records are newer."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                c.broker.put("other", 0, b"before")
-                for number in range(3):
-                    c.broker.put("T", 0, b"old-%d" % number)
-                await receive(inbox, 3)
-                delete(c, *GONE["topic"])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
-                c.broker._physical = itertools.count(0, 1000)
-                c.broker.store_ms += 1
-                bodies = [b"new-%d" % number for number in range(4)]
-                create(c, *bodies)
-                assert await receive(inbox, 4) == bodies
-
-    run(work)
-
-
-def test_position_without_a_message_seen_dies_with_its_queue_too(run: Run, cluster: Any) -> None:
-    """The consumer has only waited at the end of the queue; it remembers the record before its position."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
             for number in range(5):
                 c.broker.put("T", 0, b"old-%d" % number)
-            async with client.consumer("g", start="last") as inbox:
-                await inbox.subscribe("T")
-                await inbox.wait_assigned()
-                await c.broker.wait_for(11, 3)  # one was answered "no new message", one asked for the record before it
-                delete(c, *GONE["topic"])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
-                bodies = [b"new-%d" % number for number in range(9)]
-                create(c, *bodies)
-                assert await receive(inbox, 9) == bodies
+            await receive(inbox, 5)
+            await until(lambda: ("T", 0) in c.broker._grown)
+            parked = c.broker._grown.pop(("T", 0))
+            c.broker.stored.clear()
+            bodies = [b"new-%d" % number for number in range(3)]
+            for body in bodies:
+                c.broker.put("T", 0, body)
+            for future in parked:
+                future.set_result(None)
+            assert await receive(inbox, 3) == bodies
 
-    run(work)
+
+async def test_queue_created_again_during_a_long_poll_is_read_from_its_beginning(cluster: Any) -> None:
+    """An Apache broker answers a parked pull when the new queue has grown to its offset."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            for number in range(2):
+                c.broker.put("T", 0, b"old-%d" % number)
+            await receive(inbox, 2)
+            await until(lambda: ("T", 0) in c.broker._grown)
+            parked = c.broker._grown.pop(("T", 0))
+            c.broker.stored.clear()
+            with pytest.raises(TimeoutError):
+                await inbox.recv(timeout=assigned_queue.LONG_WAIT_S)
+            bodies = [b"new-%d" % number for number in range(5)]
+            for body in bodies:
+                c.broker.put("T", 0, body)
+            for future in parked:
+                future.set_result(None)
+            assert await receive(inbox, 3) == bodies[2:]
+            assert await receive(inbox, 5) == bodies, "again, with the first two"
 
 
-def test_offsets_that_outlive_a_deleted_topic_are_not_used(run: Run, cluster: Any) -> None:
+async def test_queue_of_a_broker_that_lost_its_log_is_read_from_its_beginning(cluster: Any) -> None:
+    """Physical offsets begin at 0 again, so only the store times show that the records are newer."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            c.broker.put("other", 0, b"before")
+            for number in range(3):
+                c.broker.put("T", 0, b"old-%d" % number)
+            await receive(inbox, 3)
+            delete(c, *GONE["topic"])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
+            c.broker._physical = itertools.count(0, 1000)
+            c.broker.store_ms += 1
+            bodies = [b"new-%d" % number for number in range(4)]
+            create(c, *bodies)
+            assert await receive(inbox, 4) == bodies
+
+
+async def test_position_without_a_message_seen_dies_with_its_queue_too(cluster: Any) -> None:
+    """The consumer has only waited at the end of the queue; it remembers the record before its position."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        for number in range(5):
+            c.broker.put("T", 0, b"old-%d" % number)
+        async with client.consumer("g", start="last") as inbox:
+            await inbox.subscribe("T")
+            await inbox.wait_assigned()
+            await c.broker.wait_for(11, 3)  # one was answered "no new message", one asked for the record before it
+            delete(c, *GONE["topic"])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
+            bodies = [b"new-%d" % number for number in range(9)]
+            create(c, *bodies)
+            assert await receive(inbox, 9) == bodies
+
+
+async def test_offsets_that_outlive_a_deleted_topic_are_not_used(cluster: Any) -> None:
     """Apache's brokers keep a group's offsets when a topic is deleted; that no NameServer has it was."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(5):
-                    c.broker.put("T", 0, b"%d" % number)
-                await receive(inbox, 5)
-                await inbox.commit()
-                data = c.ns[0].routes.pop("T")
-                delete(c, *GONE["topic"], keeps_offsets=True)
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
-                c.add("T", data)
-                bodies = [b"new-%d" % number for number in range(9)]
-                create(c, *bodies)
-                assert await receive(inbox, 9) == bodies
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            for number in range(5):
+                c.broker.put("T", 0, b"%d" % number)
+            await receive(inbox, 5)
+            await inbox.commit()
+            data = c.ns[0].routes.pop("T")
+            delete(c, *GONE["topic"], keeps_offsets=True)
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
+            c.add("T", data)
+            bodies = [b"new-%d" % number for number in range(9)]
+            create(c, *bodies)
+            assert await receive(inbox, 9) == bodies
 
 
-def test_open_messages_of_a_deleted_topic_are_void(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=1, write=1)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                for number in range(3):
-                    c.broker.put("T", 0, b"old-%d" % number)
-                held = await inbox.recv(timeout=30)
-                delete(c, *GONE["topic"])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
-                create(c, b"new")
-                await until(lambda: list(inbox.committed().values()) == [0])
-                assert await receive(inbox, 1) == [b"new"], "and none that was pulled before"
-                await held.ack()
-                await inbox.commit()
-                await until(lambda: c.broker.offsets["g", "T", 0] == 1)
-
-    run(work)
+async def test_open_messages_of_a_deleted_topic_are_void(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=1, write=1)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            for number in range(3):
+                c.broker.put("T", 0, b"old-%d" % number)
+            held = await inbox.recv(timeout=30)
+            delete(c, *GONE["topic"])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
+            create(c, b"new")
+            await until(lambda: list(inbox.committed().values()) == [0])
+            assert await receive(inbox, 1) == [b"new"], "and none that was pulled before"
+            await held.ack()
+            await inbox.commit()
+            await until(lambda: c.broker.offsets["g", "T", 0] == 1)
 
 
-def test_waiting_pulls_of_a_deleted_topic_are_void_too(run: Run, cluster: Any) -> None:
+async def test_waiting_pulls_of_a_deleted_topic_are_void_too(cluster: Any) -> None:
     """A broker may answer a long poll late, after the topic was created again with as many messages as before."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            c.add("T", read=2, write=2)
-            async with client.consumer("g", start="first") as inbox:
-                await inbox.subscribe("T")
-                c.broker.put("T", 0, b"old-0")
-                c.broker.put("T", 1, b"old-1")
-                await receive(inbox, 2)
-                await inbox.commit()
-                await c.broker.wait_for(15, 2)
-                waiting = c.broker._grown.pop(("T", 1))
-                delete(c, *GONE["topic"])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
-                c.broker.put("T", 1, b"new-1")
-                create(c, b"new-0")
-                assert set(await receive(inbox, 2)) == {b"new-0", b"new-1"}
-                for future in waiting:
-                    future.cancel()
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", read=2, write=2)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            c.broker.put("T", 0, b"old-0")
+            c.broker.put("T", 1, b"old-1")
+            await receive(inbox, 2)
+            await inbox.commit()
+            await c.broker.wait_for(15, 2)
+            waiting = c.broker._grown.pop(("T", 1))
+            delete(c, *GONE["topic"])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 3)
+            c.broker.put("T", 1, b"new-1")
+            create(c, b"new-0")
+            assert set(await receive(inbox, 2)) == {b"new-0", b"new-1"}
+            for future in waiting:
+                future.cancel()
 
 
-def test_recreated_topic_on_another_broker_is_read_from_its_beginning(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(2) as c, Client(name_servers=c.name_servers, route_poll_ms=1000) as client:
-            c.add("T", c.route("b0", read=1, write=1))
-            async with client.consumer("g", start="last") as inbox:
-                await inbox.subscribe("T")
-                await inbox.wait_assigned()
-                delete(c, *GONE["topic"])
-                await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
-                c.brokers["b1"].store_ms = int(time.time() * 1000)
-                c.brokers["b1"].put("T", 0, b"new")
-                c.brokers["b1"].script[RequestCode.SEARCH_OFFSET_BY_TIMESTAMP] = lambda command: command.reply(
-                    ext={"offset": "0"}
-                )
-                c.add("T", c.route("b1", read=1, write=1))
-                assert await receive(inbox, 1) == [b"new"]
-
-    run(work)
+async def test_recreated_topic_on_another_broker_is_read_from_its_beginning(cluster: Any) -> None:
+    async with cluster(2) as c, Client(name_servers=c.name_servers, route_poll_ms=1000) as client:
+        c.add("T", c.route("b0", read=1, write=1))
+        async with client.consumer("g", start="last") as inbox:
+            await inbox.subscribe("T")
+            await inbox.wait_assigned()
+            delete(c, *GONE["topic"])
+            await c.broker.wait_for(11, len(c.broker.of(11)) + 2)
+            c.brokers["b1"].store_ms = int(time.time() * 1000)
+            c.brokers["b1"].put("T", 0, b"new")
+            c.brokers["b1"].script[RequestCode.SEARCH_OFFSET_BY_TIMESTAMP] = lambda command: command.reply(
+                ext={"offset": "0"}
+            )
+            c.add("T", c.route("b1", read=1, write=1))
+            assert await receive(inbox, 1) == [b"new"]
 
 
 def test_consumer_reads_a_recreated_topic_of_a_real_broker(

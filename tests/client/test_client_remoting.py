@@ -45,7 +45,8 @@ async def server(got: list[Command]) -> AsyncIterator[str]:
 
 
 @pytest.mark.spec("REM-15")
-def test_client_hooks_run_before_each_request_and_after_its_answer() -> None:
+@pytest.mark.loop(real=True)
+async def test_client_hooks_run_before_each_request_and_after_its_answer() -> None:
     seen: list[tuple[str, str, int]] = []
     client_of: list[RemotingClient] = []
 
@@ -64,47 +65,42 @@ def test_client_hooks_run_before_each_request_and_after_its_answer() -> None:
             assert response.opaque == request.opaque
             seen.append((self.name, "after", request.code))
 
-    async def work() -> None:
-        got: list[Command] = []
-        async with asyncio.timeout(20), server(got) as address:
-            client = RemotingClient(settings=NetSettings())
-            client_of.append(client)
-            for name in ("a", "b"):
-                client.add_hook(Hook(name))
-            for _ in range(2):  # on a new connection, and on an existing one
-                await client.invoke(address, Command(ANSWERED), 5000)
-            both = [
-                ("a", "before", ANSWERED),
-                ("b", "before", ANSWERED),
-                ("a", "after", ANSWERED),
-                ("b", "after", ANSWERED),
-            ]
-            assert seen == both * 2 and got[0].ext == {"a": "was here", "b": "was here"}
-            seen.clear()
-            await client.invoke_oneway(address, Command(SILENT), 5000)
-            with pytest.raises(PermissionError):
-                await client.invoke(address, Command(FORBIDDEN), 5000)
+    got: list[Command] = []
+    async with asyncio.timeout(20), server(got) as address:
+        client = RemotingClient(settings=NetSettings())
+        client_of.append(client)
+        for name in ("a", "b"):
+            client.add_hook(Hook(name))
+        for _ in range(2):  # on a new connection, and on an existing one
             await client.invoke(address, Command(ANSWERED), 5000)
-            assert seen == [("a", "before", SILENT), ("b", "before", SILENT), *both]
-            assert [request.code for request in got] == [ANSWERED, ANSWERED, SILENT, ANSWERED]
-            await client.close()
-
-    asyncio.run(work())
+        both = [
+            ("a", "before", ANSWERED),
+            ("b", "before", ANSWERED),
+            ("a", "after", ANSWERED),
+            ("b", "after", ANSWERED),
+        ]
+        assert seen == both * 2 and got[0].ext == {"a": "was here", "b": "was here"}
+        seen.clear()
+        await client.invoke_oneway(address, Command(SILENT), 5000)
+        with pytest.raises(PermissionError):
+            await client.invoke(address, Command(FORBIDDEN), 5000)
+        await client.invoke(address, Command(ANSWERED), 5000)
+        assert seen == [("a", "before", SILENT), ("b", "before", SILENT), *both]
+        assert [request.code for request in got] == [ANSWERED, ANSWERED, SILENT, ANSWERED]
+        await client.close()
 
 
 @pytest.mark.spec("REM-23")
-def test_idle_connection_is_closed_by_the_client() -> None:
-    async def work() -> None:
-        assert NetSettings().client_idle_seconds == 120
-        watch = Watch()
-        settings: Any = {"client_idle_seconds": 0.2}
-        async with asyncio.timeout(20), server([]) as address:
-            client = RemotingClient(settings=NetSettings(**settings), listener=watch)
-            await client.invoke(address, Command(ANSWERED), 5000)
-            assert client.is_connected(address)
-            assert await watch.reasons.get() == "idle for 0.2 s"
-            assert not client.is_connected(address)
-            await client.invoke(address, Command(ANSWERED), 5000)
-            await client.close()
-
-    asyncio.run(work())
+@pytest.mark.loop(real=True)
+async def test_idle_connection_is_closed_by_the_client() -> None:
+    assert NetSettings().client_idle_seconds == 120
+    watch = Watch()
+    settings: Any = {"client_idle_seconds": 0.2}
+    async with asyncio.timeout(20), server([]) as address:
+        client = RemotingClient(settings=NetSettings(**settings), listener=watch)
+        await client.invoke(address, Command(ANSWERED), 5000)
+        assert client.is_connected(address)
+        assert await watch.reasons.get() == "idle for 0.2 s"
+        assert not client.is_connected(address)
+        await client.invoke(address, Command(ANSWERED), 5000)
+        await client.close()

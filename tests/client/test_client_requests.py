@@ -36,33 +36,30 @@ def push(correlation_id: str, body: bytes = b"answer", sys_flag: int = 0) -> Com
 
 
 @pytest.mark.spec("RR-01", "RR-05", "API-11")
-def test_request_names_the_client_and_matches_the_reply_by_id(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.producer("g", codec=str_codec()) as out:
-                task = asyncio.create_task(out.request("T", "question", timeout=10, keys="k"))
-                (sent,) = await c.broker.wait_for(310)
-                # The heartbeat precedes the request.
-                assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(sent)
-                properties = decode_properties(sent.ext["i"])
-                assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
-                assert 9000 < int(properties["TTL"]) <= 10_000
-                other = await c.broker.connections[0].invoke(push("another request"), 5000)
-                assert other.code == 0 and not task.done()
-                body = zlib.compress("answer ä".encode())
-                answer = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"], body, 1), 5000)
-                assert answer.code == 0
-                reply = await task
-                assert (reply.value, reply.topic, reply.flag) == ("answer ä", "c_REPLY_TOPIC", 3)
-                assert int(reply.properties["ARRIVE_TIME"]) > 0
-                again = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"]), 5000)
-                assert again.code == 0 and len(client._core.replies) == 0
-
-    run(work)
+async def test_request_names_the_client_and_matches_the_reply_by_id(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.producer("g", codec=str_codec()) as out:
+            task = asyncio.create_task(out.request("T", "question", timeout=10, keys="k"))
+            (sent,) = await c.broker.wait_for(310)
+            # The heartbeat precedes the request.
+            assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(sent)
+            properties = decode_properties(sent.ext["i"])
+            assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
+            assert 9000 < int(properties["TTL"]) <= 10_000
+            other = await c.broker.connections[0].invoke(push("another request"), 5000)
+            assert other.code == 0 and not task.done()
+            body = zlib.compress("answer ä".encode())
+            answer = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"], body, 1), 5000)
+            assert answer.code == 0
+            reply = await task
+            assert (reply.value, reply.topic, reply.flag) == ("answer ä", "c_REPLY_TOPIC", 3)
+            assert int(reply.properties["ARRIVE_TIME"]) > 0
+            again = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"]), 5000)
+            assert again.code == 0 and len(client._core.replies) == 0
 
 
 @pytest.mark.spec("RR-01")
-def test_request_goes_to_a_given_selected_or_round_robin_queue(run: Run, cluster: Any) -> None:
+async def test_request_goes_to_a_given_selected_or_round_robin_queue(cluster: Any) -> None:
     def select(queues: Sequence[MessageQueue], number: int) -> MessageQueue:
         return queues[number]
 
@@ -71,20 +68,16 @@ def test_request_goes_to_a_given_selected_or_round_robin_queue(run: Run, cluster
         ({"selector": select, "selector_arg": 3}, {"3"}),
         ({}, {"0", "1", "2", "3"}),
     ]
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            ids = set()
-            for number, (options, queues) in enumerate(choices):
-                task = asyncio.create_task(out.request("T", b"x", timeout=10, **options))
-                sent = (await c.broker.wait_for(310, number + 1))[number]
-                correlation_id = decode_properties(sent.ext["i"])["CORRELATION_ID"]
-                ids.add(str(uuid.UUID(correlation_id)))
-                await c.broker.connections[0].invoke(push(correlation_id), 5000)
-                assert (await task).body == b"answer" and sent.ext["e"] in queues
-            assert len(ids) == len(choices)
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        ids = set()
+        for number, (options, queues) in enumerate(choices):
+            task = asyncio.create_task(out.request("T", b"x", timeout=10, **options))
+            sent = (await c.broker.wait_for(310, number + 1))[number]
+            correlation_id = decode_properties(sent.ext["i"])["CORRELATION_ID"]
+            ids.add(str(uuid.UUID(correlation_id)))
+            await c.broker.connections[0].invoke(push(correlation_id), 5000)
+            assert (await task).body == b"answer" and sent.ext["e"] in queues
+        assert len(ids) == len(choices)
 
 
 @pytest.mark.spec("RR-05")
@@ -101,88 +94,74 @@ def test_unexpected_reply_is_logged_and_acknowledged(run: Run, cluster: Any, cap
 
 
 @pytest.mark.spec("RR-06")
-def test_reply_timeout_and_send_failure_raise_different_errors(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.producer("g") as out:
-                with pytest.raises(ReplyTimeout, match="OK, but wait reply message timeout") as caught:
-                    await out.request("T", b"x", timeout=0.5)
-                assert (caught.value.code, caught.value.retryable) == (10006, True)
-                c.broker.script[310] = lambda command: command.reply(13, "the message is illegal")
-                with pytest.raises(SaturnError, match="illegal"):
-                    await out.request("T", b"x", timeout=5)
-                assert len(client._core.replies) == 0
-
-    run(work)
+async def test_reply_timeout_and_send_failure_raise_different_errors(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.producer("g") as out:
+            with pytest.raises(ReplyTimeout, match="OK, but wait reply message timeout") as caught:
+                await out.request("T", b"x", timeout=0.5)
+            assert (caught.value.code, caught.value.retryable) == (10006, True)
+            c.broker.script[310] = lambda command: command.reply(13, "the message is illegal")
+            with pytest.raises(SaturnError, match="illegal"):
+                await out.request("T", b"x", timeout=5)
+            assert len(client._core.replies) == 0
 
 
 @pytest.mark.spec("RR-01", "RR-06")
-def test_request_keeps_its_timeout_while_a_heartbeat_is_unanswered(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client:
-            unanswered = asyncio.get_running_loop().create_future()
-            c.brokers["b1"].script[34] = lambda command: unanswered
-            async with client.producer("g") as out:
-                begin = time.monotonic()
-                with pytest.raises(ReplyTimeout):
-                    await out.request("T", b"x", timeout=0.5, queue=MessageQueue("T", "b0", 0))
-                assert time.monotonic() - begin < 2.0  # the heartbeat has 3 s
-                assert len(c.brokers["b0"].of(310)) == 1
-            unanswered.set_result(None)
-
-    run(work)
+async def test_request_keeps_its_timeout_while_a_heartbeat_is_unanswered(cluster: Any) -> None:
+    async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client:
+        unanswered = asyncio.get_running_loop().create_future()
+        c.brokers["b1"].script[34] = lambda command: unanswered
+        async with client.producer("g") as out:
+            begin = time.monotonic()
+            with pytest.raises(ReplyTimeout):
+                await out.request("T", b"x", timeout=0.5, queue=MessageQueue("T", "b0", 0))
+            assert time.monotonic() - begin < 2.0  # the heartbeat has 3 s
+            assert len(c.brokers["b0"].of(310)) == 1
+        unanswered.set_result(None)
 
 
 @pytest.mark.spec("RR-06", "API-04")
-def test_client_stop_fails_pending_requests(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.producer("g") as out:
-                task = asyncio.create_task(out.request("T", b"x", timeout=10))
-                await c.broker.wait_for(310)
-                while not len(client._core.replies):
-                    await asyncio.sleep(0)
-                await c.broker.connections[0].invoke(push("unknown"), 5000)  # handled after the answer to the send
-                await client.stop()
-                with pytest.raises(Closed):
-                    await task
-
-    run(work)
+async def test_client_stop_fails_pending_requests(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.producer("g") as out:
+            task = asyncio.create_task(out.request("T", b"x", timeout=10))
+            await c.broker.wait_for(310)
+            while not len(client._core.replies):
+                await asyncio.sleep(0)
+            await c.broker.connections[0].invoke(push("unknown"), 5000)  # handled after the answer to the send
+            await client.stop()
+            with pytest.raises(Closed):
+                await task
 
 
 @pytest.mark.spec("RR-02", "PR-28")
-def test_reply_is_sent_through_the_broker_of_the_request(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster(brokers=3) as c, Client(name_servers=c.name_servers) as client:
-            async with client.producer("g", codec=str_codec()) as out:
-                c.add("C_REPLY_TOPIC", write=1, read=1)
-                asked = {
-                    "CLUSTER": "C",
-                    "REPLY_TO_CLIENT": "asker",
-                    "CORRELATION_ID": "7",
-                    "TTL": "3000",
-                    "KEYS": "own",
-                }
-                record = Record("T", b"x", encode_properties(asked))
-                for name in ("b2", "b0", "b2"):
-                    await out.reply(Message(record, MessageQueue("T", name, 0), bytes_codec()), "answer")
-                assert [len(broker.of(325)) for broker in c.brokers.values()] == [1, 0, 2]
-                (sent,) = c.broker.of(325)
-                assert (sent.ext["b"], sent.body) == ("C_REPLY_TOPIC", b"answer")
-                properties = decode_properties(sent.ext["i"])
-                expected = {"MSG_TYPE": "reply", "CORRELATION_ID": "7", "REPLY_TO_CLIENT": "asker", "TTL": "3000"}
-                assert expected.items() <= properties.items() and "KEYS" not in properties
-                for missing, words in (("CLUSTER", "property.CLUSTER. is null"), ("REPLY_TO_CLIENT", "no request")):
-                    kept = {name: value for name, value in asked.items() if name != missing}
-                    with pytest.raises(MessageRefused, match=words):
-                        await out.reply(
-                            Message(
-                                Record("T", b"x", encode_properties(kept)), MessageQueue("T", "b0", 0), bytes_codec()
-                            ),
-                            "a",
-                        )
-
-    run(work)
+async def test_reply_is_sent_through_the_broker_of_the_request(cluster: Any) -> None:
+    async with cluster(brokers=3) as c, Client(name_servers=c.name_servers) as client:
+        async with client.producer("g", codec=str_codec()) as out:
+            c.add("C_REPLY_TOPIC", write=1, read=1)
+            asked = {
+                "CLUSTER": "C",
+                "REPLY_TO_CLIENT": "asker",
+                "CORRELATION_ID": "7",
+                "TTL": "3000",
+                "KEYS": "own",
+            }
+            record = Record("T", b"x", encode_properties(asked))
+            for name in ("b2", "b0", "b2"):
+                await out.reply(Message(record, MessageQueue("T", name, 0), bytes_codec()), "answer")
+            assert [len(broker.of(325)) for broker in c.brokers.values()] == [1, 0, 2]
+            (sent,) = c.broker.of(325)
+            assert (sent.ext["b"], sent.body) == ("C_REPLY_TOPIC", b"answer")
+            properties = decode_properties(sent.ext["i"])
+            expected = {"MSG_TYPE": "reply", "CORRELATION_ID": "7", "REPLY_TO_CLIENT": "asker", "TTL": "3000"}
+            assert expected.items() <= properties.items() and "KEYS" not in properties
+            for missing, words in (("CLUSTER", "property.CLUSTER. is null"), ("REPLY_TO_CLIENT", "no request")):
+                kept = {name: value for name, value in asked.items() if name != missing}
+                with pytest.raises(MessageRefused, match=words):
+                    await out.reply(
+                        Message(Record("T", b"x", encode_properties(kept)), MessageQueue("T", "b0", 0), bytes_codec()),
+                        "a",
+                    )
 
 
 @pytest.mark.spec("RR-01", "RR-03", "API-11", "API-16")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import inspect
 import os
@@ -130,13 +129,11 @@ def test_sync_request_returns_the_reply(url: str) -> None:
 
 
 @pytest.mark.spec("API-31", "API-05")
-def test_sync_call_inside_a_running_loop_names_the_async_call(url: str) -> None:
-    async def work() -> None:
-        client = sync.Client.from_url(url)
-        with pytest.raises(saturnmq.WrongLoop, match=r"await Client\.start\(\.\.\.\)"):
-            client.start()
-
-    asyncio.run(work())
+@pytest.mark.loop(real=True)
+async def test_sync_call_inside_a_running_loop_names_the_async_call(url: str) -> None:
+    client = sync.Client.from_url(url)
+    with pytest.raises(saturnmq.WrongLoop, match=r"await Client\.start\(\.\.\.\)"):
+        client.start()
 
 
 @pytest.mark.spec("API-31")

@@ -20,32 +20,25 @@ def waits(command: Command) -> list[str]:
     return [decode_properties(command.ext["i"])["WAIT"]]
 
 
-def test_every_way_of_sending_waits_for_storage_by_default(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
-            for options, expected in (({}, "true"), ({"wait_stored": True}, "true"), ({"wait_stored": False}, "false")):
-                c.broker.requests.clear()
-                await out.send("T", b"1", **options)
-                await out.send_oneway("T", b"1", **options)
-                await out.send_many("T", [b"1", b"2"], **options)
-                await until(lambda: len(c.broker.of(310)) == 2)
-                found = [wait for code in (310, 320) for command in c.broker.of(code) for wait in waits(command)]
-                assert found == [expected] * 4, options
-
-    run(work)
+async def test_every_way_of_sending_waits_for_storage_by_default(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+        for options, expected in (({}, "true"), ({"wait_stored": True}, "true"), ({"wait_stored": False}, "false")):
+            c.broker.requests.clear()
+            await out.send("T", b"1", **options)
+            await out.send_oneway("T", b"1", **options)
+            await out.send_many("T", [b"1", b"2"], **options)
+            await until(lambda: len(c.broker.of(310)) == 2)
+            found = [wait for code in (310, 320) for command in c.broker.of(code) for wait in waits(command)]
+            assert found == [expected] * 4, options
 
 
-def test_message_of_a_batch_overrides_the_default(run: Run, cluster: Any) -> None:
+async def test_message_of_a_batch_overrides_the_default(cluster: Any) -> None:
     """Messages that wait and messages that do not are in requests of their own; receipts keep the order of the messages."""
-
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
-            values = [b"1", Outgoing(value=b"2", wait_stored=False), Outgoing(value=b"3", wait_stored=True)]
-            for default, expected in ((True, [["false"], ["true", "true"]]), (False, [["false", "false"], ["true"]])):
-                c.broker.requests.clear()
-                receipts = await out.send_many("T", values, wait_stored=default)
-                assert sorted(waits(command) for command in c.broker.requests if command.code in (310, 320)) == expected
-                stored = [c.broker.stored["T", receipt.queue.queue_id][receipt.offset] for receipt in receipts]
-                assert [decode_record(record).body for record in stored] == [b"1", b"2", b"3"]
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+        values = [b"1", Outgoing(value=b"2", wait_stored=False), Outgoing(value=b"3", wait_stored=True)]
+        for default, expected in ((True, [["false"], ["true", "true"]]), (False, [["false", "false"], ["true"]])):
+            c.broker.requests.clear()
+            receipts = await out.send_many("T", values, wait_stored=default)
+            assert sorted(waits(command) for command in c.broker.requests if command.code in (310, 320)) == expected
+            stored = [c.broker.stored["T", receipt.queue.queue_id][receipt.offset] for receipt in receipts]
+            assert [decode_record(record).body for record in stored] == [b"1", b"2", b"3"]

@@ -42,147 +42,120 @@ async def gather_batch(inbox: Consumer[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("read", [receive, iterate, gather_batch])
-def test_recv_without_subscription_warns_then_raises(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, read: Callable[[Consumer[bytes]], Any]
+async def test_recv_without_subscription_warns_then_raises(
+    cluster: Any, caplog: pytest.LogCaptureFixture, read: Callable[[Consumer[bytes]], Any]
 ) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", route_timeout=0.05) as inbox:
-                reading = asyncio.ensure_future(read(inbox))
-                others = [asyncio.ensure_future(inbox.recv()) for _ in range(3)]
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                (warning,) = warnings(caplog, "nothing to receive group=g")
-                assert not reading.done() and "await consumer.subscribe(topic)" in warning
-                with pytest.raises(ClientError, match=r"consumer g has no subscription.*consumer\.subscribe\(topic\)"):
-                    await reading
-                outcomes = await asyncio.gather(*others, return_exceptions=True)
-                assert [type(outcome) for outcome in outcomes] == [ClientError] * 3
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", route_timeout=0.05) as inbox:
+            reading = asyncio.ensure_future(read(inbox))
+            others = [asyncio.ensure_future(inbox.recv()) for _ in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            (warning,) = warnings(caplog, "nothing to receive group=g")
+            assert not reading.done() and "await consumer.subscribe(topic)" in warning
+            with pytest.raises(ClientError, match=r"consumer g has no subscription.*consumer\.subscribe\(topic\)"):
+                await reading
+            outcomes = await asyncio.gather(*others, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [ClientError] * 3
 
 
 @pytest.mark.spec("UX-08")
-def test_recv_of_a_missing_topic_warns_then_raises(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", route_timeout=0.05) as inbox:
-                await inbox.subscribe("ODRERS")
-                (warning,) = warnings(caplog, "subscribed topic not found group=g topic=ODRERS")
-                command = f"saturnmq admin updateTopic -n '{c.name_servers}' -c DefaultCluster -t ODRERS"
-                assert command in warning and "route_timeout=None" in warning
-                with pytest.raises(RouteNotFound) as caught:
-                    await inbox.recv()
-                assert warnings(caplog, "nothing to receive") == [], "one warning says it"
-                assert caught.value.code == 10005 and "ODRERS" in str(caught.value) and command in str(caught.value)
-                with pytest.raises(TimeoutError):
-                    await inbox.recv(0.001)
-
-    run(work)
-
-
-def test_missing_topic_subscribed_before_start_warns_at_start(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            inbox = client.consumer("g")
+async def test_recv_of_a_missing_topic_warns_then_raises(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", route_timeout=0.05) as inbox:
             await inbox.subscribe("ODRERS")
-            async with inbox:
-                assert len(warnings(caplog, "subscribed topic not found group=g topic=ODRERS")) == 1
+            (warning,) = warnings(caplog, "subscribed topic not found group=g topic=ODRERS")
+            command = f"saturnmq admin updateTopic -n '{c.name_servers}' -c DefaultCluster -t ODRERS"
+            assert command in warning and "route_timeout=None" in warning
+            with pytest.raises(RouteNotFound) as caught:
+                await inbox.recv()
+            assert warnings(caplog, "nothing to receive") == [], "one warning says it"
+            assert caught.value.code == 10005 and "ODRERS" in str(caught.value) and command in str(caught.value)
+            with pytest.raises(TimeoutError):
+                await inbox.recv(0.001)
 
-    run(work)
+
+async def test_missing_topic_subscribed_before_start_warns_at_start(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        inbox = client.consumer("g")
+        await inbox.subscribe("ODRERS")
+        async with inbox:
+            assert len(warnings(caplog, "subscribed topic not found group=g topic=ODRERS")) == 1
 
 
 @pytest.mark.spec("API-16")
-def test_listener_of_a_missing_topic_ends_run_with_an_error(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+async def test_listener_of_a_missing_topic_ends_run_with_an_error(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
 
-            @client.listener("ODRERS", group="g", route_timeout=0.05)
-            async def handle(message: Message[bytes]) -> None: ...
+        @client.listener("ODRERS", group="g", route_timeout=0.05)
+        async def handle(message: Message[bytes]) -> None: ...
 
-            with pytest.raises(RouteNotFound, match="ODRERS"):
-                await client.run()
-            assert client._core.consumers == {}, "it left the group"
-
-    run(work)
+        with pytest.raises(RouteNotFound, match="ODRERS"):
+            await client.run()
+        assert client._core.consumers == {}, "it left the group"
 
 
 @pytest.mark.spec("RB-01")
-def test_waiting_reader_gets_messages_of_a_late_topic(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", start="first") as inbox:
-                reading = asyncio.ensure_future(inbox.recv())
-                await asyncio.sleep(0)
-                await inbox.subscribe("LATER")
-                c.add("LATER")
-                c.broker.put("LATER", 1, b"x")
-                assert (await reading).body == b"x"
-
-    run(work)
+async def test_waiting_reader_gets_messages_of_a_late_topic(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first") as inbox:
+            reading = asyncio.ensure_future(inbox.recv())
+            await asyncio.sleep(0)
+            await inbox.subscribe("LATER")
+            c.add("LATER")
+            c.broker.put("LATER", 1, b"x")
+            assert (await reading).body == b"x"
 
 
 @pytest.mark.spec("RB-01")
-def test_routes_are_refreshed_before_recv_raises(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", start="first", route_timeout=0.05) as inbox:
-                await inbox.subscribe("LATER")
-                async with asyncio.timeout(30):
-                    while inbox._rounds < 2 or inbox._rebalance_wanted.is_set() or not inbox._round_done.is_set():
-                        await asyncio.sleep(0)
-                c.add("LATER")  # the consumer's own next lookup is half a second later
-                c.broker.put("LATER", 1, b"x")
-                assert (await inbox.recv(30)).body == b"x"
-
-    run(work)
+async def test_routes_are_refreshed_before_recv_raises(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first", route_timeout=0.05) as inbox:
+            await inbox.subscribe("LATER")
+            async with asyncio.timeout(30):
+                while inbox._rounds < 2 or inbox._rebalance_wanted.is_set() or not inbox._round_done.is_set():
+                    await asyncio.sleep(0)
+            c.add("LATER")  # the consumer's own next lookup is half a second later
+            c.broker.put("LATER", 1, b"x")
+            assert (await inbox.recv(30)).body == b"x"
 
 
 @pytest.mark.parametrize("options", [{"route_timeout": None}, {}])
-def test_no_route_timeout_or_a_shorter_recv_timeout_raises_no_error(
-    run: Run, cluster: Any, options: dict[str, Any]
+async def test_no_route_timeout_or_a_shorter_recv_timeout_raises_no_error(
+    cluster: Any, options: dict[str, Any]
 ) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", **options) as inbox:
-                with pytest.raises(TimeoutError):
-                    await inbox.recv(0.05)
-
-    run(work)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", **options) as inbox:
+            with pytest.raises(TimeoutError):
+                await inbox.recv(0.05)
 
 
-def test_one_existing_topic_is_enough_to_wait(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", start="first", route_timeout=0.01) as inbox:
-                await inbox.subscribe("T")
-                await inbox.subscribe("MISSING")
-                with pytest.raises(TimeoutError):
-                    await inbox.recv(0.1)
-                queues = await client.puller().queues("T")
-            async with client.consumer("h", start="first", route_timeout=0.01) as inbox:
-                await inbox.assign(queues)
-                with pytest.raises(TimeoutError):
-                    await inbox.recv(0.1)
-
-    run(work)
+async def test_one_existing_topic_is_enough_to_wait(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first", route_timeout=0.01) as inbox:
+            await inbox.subscribe("T")
+            await inbox.subscribe("MISSING")
+            with pytest.raises(TimeoutError):
+                await inbox.recv(0.1)
+            queues = await client.puller().queues("T")
+        async with client.consumer("h", start="first", route_timeout=0.01) as inbox:
+            await inbox.assign(queues)
+            with pytest.raises(TimeoutError):
+                await inbox.recv(0.1)
 
 
 @pytest.mark.spec("API-24")
-def test_cancelled_waiting_reader_loses_no_message(run: Run, cluster: Any) -> None:
-    async def work() -> None:
-        async with cluster() as c, Client(name_servers=c.name_servers) as client:
-            async with client.consumer("g", start="first") as inbox:
-                readers = [asyncio.ensure_future(inbox.recv()) for _ in range(2)]
-                await asyncio.sleep(0)
-                readers[0].cancel()
-                await inbox.subscribe("T")
-                c.broker.put("T", 0, b"x")
-                assert (await readers[1]).body == b"x"
-
-    run(work)
+async def test_cancelled_waiting_reader_loses_no_message(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first") as inbox:
+            readers = [asyncio.ensure_future(inbox.recv()) for _ in range(2)]
+            await asyncio.sleep(0)
+            readers[0].cancel()
+            await inbox.subscribe("T")
+            c.broker.put("T", 0, b"x")
+            assert (await readers[1]).body == b"x"
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "1", 86_401])
@@ -199,14 +172,11 @@ def test_sync_recv_without_subscription_raises(saturn_broker: BrokerFixture, sat
                 inbox.recv()
 
 
-def test_send_to_a_missing_topic_raises_at_once(run: Run) -> None:
-    async def work() -> None:
-        async with (
-            EmbeddedBroker(settings=BrokerSettings(auto_create_topic=False)) as server,
-            Client.from_url(server.url) as client,
-        ):
-            async with client.producer("g") as out:
-                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t ODRERS"):
-                    await out.send("ODRERS", b"x")
-
-    run(work)
+async def test_send_to_a_missing_topic_raises_at_once() -> None:
+    async with (
+        EmbeddedBroker(settings=BrokerSettings(auto_create_topic=False)) as server,
+        Client.from_url(server.url) as client,
+    ):
+        async with client.producer("g") as out:
+            with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t ODRERS"):
+                await out.send("ODRERS", b"x")

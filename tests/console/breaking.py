@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from browsing import Times
 
-from harness import virtualtime
 from ports import free_port
 from saturnmq import Client
 from saturnmq.admin import Admin
@@ -30,16 +29,6 @@ ROUNDS_MAX = 20
 RULES = Rules(
     {"lag": 5, "disk": 99, "slave_bytes": 10_000, "dead_letters": 1, "head_wait": 20, "page_cache": 30},
 )
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> None:
-    """Run on virtual time, at most two hours of it."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(7200):
-            await work()
-
-    virtualtime.run(bounded())
 
 
 class Watched:

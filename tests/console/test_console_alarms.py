@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from browsing import Times, run
+from browsing import Times
 
 from certificates import write_certificate
 from mailserver import mail_server
@@ -186,33 +186,30 @@ def test_rule_of_a_group_overrides_the_limit_of_all() -> None:
 
 
 @pytest.mark.spec("CON-07")
-def test_limits_are_accepted_up_to_their_largest_value() -> None:
-    async def work() -> None:
-        alarms = Alarms()
-        most = {"lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31, "head_wait": 2**31,
-                "page_cache": 2**31}  # fmt: skip
-        await alarms.change(Rules(most))
-        assert alarms.rules.limits == most
-        for name, value in most.items():
-            await alarms.change(Rules({name: 0}))
-            for wrong in (value + 1, -1):
-                with pytest.raises(ConfigError, match=rf"{name} {wrong} must be in 0\.\.{value}"):
-                    await alarms.change(Rules({name: wrong}))
-        with pytest.raises(ConfigError, match=r"speed 1 must be in 0\.\.0"):
-            await alarms.change(Rules({"speed": 1}))
-        groups = {f"g{number}": GroupRule(1, 0) for number in range(500)}
-        await alarms.change(Rules({}, groups))
-        with pytest.raises(ConfigError, match="501 groups have rules; at most 500 may"):
-            await alarms.with_group("one more", GroupRule(1, 0))
-        await alarms.with_group("g7", GroupRule(2, 3))
-        assert alarms.rules.groups["g7"] == GroupRule(2, 3) and len(alarms.rules.groups) == 500
-        assert Rules().limits == {"lag": 100_000, "disk": 85, "slave_bytes": 67_108_864, "dead_letters": 1,
-                                  "head_wait": 1000, "page_cache": 500}  # fmt: skip
-
-    run(work)
+async def test_limits_are_accepted_up_to_their_largest_value() -> None:
+    alarms = Alarms()
+    most = {"lag": 2**62, "disk": 100, "slave_bytes": 2**62, "dead_letters": 2**31, "head_wait": 2**31,
+            "page_cache": 2**31}  # fmt: skip
+    await alarms.change(Rules(most))
+    assert alarms.rules.limits == most
+    for name, value in most.items():
+        await alarms.change(Rules({name: 0}))
+        for wrong in (value + 1, -1):
+            with pytest.raises(ConfigError, match=rf"{name} {wrong} must be in 0\.\.{value}"):
+                await alarms.change(Rules({name: wrong}))
+    with pytest.raises(ConfigError, match=r"speed 1 must be in 0\.\.0"):
+        await alarms.change(Rules({"speed": 1}))
+    groups = {f"g{number}": GroupRule(1, 0) for number in range(500)}
+    await alarms.change(Rules({}, groups))
+    with pytest.raises(ConfigError, match="501 groups have rules; at most 500 may"):
+        await alarms.with_group("one more", GroupRule(1, 0))
+    await alarms.with_group("g7", GroupRule(2, 3))
+    assert alarms.rules.groups["g7"] == GroupRule(2, 3) and len(alarms.rules.groups) == 500
+    assert Rules().limits == {"lag": 100_000, "disk": 85, "slave_bytes": 67_108_864, "dead_letters": 1,
+                              "head_wait": 1000, "page_cache": 500}  # fmt: skip
 
 
-def test_rules_are_evaluated_each_minute_whatever_fails() -> None:
+async def test_rules_are_evaluated_each_minute_whatever_fails() -> None:
     class Surveys:
         problem = "refused"
         asked: ClassVar[list[float]] = []
@@ -232,202 +229,181 @@ def test_rules_are_evaluated_each_minute_whatever_fails() -> None:
             assert answer is None or isinstance(answer, Survey)
             return answer
 
-    async def work() -> None:
-        slept: list[tuple[float, dict[tuple[str, str], str]]] = []
-        counts: list[int] = []
-        ended = asyncio.Event()
-        alarms = Alarms(counted=lambda at, count: counts.append(count))
+    slept: list[tuple[float, dict[tuple[str, str], str]]] = []
+    counts: list[int] = []
+    ended = asyncio.Event()
+    alarms = Alarms(counted=lambda at, count: counts.append(count))
 
-        async def sleep(seconds: float) -> None:
-            slept.append((seconds, {key: event.value for key, event in alarms.active.items()}))
-            if len(slept) == len(Surveys.answers):
-                ended.set()
-                await asyncio.Event().wait()
+    async def sleep(seconds: float) -> None:
+        slept.append((seconds, {key: event.value for key, event in alarms.active.items()}))
+        if len(slept) == len(Surveys.answers):
+            ended.set()
+            await asyncio.Event().wait()
 
-        async with Admin("127.0.0.1:1") as admin:
-            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
-            await ended.wait()
-            watching.cancel()
-            await asyncio.wait([watching])
-            await asyncio.sleep(0)
-            assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-        cluster = ("cluster", "127.0.0.1:1")
-        assert slept == [
-            (60.0, {cluster: "refused"}),
-            (60.0, {cluster: "alarms not evaluated: ValueError('a defect')"}),
-            (60.0, {cluster: "no broker is registered"}),
-            (60.0, {}),
-            (60.0, {("lag", "C/g"): "1000000000"}),
-        ]
-        assert Surveys.asked == [30.0] * 5 and counts == [1, 1, 0, 1]
-
-    run(work)
+    async with Admin("127.0.0.1:1") as admin:
+        watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+        await ended.wait()
+        watching.cancel()
+        await asyncio.wait([watching])
+        await asyncio.sleep(0)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    cluster = ("cluster", "127.0.0.1:1")
+    assert slept == [
+        (60.0, {cluster: "refused"}),
+        (60.0, {cluster: "alarms not evaluated: ValueError('a defect')"}),
+        (60.0, {cluster: "no broker is registered"}),
+        (60.0, {}),
+        (60.0, {("lag", "C/g"): "1000000000"}),
+    ]
+    assert Surveys.asked == [30.0] * 5 and counts == [1, 1, 0, 1]
 
 
-def test_event_is_tried_again_after_5_and_10_seconds() -> None:
-    async def work() -> None:
-        pauses: list[float] = []
-        sent: list[str] = []
-        failures = 2
+async def test_event_is_tried_again_after_5_and_10_seconds() -> None:
+    pauses: list[float] = []
+    sent: list[str] = []
+    failures = 2
 
-        async def send(document: dict[str, Any]) -> None:
-            nonlocal failures
-            failures -= 1
-            if failures >= 0:
-                raise OSError("refused")
-            sent.append(document["what"])
+    async def send(document: dict[str, Any]) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise OSError("refused")
+        sent.append(document["what"])
 
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
 
-        alarms = Alarms(None, send)
-        for count in range(201):
-            alarms.unreachable([f"h:{count}"], "silent")
-        assert alarms.unsent == 1, "200 wait at most"
-        sending = asyncio.ensure_future(alarms._send(sleep))
-        await until(lambda: len(sent) == 200)
-        assert pauses == [5.0, 10.0] and alarms.unsent == 1
-        failures = 3
-        alarms.unreachable(["h:lost"], "silent")
-        alarms.unreachable(["h:next"], "silent")
-        await until(lambda: sent[-1] == "h:next")
-        assert pauses == [5.0, 10.0] * 2 and alarms.unsent == 2 and "h:lost" not in sent
-        sending.cancel()
-        silent = Alarms()
-        for count in range(300):
-            silent.unreachable([f"h:{count}"], "silent")
-        assert silent.unsent == 0, "without a receiver nothing is lost"
-
-    run(work)
+    alarms = Alarms(None, send)
+    for count in range(201):
+        alarms.unreachable([f"h:{count}"], "silent")
+    assert alarms.unsent == 1, "200 wait at most"
+    sending = asyncio.ensure_future(alarms._send(sleep))
+    await until(lambda: len(sent) == 200)
+    assert pauses == [5.0, 10.0] and alarms.unsent == 1
+    failures = 3
+    alarms.unreachable(["h:lost"], "silent")
+    alarms.unreachable(["h:next"], "silent")
+    await until(lambda: sent[-1] == "h:next")
+    assert pauses == [5.0, 10.0] * 2 and alarms.unsent == 2 and "h:lost" not in sent
+    sending.cancel()
+    silent = Alarms()
+    for count in range(300):
+        silent.unreachable([f"h:{count}"], "silent")
+    assert silent.unsent == 0, "without a receiver nothing is lost"
 
 
-def test_failed_evaluation_is_an_alarm() -> None:
+async def test_failed_evaluation_is_an_alarm() -> None:
     class Surveys:
         problem = ""
 
         async def recent(self, seconds: float) -> Survey:
             raise ValueError("a defect")
 
-    async def work() -> None:
-        alarms, slept = Alarms(), asyncio.Event()
+    alarms, slept = Alarms(), asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            slept.set()
+    async def sleep(seconds: float) -> None:
+        slept.set()
+        await asyncio.Event().wait()
+
+    async with Admin("127.0.0.1:1;127.0.0.1:2") as admin:
+        watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+        await slept.wait()
+        watching.cancel()
+    assert [(one.what, one.value) for one in alarms.listed()] == [
+        ("127.0.0.1:1;127.0.0.1:2", "alarms not evaluated: ValueError('a defect')")
+    ]
+
+
+async def test_missing_broker_is_forgotten_with_a_form(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        alarms = one.services.alarms
+        for each in (survey(), *[Survey(survey().brokers[:1], {}, {}, {})] * 2):
+            alarms.look(each, {})
+        assert alarms.active["missing", "C/b"].value == "1 of 2"
+        assert 'name="broker" value="C/b"' in (await one.browser.get("/alarms")).text
+        form = {"csrf": await one.csrf_of("/alarms"), "broker": "C/b"}
+        assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 303
+        assert alarms.active == {}
+        assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 400
+
+
+@pytest.mark.spec("CON-07")
+async def test_rules_are_kept_with_the_version_before(tmp_path: Path) -> None:
+    path = tmp_path / "alarms.json"
+    alarms = Alarms(RulesFile(path))
+    await alarms.with_group("g", GroupRule(2, 1000))
+    assert json.loads(path.read_text())["groups"] == {"g": {"minCount": 2, "maxDiffTotal": 1000}}
+    await alarms.with_group("g", GroupRule())
+    assert Alarms(RulesFile(path)).rules.groups == {}
+    assert "g" in json.loads((tmp_path / "alarms.json.bak").read_text())["groups"]
+    with pytest.raises(ConfigError, match=r"disk 101 must be in 0\.\.100"):
+        await alarms.change(Rules({"disk": 101}))
+    for text in ("[]", "{", '{"limits": {"lag": []}, "groups": {}}', "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="alarm rules"):
+            RulesFile(path).read()
+
+
+@pytest.mark.spec("CON-07")
+async def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        alarms = one.services.alarms
+        alarms.active["lag", HOSTILE] = AlarmEvent(1, True, "lag", HOSTILE, "5")
+        alarms.events.append(alarms.active["lag", HOSTILE])
+        page = (await one.browser.get("/alarms")).text
+        assert page.count("&lt;script&gt;") == 2 and "\u202e" not in page
+        csrf = await one.csrf_of("/alarms")
+        form = {
+            "csrf": csrf,
+            "lag": "7",
+            "disk": "80",
+            "slave_bytes": "0",
+            "dead_letters": "3",
+            "head_wait": "9",
+            "page_cache": "0",
+        }
+        assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
+        assert alarms.rules.limits == {name: int(value) for name, value in form.items() if name != "csrf"}
+        assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 400
+        group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
+        await one.browser.post("/do/alarms/group", data=group)
+        assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9)}
+        page = (await one.browser.get("/alarms", headers={"accept-language": "zh"})).text
+        assert "<script>alert" not in page and "告警" in page
+        assert "action=alarms_group" in (one.folder / "audit.log").read_text()
+
+
+async def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
+    tried = 0
+    ended = asyncio.Event()
+
+    async def fails(document: dict[str, Any]) -> None:
+        nonlocal tried
+        tried += 1
+        raise OSError("refused")
+
+    async def works(document: dict[str, Any]) -> None:
+        assert document["rule"] == "lag" and document["event"] == "alarm"
+        ended.set()
+
+    class Surveys:
+        problem = ""
+
+        async def recent(self, seconds: float) -> Survey:
+            return survey(lag=10**9)
+
+    async def sleep(seconds: float) -> None:
+        if seconds > 30:
             await asyncio.Event().wait()
 
-        async with Admin("127.0.0.1:1;127.0.0.1:2") as admin:
-            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
-            await slept.wait()
-            watching.cancel()
-        assert [(one.what, one.value) for one in alarms.listed()] == [
-            ("127.0.0.1:1;127.0.0.1:2", "alarms not evaluated: ValueError('a defect')")
-        ]
-
-    run(work)
-
-
-def test_missing_broker_is_forgotten_with_a_form(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            alarms = one.services.alarms
-            for each in (survey(), *[Survey(survey().brokers[:1], {}, {}, {})] * 2):
-                alarms.look(each, {})
-            assert alarms.active["missing", "C/b"].value == "1 of 2"
-            assert 'name="broker" value="C/b"' in (await one.browser.get("/alarms")).text
-            form = {"csrf": await one.csrf_of("/alarms"), "broker": "C/b"}
-            assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 303
-            assert alarms.active == {}
-            assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 400
-
-    run(work)
-
-
-@pytest.mark.spec("CON-07")
-def test_rules_are_kept_with_the_version_before(tmp_path: Path) -> None:
-    async def work() -> None:
-        path = tmp_path / "alarms.json"
-        alarms = Alarms(RulesFile(path))
-        await alarms.with_group("g", GroupRule(2, 1000))
-        assert json.loads(path.read_text())["groups"] == {"g": {"minCount": 2, "maxDiffTotal": 1000}}
-        await alarms.with_group("g", GroupRule())
-        assert Alarms(RulesFile(path)).rules.groups == {}
-        assert "g" in json.loads((tmp_path / "alarms.json.bak").read_text())["groups"]
-        with pytest.raises(ConfigError, match=r"disk 101 must be in 0\.\.100"):
-            await alarms.change(Rules({"disk": 101}))
-        for text in ("[]", "{", '{"limits": {"lag": []}, "groups": {}}', "[" * 100_000):
-            path.write_text(text)
-            with pytest.raises(ConfigError, match="alarm rules"):
-                RulesFile(path).read()
-
-    run(work)
-
-
-@pytest.mark.spec("CON-07")
-def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            alarms = one.services.alarms
-            alarms.active["lag", HOSTILE] = AlarmEvent(1, True, "lag", HOSTILE, "5")
-            alarms.events.append(alarms.active["lag", HOSTILE])
-            page = (await one.browser.get("/alarms")).text
-            assert page.count("&lt;script&gt;") == 2 and "\u202e" not in page
-            csrf = await one.csrf_of("/alarms")
-            form = {
-                "csrf": csrf,
-                "lag": "7",
-                "disk": "80",
-                "slave_bytes": "0",
-                "dead_letters": "3",
-                "head_wait": "9",
-                "page_cache": "0",
-            }
-            assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
-            assert alarms.rules.limits == {name: int(value) for name, value in form.items() if name != "csrf"}
-            assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 400
-            group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
-            await one.browser.post("/do/alarms/group", data=group)
-            assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9)}
-            page = (await one.browser.get("/alarms", headers={"accept-language": "zh"})).text
-            assert "<script>alert" not in page and "告警" in page
-            assert "action=alarms_group" in (one.folder / "audit.log").read_text()
-
-    run(work)
-
-
-def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
-    async def work() -> None:
-        tried = 0
-        ended = asyncio.Event()
-
-        async def fails(document: dict[str, Any]) -> None:
-            nonlocal tried
-            tried += 1
-            raise OSError("refused")
-
-        async def works(document: dict[str, Any]) -> None:
-            assert document["rule"] == "lag" and document["event"] == "alarm"
-            ended.set()
-
-        class Surveys:
-            problem = ""
-
-            async def recent(self, seconds: float) -> Survey:
-                return survey(lag=10**9)
-
-        async def sleep(seconds: float) -> None:
-            if seconds > 30:
-                await asyncio.Event().wait()
-
-        alarms = Alarms(None, fails, works)
-        async with Admin("127.0.0.1:1") as admin:
-            watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
-            await asyncio.wait_for(ended.wait(), 30)
-        assert tried == TRIES and alarms.unsent == 1
-        watching.cancel()
-
-    run(work)
+    alarms = Alarms(None, fails, works)
+    async with Admin("127.0.0.1:1") as admin:
+        watching = asyncio.ensure_future(alarms.run(Surveys(), admin, sleep))
+        await asyncio.wait_for(ended.wait(), 30)
+    assert tried == TRIES and alarms.unsent == 1
+    watching.cancel()
 
 
 class Taking(http.server.BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from breaking import RULES, Watched, run, watched
+from breaking import RULES, Watched, watched
 from browsing import Times
 
 from ports import free_port
@@ -210,20 +210,20 @@ async def first_message_is_rejected(cluster: Watched) -> AsyncIterator[None]:
 
 @pytest.mark.spec("OPS-17")
 @pytest.mark.parametrize(("rule", "text", "fault"), FAULTS, ids=[fault.__name__ for _, _, fault in FAULTS])
-def test_what_breaks_raises_its_alarm_until_it_is_mended(rule: str, text: str, fault: Fault, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with watched(tmp_path) as cluster:
-            await cluster.look()
-            async with fault(cluster):
-                alarm = await cluster.until(rule, begun=True)
-                assert re.fullmatch(text, alarm, re.DOTALL), alarm
-                if rule == "cluster":
-                    assert cluster.alarms.listed()[0].rule == "cluster"
-            await cluster.until(rule, begun=False)
-            own = [event for event in cluster.alarms.events if event.rule == rule]
-            assert [event.began for event in own] == [True, False], own
-
-    run(work)
+@pytest.mark.loop(seconds=7200)
+async def test_what_breaks_raises_its_alarm_until_it_is_mended(
+    rule: str, text: str, fault: Fault, tmp_path: Path
+) -> None:
+    async with watched(tmp_path) as cluster:
+        await cluster.look()
+        async with fault(cluster):
+            alarm = await cluster.until(rule, begun=True)
+            assert re.fullmatch(text, alarm, re.DOTALL), alarm
+            if rule == "cluster":
+                assert cluster.alarms.listed()[0].rule == "cluster"
+        await cluster.until(rule, begun=False)
+        own = [event for event in cluster.alarms.events if event.rule == rule]
+        assert [event.began for event in own] == [True, False], own
 
 
 def test_faults_cover_every_rule() -> None:
@@ -234,74 +234,67 @@ def test_faults_cover_every_rule() -> None:
     assert set(RULES.limits) == set(LIMITS) and timedelta(seconds=ROUND_SECONDS) <= timedelta(minutes=1)
 
 
-def test_pages_show_the_state_before_an_outage_as_stale(console: Callable[..., Any], tmp_path: Path) -> None:
-    async def work() -> None:
-        clock = Times()
-        async with watched(tmp_path) as cluster, console(cluster.address, clock=clock) as one:
-            await one.log_in()
+@pytest.mark.loop(seconds=7200)
+async def test_pages_show_the_state_before_an_outage_as_stale(console: Callable[..., Any], tmp_path: Path) -> None:
+    clock = Times()
+    async with watched(tmp_path) as cluster, console(cluster.address, clock=clock) as one:
+        await one.log_in()
+        await one.services.state.refresh()
+        page = (await one.browser.get("/brokers")).text
+        assert "online" in page and "not known now" not in page
+        await cluster.stop_name_server()
+        for _ in range(2):  # the first attempt meets the closed connection
             await one.services.state.refresh()
-            page = (await one.browser.get("/brokers")).text
-            assert "online" in page and "not known now" not in page
-            await cluster.stop_name_server()
-            for _ in range(2):  # the first attempt meets the closed connection
-                await one.services.state.refresh()
-            clock.now += 136
-            for path in ("/brokers", "/", "/topics", "/groups"):
-                page = (await one.browser.get(path)).text
-                assert "The cluster is not seen now (cannot reach any NameServer" in page, path
-                assert "this is its state of 136 s ago" in page and "online" not in page, path
-            assert "not known now" in (await one.browser.get("/brokers")).text
-            part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
-            assert "136 s ago" in part
-            one.services.state.problem = ""  # not failed, but not renewed either
-            assert "not seen now: this is its state of 136 s ago" in (await one.browser.get("/brokers")).text
-            await cluster.start_name_server()
-            await one.services.state.refresh()
-            assert "not seen now" not in (await one.browser.get("/brokers")).text
-
-    run(work)
+        clock.now += 136
+        for path in ("/brokers", "/", "/topics", "/groups"):
+            page = (await one.browser.get(path)).text
+            assert "The cluster is not seen now (cannot reach any NameServer" in page, path
+            assert "this is its state of 136 s ago" in page and "online" not in page, path
+        assert "not known now" in (await one.browser.get("/brokers")).text
+        part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
+        assert "136 s ago" in part
+        one.services.state.problem = ""  # not failed, but not renewed either
+        assert "not seen now: this is its state of 136 s ago" in (await one.browser.get("/brokers")).text
+        await cluster.start_name_server()
+        await one.services.state.refresh()
+        assert "not seen now" not in (await one.browser.get("/brokers")).text
 
 
-def test_outage_ends_no_alarm_about_what_is_not_seen(tmp_path: Path) -> None:
+@pytest.mark.loop(seconds=7200)
+async def test_outage_ends_no_alarm_about_what_is_not_seen(tmp_path: Path) -> None:
     """A broker with a lag and a full disk dies, and its registration expires: nothing of this has got better."""
-
-    async def work() -> None:
-        async with watched(tmp_path) as cluster:
-            await cluster.start_broker("other")
-            async with consumer_is_behind(cluster), disk_is_full(cluster):
-                assert await cluster.look() >= {"lag", "disk"}
-                await cluster.stop_name_server()
-                assert await cluster.look() == {"cluster", "lag", "disk"}
-                await cluster.start_name_server()
-                await cluster.until("cluster", begun=False)
-                cluster.hung.add("b")
-                assert await cluster.look() == {"broker", "lag", "disk"}
-                await cluster.kill_broker("b")
-                assert await cluster.look() == {"broker", "lag", "disk"}
-                assert await cluster.look() == {"broker", "lag", "disk", "missing"}
-                ended = [event for event in cluster.alarms.events if not event.began]
-                assert [event.rule for event in ended] == ["cluster"]
-                cluster.hung.clear()
-                await cluster.start_broker("b")
-                assert await cluster.look() == {"lag"}
-
-    run(work)
+    async with watched(tmp_path) as cluster:
+        await cluster.start_broker("other")
+        async with consumer_is_behind(cluster), disk_is_full(cluster):
+            assert await cluster.look() >= {"lag", "disk"}
+            await cluster.stop_name_server()
+            assert await cluster.look() == {"cluster", "lag", "disk"}
+            await cluster.start_name_server()
+            await cluster.until("cluster", begun=False)
+            cluster.hung.add("b")
+            assert await cluster.look() == {"broker", "lag", "disk"}
+            await cluster.kill_broker("b")
+            assert await cluster.look() == {"broker", "lag", "disk"}
+            assert await cluster.look() == {"broker", "lag", "disk", "missing"}
+            ended = [event for event in cluster.alarms.events if not event.began]
+            assert [event.rule for event in ended] == ["cluster"]
+            cluster.hung.clear()
+            await cluster.start_broker("b")
+            assert await cluster.look() == {"lag"}
 
 
-def test_missing_members_are_forgotten_on_demand(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with watched(tmp_path) as cluster:
-            await cluster.start_broker("other")
-            await cluster.look()
-            await cluster.kill_broker("other")
-            await cluster.until("missing", begun=True)
-            with pytest.raises(Exception, match="missing are: DefaultCluster/other"):
-                cluster.alarms.forget("DefaultCluster/b")
-            cluster.alarms.forget("DefaultCluster/other")
-            assert cluster.alarms.active == {}
-            assert await cluster.look() == set() and await cluster.look() == set()
-
-    run(work)
+@pytest.mark.loop(seconds=7200)
+async def test_missing_members_are_forgotten_on_demand(tmp_path: Path) -> None:
+    async with watched(tmp_path) as cluster:
+        await cluster.start_broker("other")
+        await cluster.look()
+        await cluster.kill_broker("other")
+        await cluster.until("missing", begun=True)
+        with pytest.raises(Exception, match="missing are: DefaultCluster/other"):
+            cluster.alarms.forget("DefaultCluster/b")
+        cluster.alarms.forget("DefaultCluster/other")
+        assert cluster.alarms.active == {}
+        assert await cluster.look() == set() and await cluster.look() == set()
 
 
 class Process:
@@ -341,37 +334,34 @@ def processes(tmp_path: Path) -> Iterator[tuple[str, Process, Process]]:
 
 
 @pytest.mark.realtime
-def test_killed_and_stopped_processes_raise_alarms(processes: tuple[str, Process, Process]) -> None:
+@pytest.mark.loop(real=True)
+async def test_killed_and_stopped_processes_raise_alarms(processes: tuple[str, Process, Process]) -> None:
     address, names, broker = processes
+    times = Times()
+    alarms = Alarms(clock=times)
+    async with asyncio.timeout(100), Admin(address, timeout_ms=1000) as admin:
+        state = ClusterState(Surveyor(admin.connection), clock=times)
 
-    async def work() -> None:
-        times = Times()
-        alarms = Alarms(clock=times)
-        async with asyncio.timeout(100), Admin(address, timeout_ms=1000) as admin:
-            state = ClusterState(Surveyor(admin.connection), clock=times)
+        async def holds(*rules: str) -> None:
+            """Look until exactly these alarms hold."""
+            while True:
+                times.now += ROUND_SECONDS
+                await alarms.round(state, admin)
+                if [event.rule for event in alarms.listed()] == list(rules):
+                    return
+                await asyncio.sleep(0.1)  # poll, with the deadline above
 
-            async def holds(*rules: str) -> None:
-                """Look until exactly these alarms hold."""
-                while True:
-                    times.now += ROUND_SECONDS
-                    await alarms.round(state, admin)
-                    if [event.rule for event in alarms.listed()] == list(rules):
-                        return
-                    await asyncio.sleep(0.1)  # poll, with the deadline above
-
-            await holds()
-            broker.send(signal.SIGSTOP)
-            await holds("broker")
-            broker.send(signal.SIGCONT)
-            await holds()
-            broker.send(signal.SIGSTOP)
-            await holds("broker")
-            names.kill()
-            await holds("cluster", "broker")
-            broker.kill()
-            names.start()
-            await holds("cluster", "broker")  # no broker is registered
-            broker.start()
-            await holds()
-
-    asyncio.run(work())
+        await holds()
+        broker.send(signal.SIGSTOP)
+        await holds("broker")
+        broker.send(signal.SIGCONT)
+        await holds()
+        broker.send(signal.SIGSTOP)
+        await holds("broker")
+        names.kill()
+        await holds("cluster", "broker")
+        broker.kill()
+        names.start()
+        await holds("cluster", "broker")  # no broker is registered
+        broker.start()
+        await holds()

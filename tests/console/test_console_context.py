@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from browsing import Times, run
+from browsing import Times
 
 from saturnmq.admin.survey import BrokerState, GroupState, Survey, Surveyor, TopicProgress, TopicState
 from saturnmq.console import state as module
@@ -173,98 +173,86 @@ def state(*answers: Any) -> tuple[ClusterState, Surveys, Times]:
     return ClusterState(cast(Surveyor, surveys), clock=clock), surveys, clock
 
 
-def test_view_is_stale_after_a_minute_or_a_failure() -> None:
-    async def work() -> None:
-        cluster, _, clock = state(survey(), SaturnError("no route"), survey(), ValueError("a defect"), None)
-        assert (cluster.is_stale, cluster.view_age) == (False, 0)
-        await cluster.refresh()
-        clock.now += 60
-        assert (cluster.is_stale, cluster.view_age) == (False, 60)
-        clock.now += 0.5
-        assert cluster.is_stale
-        clock.now -= 60
-        await cluster.refresh()
-        assert cluster.is_stale and cluster.problem == "no route" and cluster.view_age == 0, "the last view stays"
-        await cluster.refresh()
-        assert not cluster.is_stale and cluster.problem == ""
-        await cluster.refresh()
-        assert cluster.is_stale and cluster.problem == "the survey failed; the log of the console shows why"
-        await cluster.refresh()
-        assert cluster.problem == "no survey within 30 s"
-
-    run(work)
+async def test_view_is_stale_after_a_minute_or_a_failure() -> None:
+    cluster, _, clock = state(survey(), SaturnError("no route"), survey(), ValueError("a defect"), None)
+    assert (cluster.is_stale, cluster.view_age) == (False, 0)
+    await cluster.refresh()
+    clock.now += 60
+    assert (cluster.is_stale, cluster.view_age) == (False, 60)
+    clock.now += 0.5
+    assert cluster.is_stale
+    clock.now -= 60
+    await cluster.refresh()
+    assert cluster.is_stale and cluster.problem == "no route" and cluster.view_age == 0, "the last view stays"
+    await cluster.refresh()
+    assert not cluster.is_stale and cluster.problem == ""
+    await cluster.refresh()
+    assert cluster.is_stale and cluster.problem == "the survey failed; the log of the console shows why"
+    await cluster.refresh()
+    assert cluster.problem == "no survey within 30 s"
 
 
-def test_recent_survey_is_taken_if_the_last_one_is_older() -> None:
-    async def work() -> None:
-        cluster, surveys, clock = state(survey(1), survey(2), SaturnError("closed"), survey(3), SaturnError("down"))
-        for seconds, total, count in ((0, 1, 1), (30, 1, 1), (0.5, 2, 2), (31, 3, 4)):
-            clock.now += seconds
-            found = await cluster.recent(30.0)
-            assert found is not None and found.topics["C", "T"].total == total and surveys.count == count
-        clock.now += 31
-        assert await cluster.recent(30.0) is None and surveys.count == 6, "two attempts"
-        assert await cluster.recent(30.0) is None and surveys.count == 8, "a problem is tried again"
-
-    run(work)
+async def test_recent_survey_is_taken_if_the_last_one_is_older() -> None:
+    cluster, surveys, clock = state(survey(1), survey(2), SaturnError("closed"), survey(3), SaturnError("down"))
+    for seconds, total, count in ((0, 1, 1), (30, 1, 1), (0.5, 2, 2), (31, 3, 4)):
+        clock.now += seconds
+        found = await cluster.recent(30.0)
+        assert found is not None and found.topics["C", "T"].total == total and surveys.count == count
+    clock.now += 31
+    assert await cluster.recent(30.0) is None and surveys.count == 6, "two attempts"
+    assert await cluster.recent(30.0) is None and surveys.count == 8, "a problem is tried again"
 
 
-def test_first_view_waits_for_the_survey_for_a_moment() -> None:
-    async def work() -> None:
-        cluster, surveys, _ = state(None)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        assert await cluster.view() is None
-        assert 0.8 <= loop.time() - began < 1.0
-        surveys.answers = [survey(7)]
-        viewing = asyncio.ensure_future(cluster.view())
-        await asyncio.sleep(0)
-        await cluster.refresh()
-        began = loop.time()
-        view = await viewing
-        assert view is not None and view.survey.topics["C", "T"].total == 7 and loop.time() - began < 0.5
-
-    run(work)
+async def test_first_view_waits_for_the_survey_for_a_moment() -> None:
+    cluster, surveys, _ = state(None)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await cluster.view() is None
+    assert 0.8 <= loop.time() - began < 1.0
+    surveys.answers = [survey(7)]
+    viewing = asyncio.ensure_future(cluster.view())
+    await asyncio.sleep(0)
+    await cluster.refresh()
+    began = loop.time()
+    view = await viewing
+    assert view is not None and view.survey.topics["C", "T"].total == 7 and loop.time() - began < 0.5
 
 
-def test_surveys_are_taken_while_pages_are_viewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        cluster, surveys, clock = state(survey())
-        pauses: list[float] = []
-        took = 0.0
-        turn = asyncio.Event()
+async def test_surveys_are_taken_while_pages_are_viewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, surveys, clock = state(survey())
+    pauses: list[float] = []
+    took = 0.0
+    turn = asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            await turn.wait()
-            turn.clear()
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await turn.wait()
+        turn.clear()
 
-        async def taken() -> Survey:
-            clock.now += took
-            surveys.count += 1
-            return survey()
+    async def taken() -> Survey:
+        clock.now += took
+        surveys.count += 1
+        return survey()
 
-        monkeypatch.setattr(surveys, "survey", taken)
-        monkeypatch.setattr(module.asyncio, "sleep", sleep)
-        running = asyncio.ensure_future(cluster.run())
+    monkeypatch.setattr(surveys, "survey", taken)
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    running = asyncio.ensure_future(cluster.run())
 
-        async def step() -> None:
-            turn.set()
-            for _ in range(9):
-                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
+    async def step() -> None:
+        turn.set()
+        for _ in range(9):
+            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
 
-        await step()
-        took = 5.0
-        await step()
-        assert pauses[-2:] == [10.0, 20.0], "a survey that takes 5 s is followed by 20 s"
-        took, count = 0.0, surveys.count
-        clock.now += 121
-        await step()
-        await step()
-        assert surveys.count == count, "no page was viewed for two minutes"
-        await cluster.view()
-        await step()
-        assert surveys.count > count
-        running.cancel()
-
-    run(work)
+    await step()
+    took = 5.0
+    await step()
+    assert pauses[-2:] == [10.0, 20.0], "a survey that takes 5 s is followed by 20 s"
+    took, count = 0.0, surveys.count
+    clock.now += 121
+    await step()
+    await step()
+    assert surveys.count == count, "no page was viewed for two minutes"
+    await cluster.view()
+    await step()
+    assert surveys.count > count
+    running.cancel()

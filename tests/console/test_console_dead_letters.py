@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq import Client
 from saturnmq.console.dead_letters import cell
@@ -42,34 +42,31 @@ async def listed(one: Any, count: int) -> str:
 
 
 @pytest.mark.spec("CON-11", "OPS-14")
-def test_dead_letters_are_listed_resent_to_the_retry_topic_and_exported(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                empty = await one.browser.get("/dead-letters/unknown")
-                assert empty.status_code == 200 and "This group has no dead letters" in empty.text
-                await dead(client)
-                page = await listed(one, 3)
-                await one.services.state.refresh()
-                assert 'href="/dead-letters/billing">billing</a>' in (await one.browser.get("/dead-letters")).text
-                assert "orders" in page and "k-2" in page
-                places = re.findall(r'name="at" value="([^"]+)"', page)
-                form = {"csrf": await one.csrf(), "group": "billing", "at": places[:2]}
-                done = await one.browser.post("/do/dead-letters/resend", data=form)
-                assert done.status_code == 200 and done.text.count("sent to %RETRY%billing") == 2, done.text
-                async with client.consumer("billing") as inbox:
-                    await inbox.subscribe("orders")
-                    again = [await inbox.recv(30) for _ in range(2)]
-                    assert {message.body for message in again} == set(BODIES[1:]) and again[0].topic == "orders"
-                    for message in again:
-                        await message.ack()
-                log = (one.folder / "audit.log").read_text()
-                assert "action=resend" in log and all(place in log for place in places[:2])
-                assert (await one.browser.post("/do/dead-letters/resend", data=form | {"at": "x"})).status_code == 400
-                await check_exports(one)
-
-    run(work)
+async def test_dead_letters_are_listed_resent_to_the_retry_topic_and_exported(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            empty = await one.browser.get("/dead-letters/unknown")
+            assert empty.status_code == 200 and "This group has no dead letters" in empty.text
+            await dead(client)
+            page = await listed(one, 3)
+            await one.services.state.refresh()
+            assert 'href="/dead-letters/billing">billing</a>' in (await one.browser.get("/dead-letters")).text
+            assert "orders" in page and "k-2" in page
+            places = re.findall(r'name="at" value="([^"]+)"', page)
+            form = {"csrf": await one.csrf(), "group": "billing", "at": places[:2]}
+            done = await one.browser.post("/do/dead-letters/resend", data=form)
+            assert done.status_code == 200 and done.text.count("sent to %RETRY%billing") == 2, done.text
+            async with client.consumer("billing") as inbox:
+                await inbox.subscribe("orders")
+                again = [await inbox.recv(30) for _ in range(2)]
+                assert {message.body for message in again} == set(BODIES[1:]) and again[0].topic == "orders"
+                for message in again:
+                    await message.ack()
+            log = (one.folder / "audit.log").read_text()
+            assert "action=resend" in log and all(place in log for place in places[:2])
+            assert (await one.browser.post("/do/dead-letters/resend", data=form | {"at": "x"})).status_code == 400
+            await check_exports(one)
 
 
 async def check_exports(one: Any) -> None:
@@ -93,23 +90,20 @@ async def check_exports(one: Any) -> None:
 
 
 @pytest.mark.spec("CON-11")
-def test_connected_client_consumes_the_original_of_a_dead_letter(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            await dead(client, (b"first",))
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                places = re.findall(r'name="at" value="([^"]+)"', await listed(one, 1))
-                async with client.consumer("billing") as inbox:
-                    await inbox.subscribe("orders")
-                    form = {"csrf": await one.csrf(), "group": "billing", "at": places}
-                    resent = asyncio.ensure_future(one.browser.post("/do/dead-letters/resend", data=form))
-                    message = await inbox.recv(30)
-                    assert (message.record.topic, message.body) == ("orders", b"first")
-                    await message.ack()
-                    assert "CR_SUCCESS" in (await resent).text
-
-    run(work)
+async def test_connected_client_consumes_the_original_of_a_dead_letter(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        await dead(client, (b"first",))
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            places = re.findall(r'name="at" value="([^"]+)"', await listed(one, 1))
+            async with client.consumer("billing") as inbox:
+                await inbox.subscribe("orders")
+                form = {"csrf": await one.csrf(), "group": "billing", "at": places}
+                resent = asyncio.ensure_future(one.browser.post("/do/dead-letters/resend", data=form))
+                message = await inbox.recv(30)
+                assert (message.record.topic, message.body) == ("orders", b"first")
+                await message.ack()
+                assert "CR_SUCCESS" in (await resent).text
 
 
 @pytest.mark.parametrize(

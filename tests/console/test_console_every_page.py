@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq import Client
 from saturnmq.admin import read_access
@@ -81,7 +81,7 @@ async def opened_pages(one: Any, server: EmbeddedBroker, message: str) -> dict[s
 
 
 @pytest.mark.spec("SEC-13", "SEC-22", "G12")
-def test_no_page_shows_a_secret_or_markup_of_others(console: Open, tmp_path: Path) -> None:
+async def test_no_page_shows_a_secret_or_markup_of_others(console: Open, tmp_path: Path) -> None:
     folder = tmp_path / "home" / "conf"
     folder.mkdir(parents=True)
     accounts = folder / "plain_acl.yml"
@@ -95,34 +95,30 @@ def test_no_page_shows_a_secret_or_markup_of_others(console: Open, tmp_path: Pat
     settings = BrokerSettings(
         acl_enable=True, acl_home=str(tmp_path / "home"), namesrv_access_key="r", namesrv_secret_key=REGISTRATION
     )
-
-    async def work() -> None:
-        async with EmbeddedBroker(settings=settings) as server:
-            message = await messages(server)
-            async with console(name_server(server), access=read_access(tools=tools)) as one:
-                await one.log_in()
-                await one.services.state.refresh()
-                async with asyncio.timeout(30):
-                    while "t&lt;b&gt;" not in (await one.browser.get("/messages?topic=orders&key=k<script>alert")).text:
-                        await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
-                answers = await opened_pages(one, server, message)
-            audit = (one.folder / "audit.log").read_text()
-        missing = {path: answers[path].status_code for path in PAGES if answers[path].status_code != 200}
-        absent = dict.fromkeys(("/ledger/{name}", "/ledger/{name}/transfer"), 404)  # there is no DLedger group
-        assert missing == absent | {"/groups/{cluster}/{name}/clients/{client}": 502}  # and no client
-        assert "&lt;script&gt;alert" in answers["/messages/{topic}/{id}"].text, "the hostile body is shown, escaped"
-        for path, answer in answers.items():
-            kind = answer.headers.get("content-type", "text/html").partition(";")[0]
-            assert answer.status_code < 500 or answer.status_code == 502, (path, answer.status_code)
-            assert not any(secret in answer.text for secret in SECRETS), path
-            if kind == "text/html":
-                assert "<script>alert" not in answer.text, path
-                assert path not in PAGES or "\u202e" not in answer.text, (
-                    f"{path}: it turns the direction of the text after it"
-                )
-            else:
-                assert kind in ANSWERS and answer.headers["x-content-type-options"] == "nosniff", (path, kind)
-        assert not any(secret in audit for secret in SECRETS)
-        assert one.password not in "".join(answer.text for answer in answers.values())
-
-    run(work)
+    async with EmbeddedBroker(settings=settings) as server:
+        message = await messages(server)
+        async with console(name_server(server), access=read_access(tools=tools)) as one:
+            await one.log_in()
+            await one.services.state.refresh()
+            async with asyncio.timeout(30):
+                while "t&lt;b&gt;" not in (await one.browser.get("/messages?topic=orders&key=k<script>alert")).text:
+                    await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
+            answers = await opened_pages(one, server, message)
+        audit = (one.folder / "audit.log").read_text()
+    missing = {path: answers[path].status_code for path in PAGES if answers[path].status_code != 200}
+    absent = dict.fromkeys(("/ledger/{name}", "/ledger/{name}/transfer"), 404)  # there is no DLedger group
+    assert missing == absent | {"/groups/{cluster}/{name}/clients/{client}": 502}  # and no client
+    assert "&lt;script&gt;alert" in answers["/messages/{topic}/{id}"].text, "the hostile body is shown, escaped"
+    for path, answer in answers.items():
+        kind = answer.headers.get("content-type", "text/html").partition(";")[0]
+        assert answer.status_code < 500 or answer.status_code == 502, (path, answer.status_code)
+        assert not any(secret in answer.text for secret in SECRETS), path
+        if kind == "text/html":
+            assert "<script>alert" not in answer.text, path
+            assert path not in PAGES or "\u202e" not in answer.text, (
+                f"{path}: it turns the direction of the text after it"
+            )
+        else:
+            assert kind in ANSWERS and answer.headers["x-content-type-options"] == "nosniff", (path, kind)
+    assert not any(secret in audit for secret in SECRETS)
+    assert one.password not in "".join(answer.text for answer in answers.values())

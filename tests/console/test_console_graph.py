@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
@@ -35,20 +35,17 @@ def large() -> Survey:
 
 
 @pytest.mark.spec("UX-14", "UX-15")
-def test_graph_of_a_large_cluster_is_bounded_searched_and_escaped(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            one.services.state._view = View(large(), 1000.0)
-            page = (await one.browser.get("/graph")).text
-            assert page.count('class="edge') == EDGES_MAX and f"{2500 - EDGES_MAX} more are not drawn" in page
-            assert HALF not in page and "%RETRY%" not in page
-            assert "<script>alert" not in page and "\u202e" not in page and "style=" not in page
-            page = (await one.browser.get("/graph?q=topic-999")).text
-            assert page.count('class="edge') == 2 and "group-1999" in page and "not drawn" not in page
-            assert "None." in (await one.browser.get("/graph?q=nothing")).text
-
-    run(work)
+async def test_graph_of_a_large_cluster_is_bounded_searched_and_escaped(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        one.services.state._view = View(large(), 1000.0)
+        page = (await one.browser.get("/graph")).text
+        assert page.count('class="edge') == EDGES_MAX and f"{2500 - EDGES_MAX} more are not drawn" in page
+        assert HALF not in page and "%RETRY%" not in page
+        assert "<script>alert" not in page and "\u202e" not in page and "style=" not in page
+        page = (await one.browser.get("/graph?q=topic-999")).text
+        assert page.count('class="edge') == 2 and "group-1999" in page and "not drawn" not in page
+        assert "None." in (await one.browser.get("/graph?q=nothing")).text
 
 
 def test_graph_has_lines_from_topics_over_groups_to_clients() -> None:
@@ -58,36 +55,33 @@ def test_graph_has_lines_from_topics_over_groups_to_clients() -> None:
 
 
 @pytest.mark.spec("UX-16", "SEC-22")
-def test_key_of_a_broker_is_changed_after_a_preview_where_the_broker_allows_it(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, console(name_server(server)) as one:
-            await one.log_in()
-            await one.services.state.refresh()
-            path = f"/brokers/{server.broker_address}/settings"
-            page = (await one.browser.get(f"{path}?q=filereserved")).text
-            assert "<td>fileReservedTime</td><td>72</td>" in page and "brokerName" not in page
-            page = (await one.browser.get(f"{path}?key=fileReservedTime&value=48")).text
-            assert "<td>72</td><td>48</td>" in page
-            form = {
-                "csrf": await one.csrf(),
-                "address": server.broker_address,
-                "key": "fileReservedTime",
-                "before": "72",
-                "value": "48",
-            }
-            stale = await one.browser.post("/do/broker/settings", data=form | {"before": "71"})
-            assert stale.status_code == 400 and "has changed meanwhile" in stale.text
-            answer = await one.browser.post("/do/broker/settings", data=form)
-            assert answer.status_code == 303, answer.text
-            assert "<td>48</td>" in (await one.browser.get(answer.headers["location"])).text
-            fixed = form | {"key": "brokerConfigPath", "before": "", "value": "/tmp/x"}
-            assert (await one.browser.post("/do/broker/settings", data=fixed)).status_code == 502
-            other = form | {"address": "192.0.2.1:1"}
-            assert (await one.browser.post("/do/broker/settings", data=other)).status_code == 400
-            log = (one.folder / "audit.log").read_text()
-            assert "action=broker_settings" in log and "before=72" in log and "value=48" in log
-
-    run(work)
+async def test_key_of_a_broker_is_changed_after_a_preview_where_the_broker_allows_it(console: Open) -> None:
+    async with EmbeddedBroker() as server, console(name_server(server)) as one:
+        await one.log_in()
+        await one.services.state.refresh()
+        path = f"/brokers/{server.broker_address}/settings"
+        page = (await one.browser.get(f"{path}?q=filereserved")).text
+        assert "<td>fileReservedTime</td><td>72</td>" in page and "brokerName" not in page
+        page = (await one.browser.get(f"{path}?key=fileReservedTime&value=48")).text
+        assert "<td>72</td><td>48</td>" in page
+        form = {
+            "csrf": await one.csrf(),
+            "address": server.broker_address,
+            "key": "fileReservedTime",
+            "before": "72",
+            "value": "48",
+        }
+        stale = await one.browser.post("/do/broker/settings", data=form | {"before": "71"})
+        assert stale.status_code == 400 and "has changed meanwhile" in stale.text
+        answer = await one.browser.post("/do/broker/settings", data=form)
+        assert answer.status_code == 303, answer.text
+        assert "<td>48</td>" in (await one.browser.get(answer.headers["location"])).text
+        fixed = form | {"key": "brokerConfigPath", "before": "", "value": "/tmp/x"}
+        assert (await one.browser.post("/do/broker/settings", data=fixed)).status_code == 502
+        other = form | {"address": "192.0.2.1:1"}
+        assert (await one.browser.post("/do/broker/settings", data=other)).status_code == 400
+        log = (one.folder / "audit.log").read_text()
+        assert "action=broker_settings" in log and "before=72" in log and "value=48" in log
 
 
 def test_secrets_are_masked_and_values_are_one_line() -> None:

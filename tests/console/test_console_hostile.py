@@ -13,7 +13,6 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
-from browsing import run
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -34,61 +33,50 @@ Open = Callable[..., Any]
 NOWHERE = "127.0.0.1:1"
 
 
-def test_forms_are_url_encoded_and_short_before_a_login(console: Open) -> None:
+async def test_forms_are_url_encoded_and_short_before_a_login(console: Open) -> None:
     part = b'--x\r\nContent-Disposition: form-data; name="user"\r\n\r\n-bcbcbc\r\n--x--\r\n'
-
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            for kind in ("multipart/form-data; boundary=x; charset=punycode", "text/plain", None):
-                headers = {} if kind is None else {"content-type": kind}
-                answer = await one.browser.post("/login", content=part, headers=headers)
-                assert answer.status_code == 415, kind
-            for path in ("/login", "/language"):
-                assert (await one.browser.post(path, data={"user": "x" * 20_000})).status_code == 413, path
-            assert (await one.browser.post("/do/logout", data={"csrf": "x" * 20_000})).status_code == 303
-            answer = await one.browser.post("/login", data={}, headers={"origin": "http://["})
-            assert answer.status_code == 403
-
-    run(work)
+    async with console(NOWHERE) as one:
+        for kind in ("multipart/form-data; boundary=x; charset=punycode", "text/plain", None):
+            headers = {} if kind is None else {"content-type": kind}
+            answer = await one.browser.post("/login", content=part, headers=headers)
+            assert answer.status_code == 415, kind
+        for path in ("/login", "/language"):
+            assert (await one.browser.post(path, data={"user": "x" * 20_000})).status_code == 413, path
+        assert (await one.browser.post("/do/logout", data={"csrf": "x" * 20_000})).status_code == 303
+        answer = await one.browser.post("/login", data={}, headers={"origin": "http://["})
+        assert answer.status_code == 403
 
 
-def test_logins_at_the_same_time_pass_the_lock_no_more_often(console: Open) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            answers = await asyncio.gather(*(one.log_in("admin", f"wrong {number}") for number in range(15)))
-            assert sum(answer.status_code == 401 for answer in answers) == ATTEMPTS_MAX
-
-    run(work)
+async def test_logins_at_the_same_time_pass_the_lock_no_more_often(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        answers = await asyncio.gather(*(one.log_in("admin", f"wrong {number}") for number in range(15)))
+        assert sum(answer.status_code == 401 for answer in answers) == ATTEMPTS_MAX
 
 
 @pytest.mark.realtime
-def test_connections_without_a_whole_request_are_closed() -> None:
+async def test_connections_without_a_whole_request_are_closed() -> None:
     async def answer(request: Any) -> PlainTextResponse:
         return PlainTextResponse("done")
 
     app = Starlette(routes=[Route("/", answer)])
-
-    async def work() -> None:
-        server = Server(app, "127.0.0.1", 0, request_seconds=0.2)
-        address = asyncio.get_running_loop().create_future()
-        idle = asyncio.Event()
-        serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
-        host, _, port = (await address).rpartition(":")
-        for begin in (b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(begin)
-            with pytest.raises((EOFError, ConnectionError)):
-                while await reader.readexactly(1):  # until the server closes it
-                    pass
-            writer.close()
+    server = Server(app, "127.0.0.1", 0, request_seconds=0.2)
+    address = asyncio.get_running_loop().create_future()
+    idle = asyncio.Event()
+    serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
+    host, _, port = (await address).rpartition(":")
+    for begin in (b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"):
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.write(begin)
+        with pytest.raises((EOFError, ConnectionError)):
+            while await reader.readexactly(1):  # until the server closes it
+                pass
         writer.close()
-        idle.set()
-        await serving
-
-    run(work)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    idle.set()
+    await serving
 
 
 def test_response_has_as_long_as_its_request_once() -> None:
@@ -125,24 +113,19 @@ def test_response_has_as_long_as_its_request_once() -> None:
         assert late(cycle) == ([], True), "no whole request has come"
 
 
-def test_failure_of_the_background_ends_the_server_and_is_raised() -> None:
+async def test_failure_of_the_background_ends_the_server_and_is_raised() -> None:
     async def fails() -> None:
         raise ValueError("a defect")
 
-    async def work() -> None:
-        started: list[str] = []
-        with pytest.raises(ValueError, match="a defect"):
-            await Server(Starlette(), "127.0.0.1", 0).run(started.append, fails())
-        (address,) = started
-        host, _, port = address.rpartition(":")
-        with pytest.raises(OSError):
-            await asyncio.open_connection(host, int(port))
-        with pytest.raises(
-            ConfigError, match=r"the console cannot listen on 192\.0\.2\.1:1: .*; --port chooses another"
-        ):
-            Server(Starlette(), "192.0.2.1", 1)
-
-    run(work)
+    started: list[str] = []
+    with pytest.raises(ValueError, match="a defect"):
+        await Server(Starlette(), "127.0.0.1", 0).run(started.append, fails())
+    (address,) = started
+    host, _, port = address.rpartition(":")
+    with pytest.raises(OSError):
+        await asyncio.open_connection(host, int(port))
+    with pytest.raises(ConfigError, match=r"the console cannot listen on 192\.0\.2\.1:1: .*; --port chooses another"):
+        Server(Starlette(), "192.0.2.1", 1)
 
 
 def test_part_of_a_line_is_not_shown_as_a_line_of_the_audit_log(tmp_path: Path) -> None:
@@ -153,17 +136,14 @@ def test_part_of_a_line_is_not_shown_as_a_line_of_the_audit_log(tmp_path: Path) 
     assert _last_lines(path) == ["user=viewer"]
 
 
-def test_a_survey_that_fails_is_a_problem_and_not_the_last_one() -> None:
+async def test_a_survey_that_fails_is_a_problem_and_not_the_last_one() -> None:
     class Broken:
         async def survey(self) -> Any:
             raise TypeError("a defect")
 
-    async def work() -> None:
-        state = ClusterState(cast(Surveyor, Broken()))
-        await state.refresh()
-        assert "failed" in state.problem
-
-    run(work)
+    state = ClusterState(cast(Surveyor, Broken()))
+    await state.refresh()
+    assert "failed" in state.problem
 
 
 def test_deeply_nested_json_is_shown_as_it_is() -> None:
@@ -173,48 +153,44 @@ def test_deeply_nested_json_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.realtime
-def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)
     monkeypatch.setattr("saturnmq.console.serving.CONNECTIONS_MAX", 4)
-
-    async def work() -> None:
-        server = Server(Starlette(), "127.0.0.1", 0)
-        address = asyncio.get_running_loop().create_future()
-        idle = asyncio.Event()
-        serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
-        host, _, port = (await address).rpartition(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
-        for reader, writer in held:
-            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 404")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        with pytest.raises((EOFError, ConnectionError)):
-            await reader.readexactly(1)
+    server = Server(Starlette(), "127.0.0.1", 0)
+    address = asyncio.get_running_loop().create_future()
+    idle = asyncio.Event()
+    serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
+    host, _, port = (await address).rpartition(":")
+    held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+    for reader, writer in held:
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with pytest.raises((EOFError, ConnectionError)):
+        await reader.readexactly(1)
+    writer.close()
+    for _, one in held:
+        one.close()
+        await one.wait_closed()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    while True:  # the server may not have seen the end of the others yet
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            if line := await reader.readline():
+                break
         writer.close()
-        for _, one in held:
-            one.close()
-            await one.wait_closed()
         reader, writer = await asyncio.open_connection(host, int(port))
-        while True:  # the server may not have seen the end of the others yet
-            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            with contextlib.suppress(ConnectionError):
-                if line := await reader.readline():
-                    break
-            writer.close()
-            reader, writer = await asyncio.open_connection(host, int(port))
-        assert line.startswith(b"HTTP/1.1 404"), "connections that have ended do not count"
-        writer.close()
-        idle.set()
-        await serving
-
-    run(work)
+    assert line.startswith(b"HTTP/1.1 404"), "connections that have ended do not count"
+    writer.close()
+    idle.set()
+    await serving
 
 
 ABSURD = ("inf", "-inf", "nan", "1e400", "1e308", "-5", "9" * 400, "x", "")
 
 
 @pytest.mark.spec("CON-02", "CON-04")
-def test_absurd_statistics_of_brokers_are_shown_as_dashes(console: Open) -> None:
+async def test_absurd_statistics_of_brokers_are_shown_as_dashes(console: Open) -> None:
     keys = ("commitLogDiskRatio", "putTps", "getTransferedTps", "msgPutTotalTodayNow", "commitLogMaxOffset")
     states = [
         BrokerState("C", f"b{number}", role, f"127.0.0.1:{9000 + 2 * number + role}", dict.fromkeys(keys, text))
@@ -222,27 +198,23 @@ def test_absurd_statistics_of_brokers_are_shown_as_dashes(console: Open) -> None
         for role in (0, 1)
     ]
     survey = Survey(states, {}, {}, {})
-
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            await one.log_in()
-            one.services.state._view = View(survey, 1000.0)
-            now = int(time.time())
-            for minute in range(3):
-                one.services.history.record(now - 600 + minute * 60, samples_of(survey))
-            rows = re.findall(r"<tr[^>]*>(.*?)</tr>", (await one.browser.get("/brokers")).text, re.S)[1:]
-            cells = [re.findall(r'<td class="n">(.*?)</td>', row)[:3] for row in rows]
-            assert cells == [["\u2013"] * 3] * len(states)
-            for path in ("/", "/graph", "/alarms", "/ledger", *(f"/brokers/{state.address}" for state in states[:2])):
-                page = await one.browser.get(path)
-                assert page.status_code == 200, path
-                drawn = "".join(re.findall(r"<svg.*?</svg>", page.text, re.S))
-                assert not re.search(r"\b(inf|nan)\b|\d{30}", drawn), path
-            alarms = Alarms()
-            alarms.look(survey, {})
-            assert not alarms.active
-
-    run(work)
+    async with console(NOWHERE) as one:
+        await one.log_in()
+        one.services.state._view = View(survey, 1000.0)
+        now = int(time.time())
+        for minute in range(3):
+            one.services.history.record(now - 600 + minute * 60, samples_of(survey))
+        rows = re.findall(r"<tr[^>]*>(.*?)</tr>", (await one.browser.get("/brokers")).text, re.S)[1:]
+        cells = [re.findall(r'<td class="n">(.*?)</td>', row)[:3] for row in rows]
+        assert cells == [["\u2013"] * 3] * len(states)
+        for path in ("/", "/graph", "/alarms", "/ledger", *(f"/brokers/{state.address}" for state in states[:2])):
+            page = await one.browser.get(path)
+            assert page.status_code == 200, path
+            drawn = "".join(re.findall(r"<svg.*?</svg>", page.text, re.S))
+            assert not re.search(r"\b(inf|nan)\b|\d{30}", drawn), path
+        alarms = Alarms()
+        alarms.look(survey, {})
+        assert not alarms.active
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e308, -5.0, 10**400])

@@ -7,7 +7,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from browsing import Times, run
+from browsing import Times
 
 from saturnmq.admin import Admin
 from saturnmq.console.download import csv_line
@@ -64,32 +64,29 @@ class Waiting:
 
 
 @pytest.mark.spec("CON-09")
-def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
-    async def work() -> None:
-        clock = Times()
-        jobs = Jobs(clock)
+async def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
+    clock = Times()
+    jobs = Jobs(clock)
 
-        def start(owner: str) -> Any:
-            clock.now += 1
-            return jobs.start(owner, "search", "t", cast(TopicScan, Waiting()), [])
+    def start(owner: str) -> Any:
+        clock.now += 1
+        return jobs.start(owner, "search", "t", cast(TopicScan, Waiting()), [])
 
-        first = [start("ann") for _ in range(RUNNING_MAX)]
-        with pytest.raises(ConfigError, match="3 searches of ann are running"):
-            start("ann")
-        assert jobs.find("bob", first[0].id) is None and jobs.find("ann", first[0].id) is first[0]
-        for _ in range(KEPT_MAX + 2):
-            await jobs.cancel(jobs.of("ann")[0])
-            start("ann")
-        assert len(jobs.of("ann")) == KEPT_MAX
-        for number in range(JOBS_MAX):
-            await jobs.cancel(start(f"user{number}"))
-        assert sum(len(jobs.of(owner)) for owner in ["ann", *(f"user{n}" for n in range(JOBS_MAX))]) == JOBS_MAX
-        kept = jobs.of("user39")[0]
-        clock.now += KEPT_SECONDS + 1
-        assert jobs.find("user39", kept.id) is None
-        await jobs.close()
-
-    run(work)
+    first = [start("ann") for _ in range(RUNNING_MAX)]
+    with pytest.raises(ConfigError, match="3 searches of ann are running"):
+        start("ann")
+    assert jobs.find("bob", first[0].id) is None and jobs.find("ann", first[0].id) is first[0]
+    for _ in range(KEPT_MAX + 2):
+        await jobs.cancel(jobs.of("ann")[0])
+        start("ann")
+    assert len(jobs.of("ann")) == KEPT_MAX
+    for number in range(JOBS_MAX):
+        await jobs.cancel(start(f"user{number}"))
+    assert sum(len(jobs.of(owner)) for owner in ["ann", *(f"user{n}" for n in range(JOBS_MAX))]) == JOBS_MAX
+    kept = jobs.of("user39")[0]
+    clock.now += KEPT_SECONDS + 1
+    assert jobs.find("user39", kept.id) is None
+    await jobs.close()
 
 
 class Ending:
@@ -106,96 +103,82 @@ class Ending:
             raise self.end
 
 
-def test_job_has_the_end_of_its_scan_or_its_problem() -> None:
-    async def work() -> None:
-        jobs = Jobs(Times())
+async def test_job_has_the_end_of_its_scan_or_its_problem() -> None:
+    jobs = Jobs(Times())
 
-        async def ended(end: str | Exception) -> tuple[str, str, int, bool]:
-            job = jobs.start("ann", "search", "t", cast(TopicScan, Ending(end)), [])
-            assert (job.state, job.running, job.percent) == ("running", True, 77)
-            assert job.task is not None
-            await asyncio.wait([job.task])
-            return job.state, job.problem, job.percent, job.running
+    async def ended(end: str | Exception) -> tuple[str, str, int, bool]:
+        job = jobs.start("ann", "search", "t", cast(TopicScan, Ending(end)), [])
+        assert (job.state, job.running, job.percent) == ("running", True, 77)
+        assert job.task is not None
+        await asyncio.wait([job.task])
+        return job.state, job.problem, job.percent, job.running
 
-        assert await ended("enough") == ("enough", "", 100, False)
-        assert await ended(SaturnError("no route")) == ("failed", "no route", 100, False)
-        assert await ended(ValueError("a defect")) == ("failed", "ValueError", 100, False)
-        job = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
-        await asyncio.sleep(0)
-        await jobs.cancel(job)
-        assert (job.state, job.problem) == ("cancelled", "")
-        early = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
-        await jobs.cancel(early)
-        assert (early.state, early.running) == ("cancelled", False), "before it began"
-        left = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
-        await asyncio.sleep(0)
-        await jobs.close()
-        assert left.state == "cancelled"
-
-    run(work)
+    assert await ended("enough") == ("enough", "", 100, False)
+    assert await ended(SaturnError("no route")) == ("failed", "no route", 100, False)
+    assert await ended(ValueError("a defect")) == ("failed", "ValueError", 100, False)
+    job = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
+    await asyncio.sleep(0)
+    await jobs.cancel(job)
+    assert (job.state, job.problem) == ("cancelled", "")
+    early = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
+    await jobs.cancel(early)
+    assert (early.state, early.running) == ("cancelled", False), "before it began"
+    left = jobs.start("bob", "search", "t", cast(TopicScan, Waiting()), [])
+    await asyncio.sleep(0)
+    await jobs.close()
+    assert left.state == "cancelled"
 
 
 @pytest.mark.parametrize(
     ("scanned", "expected", "percent"), [(0, 0, 0), (0, 9, 0), (1, 0, 99), (99, 100, 99), (500, 100, 99)]
 )
-def test_progress_of_a_running_job_is_below_100_percent(scanned: int, expected: int, percent: int) -> None:
-    async def work() -> None:
-        jobs, scan = Jobs(), Ending("complete")
-        scan.scanned, scan.expected = scanned, expected  # type: ignore[misc]
-        job = jobs.start("ann", "search", "t", cast(TopicScan, scan), [])
-        assert job.percent == percent
-        await jobs.close()
-
-    run(work)
+async def test_progress_of_a_running_job_is_below_100_percent(scanned: int, expected: int, percent: int) -> None:
+    jobs, scan = Jobs(), Ending("complete")
+    scan.scanned, scan.expected = scanned, expected  # type: ignore[misc]
+    job = jobs.start("ann", "search", "t", cast(TopicScan, scan), [])
+    assert job.percent == percent
+    await jobs.close()
 
 
-def test_job_that_no_page_asks_for_is_wanted_for_20_seconds() -> None:
-    async def work() -> None:
-        clock, scan = Times(), Waiting()
-        jobs = Jobs(clock)
-        job = jobs.start("ann", "tail", "t", cast(TopicScan, scan), [])
-        clock.now += 19
-        assert scan.is_viewed()
-        assert jobs.find("ann", job.id) is job and jobs.find("bob", job.id) is None
-        clock.now += 19
-        assert scan.is_viewed()
-        jobs.find("bob", job.id)
+async def test_job_that_no_page_asks_for_is_wanted_for_20_seconds() -> None:
+    clock, scan = Times(), Waiting()
+    jobs = Jobs(clock)
+    job = jobs.start("ann", "tail", "t", cast(TopicScan, scan), [])
+    clock.now += 19
+    assert scan.is_viewed()
+    assert jobs.find("ann", job.id) is job and jobs.find("bob", job.id) is None
+    clock.now += 19
+    assert scan.is_viewed()
+    jobs.find("bob", job.id)
+    clock.now += 1
+    assert not scan.is_viewed(), "a question of another user does not count"
+    clock.now += 10_000
+    assert jobs.find("ann", job.id) is job, "a job that runs does not expire"
+    await jobs.close()
+
+
+async def test_newest_jobs_of_all_users_are_kept() -> None:
+    clock = Times()
+    jobs = Jobs(clock)
+
+    async def ended(owner: str) -> Any:
         clock.now += 1
-        assert not scan.is_viewed(), "a question of another user does not count"
-        clock.now += 10_000
-        assert jobs.find("ann", job.id) is job, "a job that runs does not expire"
-        await jobs.close()
+        job = jobs.start(owner, "search", "t", cast(TopicScan, Ending("complete")), [])
+        await asyncio.wait([cast("asyncio.Task[None]", job.task)])
+        return job
 
-    run(work)
-
-
-def test_newest_jobs_of_all_users_are_kept() -> None:
-    async def work() -> None:
-        clock = Times()
-        jobs = Jobs(clock)
-
-        async def ended(owner: str) -> Any:
-            clock.now += 1
-            job = jobs.start(owner, "search", "t", cast(TopicScan, Ending("complete")), [])
-            await asyncio.wait([cast("asyncio.Task[None]", job.task)])
-            return job
-
-        kept = [await ended(f"user{number}") for number in range(JOBS_MAX)]
-        ann = [await ended("ann") for _ in range(KEPT_MAX)]
-        assert [jobs.find(job.owner, job.id) is job for job in kept] == [False] * KEPT_MAX + [True] * (
-            JOBS_MAX - KEPT_MAX
-        )
-        newest = await ended("ann")
-        assert jobs.of("ann") == [newest, *reversed(ann[1:])], "of ten jobs of one user its own oldest"
-        assert sum(jobs.find(job.owner, job.id) is job for job in kept) == JOBS_MAX - KEPT_MAX
-        running = Jobs(clock)
-        for number in range(JOBS_MAX):
-            running.start(f"user{number}", "search", "t", cast(TopicScan, Waiting()), [])
-        with pytest.raises(ConfigError, match="40 searches are running; at most 40 may; try again later"):
-            running.start("ann", "search", "t", cast(TopicScan, Waiting()), [])
-        await running.close()
-
-    run(work)
+    kept = [await ended(f"user{number}") for number in range(JOBS_MAX)]
+    ann = [await ended("ann") for _ in range(KEPT_MAX)]
+    assert [jobs.find(job.owner, job.id) is job for job in kept] == [False] * KEPT_MAX + [True] * (JOBS_MAX - KEPT_MAX)
+    newest = await ended("ann")
+    assert jobs.of("ann") == [newest, *reversed(ann[1:])], "of ten jobs of one user its own oldest"
+    assert sum(jobs.find(job.owner, job.id) is job for job in kept) == JOBS_MAX - KEPT_MAX
+    running = Jobs(clock)
+    for number in range(JOBS_MAX):
+        running.start(f"user{number}", "search", "t", cast(TopicScan, Waiting()), [])
+    with pytest.raises(ConfigError, match="40 searches are running; at most 40 may; try again later"):
+        running.start("ann", "search", "t", cast(TopicScan, Waiting()), [])
+    await running.close()
 
 
 class DeadPuller:
@@ -221,19 +204,16 @@ class DeadPuller:
 
 
 @pytest.mark.spec("UX-14")
-def test_scan_names_a_dead_broker_and_asks_it_few_times() -> None:
-    async def work() -> None:
-        puller = DeadPuller()
+async def test_scan_names_a_dead_broker_and_asks_it_few_times() -> None:
+    puller = DeadPuller()
 
-        class Messages:
-            async def puller(self) -> DeadPuller:
-                return puller
+    class Messages:
+        async def puller(self) -> DeadPuller:
+            return puller
 
-        class Cluster:
-            messages = Messages()
+    class Cluster:
+        messages = Messages()
 
-        scan = TopicScan(cast(Admin, Cluster()), ScanRange("t", 0, 10), lambda message: False)
-        await scan.run()
-        assert scan.end == "complete" and scan.problems == {"dead": "no answer"} and puller.asked < 120
-
-    run(work)
+    scan = TopicScan(cast(Admin, Cluster()), ScanRange("t", 0, 10), lambda message: False)
+    await scan.run()
+    assert scan.end == "complete" and scan.problems == {"dead": "no answer"} and puller.asked < 120

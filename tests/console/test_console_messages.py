@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq import Client
 from saturnmq.console.actions import moment
@@ -23,93 +23,87 @@ Open = Callable[..., Any]
 
 
 @pytest.mark.spec("CON-09")
-def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                await one.services.state.refresh()
-                form = {
-                    "csrf": await one.csrf(),
-                    "topic": "orders",
-                    "tag": "paid",
-                    "keys": "k-1",
-                    "body": '{"a": "<b>"}',
-                    "properties": "level = gold\n",
-                    "level": "0",
-                }
-                answer = await one.browser.post("/do/message", data=form)
-                assert answer.status_code == 303
-                location = answer.headers["location"]
-                later = re.sub(r"offset=\d+", "offset=99", location)
-                assert later != location and (await one.browser.get(later)).status_code == 404
-                shown = (await one.browser.get(location)).text
-                assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, JSON" in shown and "k-1" in shown
-                async with asyncio.timeout(30):
+async def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            await one.services.state.refresh()
+            form = {
+                "csrf": await one.csrf(),
+                "topic": "orders",
+                "tag": "paid",
+                "keys": "k-1",
+                "body": '{"a": "<b>"}',
+                "properties": "level = gold\n",
+                "level": "0",
+            }
+            answer = await one.browser.post("/do/message", data=form)
+            assert answer.status_code == 303
+            location = answer.headers["location"]
+            later = re.sub(r"offset=\d+", "offset=99", location)
+            assert later != location and (await one.browser.get(later)).status_code == 404
+            shown = (await one.browser.get(location)).text
+            assert "&#34;a&#34;: &#34;&lt;b&gt;&#34;" in shown and "12 bytes, JSON" in shown and "k-1" in shown
+            async with asyncio.timeout(30):
+                found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
+                while "No message was found." in found:  # the index follows the log
+                    await asyncio.sleep(POLL_SECONDS)  # poll
                     found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
-                    while "No message was found." in found:  # the index follows the log
-                        await asyncio.sleep(POLL_SECONDS)  # poll
-                        found = (await one.browser.get("/messages?topic=orders&key=k-1")).text
-                assert re.search(r"<td>paid</td><td>k-1</td>", found), found
-                path = re.search(r'href="(/messages/orders/[^"]+)"', found)
-                assert path is not None
-                opened = html.unescape(path[1])
-                assert "&#34;&lt;b&gt;&#34;" in (await one.browser.get(opened)).text
-                assert "No message was found." in (await one.browser.get("/messages?topic=orders&key=other")).text
-                base, _, where = opened.partition("?")
-                raw = await one.browser.get(f"{base}/download?{where}&form=body")
-                assert raw.content == b'{"a": "<b>"}' and "attachment" in raw.headers["content-disposition"]
-                whole = (await one.browser.get(f"{base}/download?{where}")).json()
-                assert whole["keys"] == "k-1" and whole["properties"]["level"] == "gold"
-                shown = (await one.browser.get(f"{base}?{where}&form=hex")).text
-                assert "7b 22 61 22" in shown and "binary" in shown
-                bad = form | {"properties": "no value"}
-                assert (await one.browser.post("/do/message", data=bad)).status_code == 400
-                missing = await one.browser.get("/messages?topic=orders&id=" + "0" * 32)
-                assert missing.headers["location"] == "/messages/orders/" + "0" * 32
-                assert (await one.browser.get(missing.headers["location"])).status_code == 404
-                assert (await one.browser.post("/do/message", data=form | {"topic": "a b"})).status_code == 400
-
-    run(work)
+            assert re.search(r"<td>paid</td><td>k-1</td>", found), found
+            path = re.search(r'href="(/messages/orders/[^"]+)"', found)
+            assert path is not None
+            opened = html.unescape(path[1])
+            assert "&#34;&lt;b&gt;&#34;" in (await one.browser.get(opened)).text
+            assert "No message was found." in (await one.browser.get("/messages?topic=orders&key=other")).text
+            base, _, where = opened.partition("?")
+            raw = await one.browser.get(f"{base}/download?{where}&form=body")
+            assert raw.content == b'{"a": "<b>"}' and "attachment" in raw.headers["content-disposition"]
+            whole = (await one.browser.get(f"{base}/download?{where}")).json()
+            assert whole["keys"] == "k-1" and whole["properties"]["level"] == "gold"
+            shown = (await one.browser.get(f"{base}?{where}&form=hex")).text
+            assert "7b 22 61 22" in shown and "binary" in shown
+            bad = form | {"properties": "no value"}
+            assert (await one.browser.post("/do/message", data=bad)).status_code == 400
+            missing = await one.browser.get("/messages?topic=orders&id=" + "0" * 32)
+            assert missing.headers["location"] == "/messages/orders/" + "0" * 32
+            assert (await one.browser.get(missing.headers["location"])).status_code == 404
+            assert (await one.browser.post("/do/message", data=form | {"topic": "a b"})).status_code == 400
 
 
 @pytest.mark.spec("CON-06")
-def test_offsets_are_reset_after_a_preview_that_changes_nothing(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with client.producer("p") as out:
-                await out.send_many("orders", [b"x"] * 10)
-            async with client.consumer("billing", start="first") as inbox:
-                await inbox.subscribe("orders")
-                for _ in range(10):
-                    await (await inbox.recv(30)).ack()
-            async with console(name_server(server)) as one:
-                await one.log_in()
+async def test_offsets_are_reset_after_a_preview_that_changes_nothing(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("p") as out:
+            await out.send_many("orders", [b"x"] * 10)
+        async with client.consumer("billing", start="first") as inbox:
+            await inbox.subscribe("orders")
+            for _ in range(10):
+                await (await inbox.recv(30)).ack()
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            await one.services.state.refresh()
+            csrf = await one.csrf()
+
+            async def lag() -> int:
                 await one.services.state.refresh()
-                csrf = await one.csrf()
+                view = await one.services.state.view()
+                return int(view.survey.groups["DefaultCluster", "billing"].topics["orders"].lag)
 
-                async def lag() -> int:
-                    await one.services.state.refresh()
-                    view = await one.services.state.view()
-                    return int(view.survey.groups["DefaultCluster", "billing"].topics["orders"].lag)
-
-                page = (await one.browser.get("/groups/DefaultCluster/billing/reset?topic=orders&to=start")).text
-                assert 'name="at broker-a/0" value="0"' in page and "10 again" in page
-                assert await lag() == 0
-                form = {
-                    "csrf": csrf,
-                    "cluster": "DefaultCluster",
-                    "group": "billing",
-                    "topic": "orders",
-                    "to": "start",
-                }
-                assert (await one.browser.post("/do/group/reset", data=form)).status_code == 303
-                assert await lag() == 10
-                await one.browser.post("/do/group/reset", data=form | {"to": "end"})
-                assert await lag() == 0
-                assert (await one.browser.post("/do/group/reset", data=form | {"to": "noon"})).status_code == 400
-
-    run(work)
+            page = (await one.browser.get("/groups/DefaultCluster/billing/reset?topic=orders&to=start")).text
+            assert 'name="at broker-a/0" value="0"' in page and "10 again" in page
+            assert await lag() == 0
+            form = {
+                "csrf": csrf,
+                "cluster": "DefaultCluster",
+                "group": "billing",
+                "topic": "orders",
+                "to": "start",
+            }
+            assert (await one.browser.post("/do/group/reset", data=form)).status_code == 303
+            assert await lag() == 10
+            await one.browser.post("/do/group/reset", data=form | {"to": "end"})
+            assert await lag() == 0
+            assert (await one.browser.post("/do/group/reset", data=form | {"to": "noon"})).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Times, name_server, run
+from browsing import Times, name_server
 
 from saturnmq import Client
 from saturnmq.admin.brokers import BrokerState
@@ -27,75 +27,69 @@ HOSTILE = '<script>alert("x")</script>\u202e'
 
 
 @pytest.mark.spec("CON-04", "CON-05", "CON-06")
-def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with client.producer("p") as out:
-                await out.send_many("orders", [b"x"] * 10)
-            async with client.consumer("billing", start="first") as inbox:
-                await inbox.subscribe("orders")
-                for _ in range(4):
-                    await (await inbox.recv(30)).ack()
-            async with client.consumer("billing") as inbox:
-                await inbox.subscribe("orders")
-                clock = Times()
-                async with console(name_server(server), clock=clock) as one:
-                    await one.log_in()
-                    await one.services.state.refresh()
-                    async with client.producer("p2") as out:
-                        await out.send_many("orders", [b"x"] * 20)
-                    clock.now += 10
-                    await one.services.state.refresh()
-                    page = (await one.browser.get("/topics?q=ORD")).text
-                    assert re.search(r">orders</a></td><td class=\"n\">2\.0</td>", page), page
-                    page = (await one.browser.get("/topics/DefaultCluster/orders")).text
-                    assert ">billing</a>" in page and ">30<" in page
-                    page = (await one.browser.get("/groups/DefaultCluster/billing")).text
-                    assert "PYTHON" in page and "orders" in page
-                    page = (await one.browser.get("/brokers")).text
-                    assert server.broker_address in page and "V4_9_7" in page and "online" in page
-                    page = (await one.browser.get(f"/brokers/{server.broker_address}")).text
-                    assert "commitLogMaxOffset" in page
-                    page = (await one.browser.get("/")).text
-                    assert "No problems." not in page and "stuck: nothing consumed" in page, (
-                        "26 messages wait, nothing is consumed"
-                    )
-                    assert (await one.browser.get("/topics/DefaultCluster/nothing")).status_code == 404
-                    part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
-                    assert "<html" not in part and server.broker_address in part
-
-    run(work)
+async def test_pages_show_brokers_topics_and_groups(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("p") as out:
+            await out.send_many("orders", [b"x"] * 10)
+        async with client.consumer("billing", start="first") as inbox:
+            await inbox.subscribe("orders")
+            for _ in range(4):
+                await (await inbox.recv(30)).ack()
+        async with client.consumer("billing") as inbox:
+            await inbox.subscribe("orders")
+            clock = Times()
+            async with console(name_server(server), clock=clock) as one:
+                await one.log_in()
+                await one.services.state.refresh()
+                async with client.producer("p2") as out:
+                    await out.send_many("orders", [b"x"] * 20)
+                clock.now += 10
+                await one.services.state.refresh()
+                page = (await one.browser.get("/topics?q=ORD")).text
+                assert re.search(r">orders</a></td><td class=\"n\">2\.0</td>", page), page
+                page = (await one.browser.get("/topics/DefaultCluster/orders")).text
+                assert ">billing</a>" in page and ">30<" in page
+                page = (await one.browser.get("/groups/DefaultCluster/billing")).text
+                assert "PYTHON" in page and "orders" in page
+                page = (await one.browser.get("/brokers")).text
+                assert server.broker_address in page and "V4_9_7" in page and "online" in page
+                page = (await one.browser.get(f"/brokers/{server.broker_address}")).text
+                assert "commitLogMaxOffset" in page
+                page = (await one.browser.get("/")).text
+                assert "No problems." not in page and "stuck: nothing consumed" in page, (
+                    "26 messages wait, nothing is consumed"
+                )
+                assert (await one.browser.get("/topics/DefaultCluster/nothing")).status_code == 404
+                part = (await one.browser.get("/brokers", headers={"hx-request": "true"})).text
+                assert "<html" not in part and server.broker_address in part
 
 
 @pytest.mark.spec("CON-05", "UX-16")
-def test_topic_is_created_and_deleted_with_lines_in_the_audit_log(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                await one.services.state.refresh()
-                form = {
-                    "csrf": await one.csrf(),
-                    "cluster": "DefaultCluster",
-                    "name": "new",
-                    "read": "3",
-                    "write": "3",
-                    "perm": "6",
-                }
-                answer = await one.browser.post("/do/topic", data=form)
-                assert answer.headers["location"] == "/topics/DefaultCluster/new"
-                assert server.broker.topics.get("new").write_queue_nums == 3
-                assert (await one.browser.post("/do/topic", data=form | {"write": "0"})).status_code == 400
-                deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "new", "confirm": "other"}
-                assert (await one.browser.post("/do/topic/delete", data=deletion)).status_code == 400
-                await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
-                assert server.broker.topics.get("new") is None
-                log = (one.folder / "audit.log").read_text()
-                assert "user=admin" in log and "action=topic_delete" in log and form["csrf"] not in log
-                page = (await one.browser.get("/audit")).text
-                assert "topic_delete" in page and "name=new" in page
-
-    run(work)
+async def test_topic_is_created_and_deleted_with_lines_in_the_audit_log(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            await one.services.state.refresh()
+            form = {
+                "csrf": await one.csrf(),
+                "cluster": "DefaultCluster",
+                "name": "new",
+                "read": "3",
+                "write": "3",
+                "perm": "6",
+            }
+            answer = await one.browser.post("/do/topic", data=form)
+            assert answer.headers["location"] == "/topics/DefaultCluster/new"
+            assert server.broker.topics.get("new").write_queue_nums == 3
+            assert (await one.browser.post("/do/topic", data=form | {"write": "0"})).status_code == 400
+            deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "new", "confirm": "other"}
+            assert (await one.browser.post("/do/topic/delete", data=deletion)).status_code == 400
+            await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
+            assert server.broker.topics.get("new") is None
+            log = (one.folder / "audit.log").read_text()
+            assert "user=admin" in log and "action=topic_delete" in log and form["csrf"] not in log
+            page = (await one.browser.get("/audit")).text
+            assert "topic_delete" in page and "name=new" in page
 
 
 def large(topics: int, groups: int) -> Survey:
@@ -110,59 +104,50 @@ def large(topics: int, groups: int) -> Survey:
 
 
 @pytest.mark.spec("UX-14")
-def test_lists_of_a_large_cluster_are_paged_and_escape_names(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            one.services.state._view = View(large(1000, 2500), 1000.0)
-            for path, count in (("/topics", "1000"), ("/groups", "2500")):
-                first = (await one.browser.get(path)).text
-                assert f"Page 1 of {int(count) // 50}, {int(count):,} in all" in first
-                last = (await one.browser.get(f"{path}?page={int(count) // 50}")).text
-                assert last.count("<tr>") == 51 and "Page 1 of" not in last
-                assert f"Page {int(count) // 50} of" in (await one.browser.get(f"{path}?page=99999")).text
-            for path in ("/", "/brokers", "/topics?q=script&page=1", "/groups"):
-                page = (await one.browser.get(path)).text
-                assert "<script>alert" not in page and "\u202e" not in page, path
-                assert "script" in page
-            assert "cannot connect" in (await one.browser.get("/brokers")).text
-
-    run(work)
+async def test_lists_of_a_large_cluster_are_paged_and_escape_names(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        one.services.state._view = View(large(1000, 2500), 1000.0)
+        for path, count in (("/topics", "1000"), ("/groups", "2500")):
+            first = (await one.browser.get(path)).text
+            assert f"Page 1 of {int(count) // 50}, {int(count):,} in all" in first
+            last = (await one.browser.get(f"{path}?page={int(count) // 50}")).text
+            assert last.count("<tr>") == 51 and "Page 1 of" not in last
+            assert f"Page {int(count) // 50} of" in (await one.browser.get(f"{path}?page=99999")).text
+        for path in ("/", "/brokers", "/topics?q=script&page=1", "/groups"):
+            page = (await one.browser.get(path)).text
+            assert "<script>alert" not in page and "\u202e" not in page, path
+            assert "script" in page
+        assert "cannot connect" in (await one.browser.get("/brokers")).text
 
 
 @pytest.mark.spec("UX-14")
-def test_first_page_does_not_wait_for_a_dead_cluster(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            page = await one.browser.get("/topics")
-            assert page.status_code == 200 and "being collected" in page.text
-            await one.services.state.refresh()
-            page = await one.browser.get("/topics")
-            assert page.status_code == 503 and "127.0.0.1:1" in page.text
-
-    run(work)
+async def test_first_page_does_not_wait_for_a_dead_cluster(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        page = await one.browser.get("/topics")
+        assert page.status_code == 200 and "being collected" in page.text
+        await one.services.state.refresh()
+        page = await one.browser.get("/topics")
+        assert page.status_code == 503 and "127.0.0.1:1" in page.text
 
 
 @pytest.mark.spec("CON-02")
-def test_charts_show_the_history(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            one.services.state._view = View(large(2, 1), 1000.0)
-            now = int(time.time())
-            broker = Series("broker", "C", broker=f"{HOSTILE}:0")
-            for minute in range(10):
-                samples = [Sample(broker, 0, 0), Sample(Series("incoming", "C"), minute * 600, 0)]
-                one.services.history.record(now - 600 + minute * 60, samples)
-            page = (await one.browser.get("/")).text
-            assert page.count('class="line"') == 2 and ">10 /s<" in page
-
-    run(work)
+async def test_charts_show_the_history(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        one.services.state._view = View(large(2, 1), 1000.0)
+        now = int(time.time())
+        broker = Series("broker", "C", broker=f"{HOSTILE}:0")
+        for minute in range(10):
+            samples = [Sample(broker, 0, 0), Sample(Series("incoming", "C"), minute * 600, 0)]
+            one.services.history.record(now - 600 + minute * 60, samples)
+        page = (await one.browser.get("/")).text
+        assert page.count('class="line"') == 2 and ">10 /s<" in page
 
 
 @pytest.mark.spec("UX-11")
-def test_every_text_has_both_languages_and_every_template_uses_only_them(console: Open) -> None:
+async def test_every_text_has_both_languages_and_every_template_uses_only_them(console: Open) -> None:
     chinese = re.compile(r"[\u4e00-\u9fff]")
     for key, (english, other) in texts.TEXTS.items():
         assert not chinese.search(english) and chinese.search(other), key
@@ -174,16 +159,12 @@ def test_every_text_has_both_languages_and_every_template_uses_only_them(console
         words = re.sub(r"{[{%#].*?[}%#]}|<[^>]*>|&\w+;|\bRW\b", " ", content, flags=re.S)
         assert not re.search(r"[A-Za-z\u4e00-\u9fff]{2,}", words), (path.name, words.split())
     assert used - set(texts.TEXTS) == set()
-
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            one.services.state._view = View(large(3, 3), 1000.0)
-            for path in ("/", "/brokers", "/topics", "/groups", "/audit"):
-                page = (await one.browser.get(path, headers={"accept-language": "zh-CN,en;q=0.5"})).text
-                assert 'lang="zh-CN"' in page and "概览" in page and "Overview" not in page, path
-
-    run(work)
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        one.services.state._view = View(large(3, 3), 1000.0)
+        for path in ("/", "/brokers", "/topics", "/groups", "/audit"):
+            page = (await one.browser.get(path, headers={"accept-language": "zh-CN,en;q=0.5"})).text
+            assert 'lang="zh-CN"' in page and "概览" in page and "Overview" not in page, path
 
 
 def test_rates_are_per_second_and_never_negative() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import HOST, name_server, run
+from browsing import HOST, name_server
 
 from saturnmq.console.refused import with_problem
 from saturnmq.testing import EmbeddedBroker
@@ -64,76 +64,70 @@ def test_problem_follows_its_field_or_the_label_around_it() -> None:
 
 
 @pytest.mark.spec("UX-13")
-def test_wrong_input_is_400_beside_its_form(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, console(name_server(server)) as one:
-            await one.log_in()
-            await one.services.state.refresh()
-            form = {
-                "csrf": await one.csrf(),
-                "cluster": "DefaultCluster",
-                "name": "new",
-                "read": "x<",
-                "write": "3",
-                "perm": "4",
-            }
-            answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics?q=abc"})
-            assert answer.status_code == 400
-            shown = re.search(r"<details open>.*?</details>", answer.text, re.S)
-            assert shown is not None and 'role="alert">read &#x27;x&lt;&#x27; must be a whole number' in shown[0]
-            assert 'value="x&lt;"' in shown[0] and '<option value="4" selected>' in shown[0]
-            assert 'value="abc"' in answer.text and form["csrf"] in shown[0]
-            shown_on = re.search(r'name="shown_on" value="([^"]+)"', shown[0])
-            assert shown_on is not None and shown_on[1] == "/topics?q=abc"
-            again = form | {"read": "y", "shown_on": shown_on[1]}
-            answer = await one.browser.post("/do/topic", data=again, headers={"referer": f"{HOST}/do/topic"})
-            assert answer.status_code == 400 and "<details open>" in answer.text and 'value="y"' in answer.text
-            for other in (
-                "//elsewhere/topics",
-                "@elsewhere/topics",
-                "x",
-                "/static/console.js",
-                "/health",
-                "/login",
-                "/topics/../x",
-            ):
-                answer = await one.browser.post("/do/topic", data=form | {"shown_on": other})
-                assert answer.status_code == 400 and "<details" not in answer.text, other
-            reset = "/groups/DefaultCluster/billing/reset"  # the page itself is refused, with and without its query
-            answer = await one.browser.get(f"{reset}?to=noon", headers={"referer": f"{HOST}{reset}?to=noon"})
-            assert answer.status_code == 400 and answer.text.count('role="alert">time') == 1
-            search = {"csrf": form["csrf"], "topic": "orders", "json": "a[", "from": "2h"}
-            answer = await one.browser.post("/do/tail", data=search, headers={"referer": f"{HOST}/search"})
-            assert answer.status_code == 400 and 'value="a["' in answer.text and "JSON path" in answer.text
-            answer = await one.browser.get("/traces?topic=a%20b&q=1", headers={"referer": f"{HOST}/traces?topic=a%20b"})
-            assert answer.status_code == 400 and 'role="alert"' in answer.text and 'value="a b"' in answer.text
-            for referer in (
-                "",
-                "http://elsewhere/topics",
-                f"{HOST}/nothing",
-                f"{HOST}/do/topic",
-                f"{HOST}/brokers",
-                "http://[",
-            ):
-                answer = await one.browser.post("/do/topic", data=form, headers={"referer": referer})
-                assert answer.status_code == 400 and 'role="alert">read &#39;x&lt;&#39; must be' in answer.text, referer
-            body = {"csrf": form["csrf"], "topic": "nowhere", "body": "x", "level": "19"}
-            answer = await one.browser.post("/do/message", data=body, headers={"referer": f"{HOST}/messages"})
-            assert answer.status_code == 400 and "level" in answer.text
-            log = (one.folder / "audit.log").read_text()
-            assert "action=topic" in log and "must be a whole number" in log
-
-    run(work)
+async def test_wrong_input_is_400_beside_its_form(console: Open) -> None:
+    async with EmbeddedBroker() as server, console(name_server(server)) as one:
+        await one.log_in()
+        await one.services.state.refresh()
+        form = {
+            "csrf": await one.csrf(),
+            "cluster": "DefaultCluster",
+            "name": "new",
+            "read": "x<",
+            "write": "3",
+            "perm": "4",
+        }
+        answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics?q=abc"})
+        assert answer.status_code == 400
+        shown = re.search(r"<details open>.*?</details>", answer.text, re.S)
+        assert shown is not None and 'role="alert">read &#x27;x&lt;&#x27; must be a whole number' in shown[0]
+        assert 'value="x&lt;"' in shown[0] and '<option value="4" selected>' in shown[0]
+        assert 'value="abc"' in answer.text and form["csrf"] in shown[0]
+        shown_on = re.search(r'name="shown_on" value="([^"]+)"', shown[0])
+        assert shown_on is not None and shown_on[1] == "/topics?q=abc"
+        again = form | {"read": "y", "shown_on": shown_on[1]}
+        answer = await one.browser.post("/do/topic", data=again, headers={"referer": f"{HOST}/do/topic"})
+        assert answer.status_code == 400 and "<details open>" in answer.text and 'value="y"' in answer.text
+        for other in (
+            "//elsewhere/topics",
+            "@elsewhere/topics",
+            "x",
+            "/static/console.js",
+            "/health",
+            "/login",
+            "/topics/../x",
+        ):
+            answer = await one.browser.post("/do/topic", data=form | {"shown_on": other})
+            assert answer.status_code == 400 and "<details" not in answer.text, other
+        reset = "/groups/DefaultCluster/billing/reset"  # the page itself is refused, with and without its query
+        answer = await one.browser.get(f"{reset}?to=noon", headers={"referer": f"{HOST}{reset}?to=noon"})
+        assert answer.status_code == 400 and answer.text.count('role="alert">time') == 1
+        search = {"csrf": form["csrf"], "topic": "orders", "json": "a[", "from": "2h"}
+        answer = await one.browser.post("/do/tail", data=search, headers={"referer": f"{HOST}/search"})
+        assert answer.status_code == 400 and 'value="a["' in answer.text and "JSON path" in answer.text
+        answer = await one.browser.get("/traces?topic=a%20b&q=1", headers={"referer": f"{HOST}/traces?topic=a%20b"})
+        assert answer.status_code == 400 and 'role="alert"' in answer.text and 'value="a b"' in answer.text
+        for referer in (
+            "",
+            "http://elsewhere/topics",
+            f"{HOST}/nothing",
+            f"{HOST}/do/topic",
+            f"{HOST}/brokers",
+            "http://[",
+        ):
+            answer = await one.browser.post("/do/topic", data=form, headers={"referer": referer})
+            assert answer.status_code == 400 and 'role="alert">read &#39;x&lt;&#39; must be' in answer.text, referer
+        body = {"csrf": form["csrf"], "topic": "nowhere", "body": "x", "level": "19"}
+        answer = await one.browser.post("/do/message", data=body, headers={"referer": f"{HOST}/messages"})
+        assert answer.status_code == 400 and "level" in answer.text
+        log = (one.folder / "audit.log").read_text()
+        assert "action=topic" in log and "must be a whole number" in log
 
 
 @pytest.mark.spec("UX-13")
-def test_server_that_does_not_answer_a_change_is_502(console: Open) -> None:
-    async def work() -> None:
-        async with console("127.0.0.1:1") as one:
-            await one.log_in()
-            form = {"cluster": "DefaultCluster", "name": "new", "read": "3", "write": "3", "perm": "4"}
-            form["csrf"] = await one.csrf()
-            answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics"})
-            assert answer.status_code == 502 and "It failed" in answer.text
-
-    run(work)
+async def test_server_that_does_not_answer_a_change_is_502(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        form = {"cluster": "DefaultCluster", "name": "new", "read": "3", "write": "3", "perm": "4"}
+        form["csrf"] = await one.csrf()
+        answer = await one.browser.post("/do/topic", data=form, headers={"referer": f"{HOST}/topics"})
+        assert answer.status_code == 502 and "It failed" in answer.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import Times, run
+from browsing import Times
 from starlette.routing import Mount, Route
 
 from saturnmq.console.app import build
@@ -159,133 +159,109 @@ def add_users(console: Any) -> None:
 
 
 @pytest.mark.parametrize("user", ["stranger", *ROLES_OF_USERS])
-def test_every_route_serves_the_roles_of_the_table_and_no_other(console: Open, user: str) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            add_users(one)
-            rows = routes_of(one)
-            assert sorted(rows) == sorted(EXPECTED), "each route needs one row in EXPECTED"
-            csrf = await session_of(one, user)
-            for row in sorted(rows, key=lambda row: row == "POST /do/logout"):  # which ends the session: last
-                role = EXPECTED[row]
-                if role == ANYONE:
-                    wanted = "served"
-                elif user == "stranger":
-                    wanted = "login"
-                else:
-                    allowed = ROLES_OF_USERS.index(user) >= ROLES_OF_USERS.index(role)
-                    wanted = "served" if allowed else "forbidden"
-                response = await asked(one, row, csrf)
-                if row == "POST /do/logout" and user != "stranger":
-                    assert response.headers["location"] == "/login" and response.status_code == 303
-                    assert outcome_of(await one.browser.get("/topics")) == "login"
-                else:
-                    assert outcome_of(response) == wanted, (user, row, response.status_code)
-
-    run(work)
+async def test_every_route_serves_the_roles_of_the_table_and_no_other(console: Open, user: str) -> None:
+    async with console(NOWHERE) as one:
+        add_users(one)
+        rows = routes_of(one)
+        assert sorted(rows) == sorted(EXPECTED), "each route needs one row in EXPECTED"
+        csrf = await session_of(one, user)
+        for row in sorted(rows, key=lambda row: row == "POST /do/logout"):  # which ends the session: last
+            role = EXPECTED[row]
+            if role == ANYONE:
+                wanted = "served"
+            elif user == "stranger":
+                wanted = "login"
+            else:
+                allowed = ROLES_OF_USERS.index(user) >= ROLES_OF_USERS.index(role)
+                wanted = "served" if allowed else "forbidden"
+            response = await asked(one, row, csrf)
+            if row == "POST /do/logout" and user != "stranger":
+                assert response.headers["location"] == "/login" and response.status_code == 303
+                assert outcome_of(await one.browser.get("/topics")) == "login"
+            else:
+                assert outcome_of(response) == wanted, (user, row, response.status_code)
 
 
-def test_every_change_needs_the_token_and_is_logged_with_its_action(console: Open) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            add_users(one)
-            csrf = await session_of(one, "admin")
-            changes = [row.partition(" ")[2] for row in routes_of(one) if row.startswith("POST /do/")]
-            assert sorted(changes) == sorted(ACTIONS), "each change needs one row in ACTIONS"
-            for path in sorted(changes, key=lambda path: path == "/do/logout"):
-                for data in ({"other": "x"}, {"csrf": ""}, {"csrf": csrf + "x"}, {"csrf": csrf[:-1]}):
-                    assert (await one.browser.post(path, data=data)).status_code == 403, (path, data)
-                await one.browser.post(path, data={"csrf": csrf})
-                last = (one.folder / "audit.log").read_text().splitlines()[-1]
-                assert f"user=admin peer=127.0.0.1 action={ACTIONS[path]} target={path}" in last.replace('"', ""), last
-
-    run(work)
+async def test_every_change_needs_the_token_and_is_logged_with_its_action(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        add_users(one)
+        csrf = await session_of(one, "admin")
+        changes = [row.partition(" ")[2] for row in routes_of(one) if row.startswith("POST /do/")]
+        assert sorted(changes) == sorted(ACTIONS), "each change needs one row in ACTIONS"
+        for path in sorted(changes, key=lambda path: path == "/do/logout"):
+            for data in ({"other": "x"}, {"csrf": ""}, {"csrf": csrf + "x"}, {"csrf": csrf[:-1]}):
+                assert (await one.browser.post(path, data=data)).status_code == 403, (path, data)
+            await one.browser.post(path, data={"csrf": csrf})
+            last = (one.folder / "audit.log").read_text().splitlines()[-1]
+            assert f"user=admin peer=127.0.0.1 action={ACTIONS[path]} target={path}" in last.replace('"', ""), last
 
 
-def test_refused_change_is_logged_with_the_role_that_it_needs(console: Open) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            add_users(one)
-            csrf = await session_of(one, "viewer")
-            await one.browser.post("/do/group/reset", data={"csrf": csrf})
-            assert (
-                (one.folder / "audit.log")
-                .read_text()
-                .splitlines()[-1]
-                .endswith(
-                    'user=viewer peer=127.0.0.1 action=reset target=/do/group/reset result="refused: needs the role operator"'
-                )
+async def test_refused_change_is_logged_with_the_role_that_it_needs(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        add_users(one)
+        csrf = await session_of(one, "viewer")
+        await one.browser.post("/do/group/reset", data={"csrf": csrf})
+        assert (
+            (one.folder / "audit.log")
+            .read_text()
+            .splitlines()[-1]
+            .endswith(
+                'user=viewer peer=127.0.0.1 action=reset target=/do/group/reset result="refused: needs the role operator"'
             )
+        )
 
-    run(work)
 
-
-def test_routes_answer_no_other_method(console: Open) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            add_users(one)
-            csrf = await session_of(one, "admin")
-            rows = set(routes_of(one))
-            for row in rows:
-                method, _, path = row.partition(" ")
-                if method == "GET" and f"POST {path}" not in rows:
-                    assert (await one.browser.post(address_of(path), data={"csrf": csrf})).status_code == 405, row
-                if method == "POST" and f"GET {path}" not in rows:
-                    assert (await one.browser.get(path)).status_code == 405, row
-
-    run(work)
+async def test_routes_answer_no_other_method(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        add_users(one)
+        csrf = await session_of(one, "admin")
+        rows = set(routes_of(one))
+        for row in rows:
+            method, _, path = row.partition(" ")
+            if method == "GET" and f"POST {path}" not in rows:
+                assert (await one.browser.post(address_of(path), data={"csrf": csrf})).status_code == 405, row
+            if method == "POST" and f"GET {path}" not in rows:
+                assert (await one.browser.get(path)).status_code == 405, row
 
 
 def test_roles_of_the_table_are_those_of_users() -> None:
     assert ROLES == ROLES_OF_USERS
 
 
-def test_session_ends_after_12_hours_of_use(console: Open) -> None:
-    async def work() -> None:
-        clock = Times()
-        async with console(NOWHERE, clock=clock) as one:
-            await one.log_in()
-            for half_hour in range(1, 25):
-                clock.now += 1800
-                assert (await one.browser.get("/audit")).status_code == 200, f"after {half_hour} half hours"
-            clock.now += 1
-            assert (await one.browser.get("/audit")).status_code == 303, "after 12 hours and a second"
-
-    run(work)
+async def test_session_ends_after_12_hours_of_use(console: Open) -> None:
+    clock = Times()
+    async with console(NOWHERE, clock=clock) as one:
+        await one.log_in()
+        for half_hour in range(1, 25):
+            clock.now += 1800
+            assert (await one.browser.get("/audit")).status_code == 200, f"after {half_hour} half hours"
+        clock.now += 1
+        assert (await one.browser.get("/audit")).status_code == 303, "after 12 hours and a second"
 
 
-def test_session_ends_after_an_hour_without_use(console: Open) -> None:
-    async def work() -> None:
-        clock = Times()
-        async with console(NOWHERE, clock=clock) as one:
-            await one.log_in()
-            clock.now += 3600
-            assert (await one.browser.get("/audit")).status_code == 200
-            clock.now += 3601
-            assert (await one.browser.get("/audit")).status_code == 303
-
-    run(work)
+async def test_session_ends_after_an_hour_without_use(console: Open) -> None:
+    clock = Times()
+    async with console(NOWHERE, clock=clock) as one:
+        await one.log_in()
+        clock.now += 3600
+        assert (await one.browser.get("/audit")).status_code == 200
+        clock.now += 3601
+        assert (await one.browser.get("/audit")).status_code == 303
 
 
 @pytest.mark.parametrize(("secure", "hosts"), [(False, ["127.0.0.1"]), (True, ["mq.example"])])
-def test_cookie_and_hosts_follow_the_options(console: Open, secure: bool, hosts: list[str]) -> None:
-    async def work() -> None:
-        async with console(NOWHERE, secure=secure, hosts=hosts) as one:
-            for host in ("127.0.0.1", "mq.example"):
-                data = {"user": "admin", "password": one.password}
-                response = await one.browser.post("/login", data=data, headers={"host": host})
-                assert response.status_code == (303 if host in hosts else 400), host
-                if host in hosts:
-                    assert ("Secure" in response.headers["set-cookie"]) is secure
-
-    run(work)
+async def test_cookie_and_hosts_follow_the_options(console: Open, secure: bool, hosts: list[str]) -> None:
+    async with console(NOWHERE, secure=secure, hosts=hosts) as one:
+        for host in ("127.0.0.1", "mq.example"):
+            data = {"user": "admin", "password": one.password}
+            response = await one.browser.post("/login", data=data, headers={"host": host})
+            assert response.status_code == (303 if host in hosts else 400), host
+            if host in hosts:
+                assert ("Secure" in response.headers["set-cookie"]) is secure
 
 
-def test_only_names_of_this_machine_are_hosts_by_default(console: Open) -> None:
-    async def work() -> None:
-        async with console(NOWHERE) as one:
-            for host in ("127.0.0.1", "127.0.0.1:8080", "localhost", "localhost:8080", "mq.example", "evil.localhost"):
-                status = (await one.browser.get("/health", headers={"host": host})).status_code
-                assert status == (200 if host.partition(":")[0] in ("127.0.0.1", "localhost") else 400), host
-
-    run(work)
+async def test_only_names_of_this_machine_are_hosts_by_default(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        for host in ("127.0.0.1", "127.0.0.1:8080", "localhost", "localhost:8080", "mq.example", "evil.localhost"):
+            status = (await one.browser.get("/health", headers={"host": host})).status_code
+            assert status == (200 if host.partition(":")[0] in ("127.0.0.1", "localhost") else 400), host

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq import Client
 from saturnmq.client.message import Outgoing
@@ -58,165 +58,147 @@ async def shown(one: Any, job: Job) -> str:
 
 
 @pytest.mark.spec("CON-09")
-def test_search_finds_by_tag_key_property_json_path_and_text(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            await orders(server)
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                for form, count in (
-                    ({}, 42),
-                    ({"tag": "a"}, 20),
-                    ({"key": "k7"}, 1),
-                    ({"property": "shop=shop 3"}, 10),
-                    ({"property": "shop"}, 40),
-                    ({"json": "order.items[*].sku=s12"}, 1),
-                    ({"json": "$['order'].id=12", "tag": "b"}, 0),
-                    ({"json": "order.id"}, 40),
-                    ({"text": '"id": 39'}, 1),
-                    ({"from": "start", "to": "2001-01-01"}, 0),
-                ):
-                    job = await started(one, **form)
-                    assert (job.state, len(job.collector.rows)) == ("complete", count), (form, job)
-                page = await shown(one, await started(one))
-                assert "42 messages read" in page and "<script>alert" not in page and "\u202e" not in page
-                assert page.count('class="when"') == 42 and "every 1s" not in page
-                path = re.search(r'href="(/messages/orders/[^"]+)"', page)
-                assert path is not None
-                assert (await one.browser.get(path[1].replace("&amp;", "&"))).status_code == 200
-                bad = {"csrf": await one.csrf(), "topic": "orders", "json": "a[b"}
-                answer = await one.browser.post("/do/search", data=bad)
-                assert answer.status_code == 400 and "JSON path" in answer.text
-
-    run(work)
+async def test_search_finds_by_tag_key_property_json_path_and_text(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        await orders(server)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            for form, count in (
+                ({}, 42),
+                ({"tag": "a"}, 20),
+                ({"key": "k7"}, 1),
+                ({"property": "shop=shop 3"}, 10),
+                ({"property": "shop"}, 40),
+                ({"json": "order.items[*].sku=s12"}, 1),
+                ({"json": "$['order'].id=12", "tag": "b"}, 0),
+                ({"json": "order.id"}, 40),
+                ({"text": '"id": 39'}, 1),
+                ({"from": "start", "to": "2001-01-01"}, 0),
+            ):
+                job = await started(one, **form)
+                assert (job.state, len(job.collector.rows)) == ("complete", count), (form, job)
+            page = await shown(one, await started(one))
+            assert "42 messages read" in page and "<script>alert" not in page and "\u202e" not in page
+            assert page.count('class="when"') == 42 and "every 1s" not in page
+            path = re.search(r'href="(/messages/orders/[^"]+)"', page)
+            assert path is not None
+            assert (await one.browser.get(path[1].replace("&amp;", "&"))).status_code == 200
+            bad = {"csrf": await one.csrf(), "topic": "orders", "json": "a[b"}
+            answer = await one.browser.post("/do/search", data=bad)
+            assert answer.status_code == 400 and "JSON path" in answer.text
 
 
 @pytest.mark.spec("CON-09", "OPS-13")
-def test_time_range_bounds_a_search_to_the_millisecond(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            await orders(server)
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                every = (await started(one)).collector.sorted()
-                begin, end = every[5].stored_ms, every[-5].stored_ms
-                stamps = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms // 1000)) for ms in (begin, end)]
-                form = {"from": f"{stamps[0]}.{begin % 1000:03}", "to": f"{stamps[1]}.{end % 1000:03}"}
-                found = (await started(one, **form)).collector.sorted()
-                assert [hit.id for hit in found] == [hit.id for hit in every if begin <= hit.stored_ms <= end]
-
-    run(work)
+async def test_time_range_bounds_a_search_to_the_millisecond(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        await orders(server)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            every = (await started(one)).collector.sorted()
+            begin, end = every[5].stored_ms, every[-5].stored_ms
+            stamps = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms // 1000)) for ms in (begin, end)]
+            form = {"from": f"{stamps[0]}.{begin % 1000:03}", "to": f"{stamps[1]}.{end % 1000:03}"}
+            found = (await started(one, **form)).collector.sorted()
+            assert [hit.id for hit in found] == [hit.id for hit in every if begin <= hit.stored_ms <= end]
 
 
 @pytest.mark.spec("CON-09")
-def test_download_has_whole_bodies_and_no_formulas(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            await orders(server)
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                job = await started(one)
-                answer = await one.browser.get(f"/search/{job.id}/download?form=jsonl")
-                assert "attachment" in answer.headers["content-disposition"]
-                rows = [json.loads(line) for line in answer.text.splitlines()]
-                assert len(rows) == 42 and json.loads(rows[3]["body"])["note"] == HOSTILE
-                assert {row["encoding"] for row in rows} == {"utf-8", "base64"}
-                text = (await one.browser.get(f"/search/{job.id}/download?form=csv")).text
-                table = list(csv.DictReader(io.StringIO(text)))
-                assert len(table) == 42
-                assert all(not value.startswith(("=", "+", "-", "@")) for row in table for value in row.values())
-                assert any(row["body"].startswith("'=cmd") and row["keys"] == "'=1+1" for row in table)
-                assert "action=download" in (one.folder / "audit.log").read_text()
-                assert (await one.browser.get("/search/unknown/download")).status_code == 404
-
-    run(work)
+async def test_download_has_whole_bodies_and_no_formulas(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        await orders(server)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            job = await started(one)
+            answer = await one.browser.get(f"/search/{job.id}/download?form=jsonl")
+            assert "attachment" in answer.headers["content-disposition"]
+            rows = [json.loads(line) for line in answer.text.splitlines()]
+            assert len(rows) == 42 and json.loads(rows[3]["body"])["note"] == HOSTILE
+            assert {row["encoding"] for row in rows} == {"utf-8", "base64"}
+            text = (await one.browser.get(f"/search/{job.id}/download?form=csv")).text
+            table = list(csv.DictReader(io.StringIO(text)))
+            assert len(table) == 42
+            assert all(not value.startswith(("=", "+", "-", "@")) for row in table for value in row.values())
+            assert any(row["body"].startswith("'=cmd") and row["keys"] == "'=1+1" for row in table)
+            assert "action=download" in (one.folder / "audit.log").read_text()
+            assert (await one.browser.get("/search/unknown/download")).status_code == 404
 
 
 @pytest.mark.spec("CON-09")
-def test_tail_shows_new_messages_until_it_is_cancelled_or_left(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            await orders(server)
+async def test_tail_shows_new_messages_until_it_is_cancelled_or_left(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        await orders(server)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            job = await started(one, "/do/tail", tag="new")
+            sleeps = 0
+
+            async def sleep(seconds: float) -> None:
+                nonlocal sleeps
+                sleeps += 1
+                await asyncio.sleep(POLL_SECONDS)  # poll: rounds follow each other quickly
+
+            job.scan.sleep = sleep
+            async with asyncio.timeout(30):
+                while not sleeps:  # the tail knows the ends of the queues
+                    await asyncio.sleep(POLL_SECONDS)  # poll
+                async with Client.from_url(server.url) as client, client.producer("p") as out:
+                    await out.send_many(
+                        "orders", [Outgoing(value=b"one", tag="new"), Outgoing(value=b"two", tag="old")]
+                    )
+                while not job.collector.rows:
+                    await asyncio.sleep(POLL_SECONDS)  # poll
+            page = await shown(one, job)
+            assert "every 1s" in page and ">one<" in page and ">two<" not in page and ">k7<" not in page
+            await one.browser.post("/do/search/cancel", data={"csrf": await one.csrf(), "id": job.id})
+            assert job.state == "cancelled" and "every 1s" not in await shown(one, job)
+            left = await started(one, "/do/tail")
+            left.viewed -= 60
+            await asyncio.wait_for(left.task, 30)  # type: ignore[arg-type]
+            assert left.state == "left"
+
+
+@pytest.mark.spec("CON-09")
+async def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        await orders(server)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            job = await started(one, "/do/analysis")
+            shares = job.collector.shares()
+            tables = {title: {name: count for name, count, _ in rows} for title, rows in shares.tables}
+            assert shares.count == 42 and shares.least == 3
+            assert tables["tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
+            assert tables["properties"]["shop"] == 40 and sum(tables["sizes"].values()) == 42
+            assert sum(rate * 60 for _, rate in shares.rates) == pytest.approx(42)
+            assert ">47.6 %<" in await shown(one, job)
+
+
+@pytest.mark.spec("CON-09")
+async def test_client_of_a_group_consumes_a_message_again(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        await orders(server)
+        got: list[str] = []
+
+        async def consume(inbox: Any) -> None:
+            async for message in inbox:
+                got.append(message.keys[0] if message.keys else "")
+                await message.ack()
+
+        async with client.consumer("billing", start="first") as inbox:
+            await inbox.subscribe("orders")
+            consuming = asyncio.ensure_future(consume(inbox))
             async with console(name_server(server)) as one:
                 await one.log_in()
-                job = await started(one, "/do/tail", tag="new")
-                sleeps = 0
-
-                async def sleep(seconds: float) -> None:
-                    nonlocal sleeps
-                    sleeps += 1
-                    await asyncio.sleep(POLL_SECONDS)  # poll: rounds follow each other quickly
-
-                job.scan.sleep = sleep
+                hit = (await started(one, key="k7")).collector.sorted()[0]
                 async with asyncio.timeout(30):
-                    while not sleeps:  # the tail knows the ends of the queues
+                    while "k7" not in got:
                         await asyncio.sleep(POLL_SECONDS)  # poll
-                    async with Client.from_url(server.url) as client, client.producer("p") as out:
-                        await out.send_many(
-                            "orders", [Outgoing(value=b"one", tag="new"), Outgoing(value=b"two", tag="old")]
-                        )
-                    while not job.collector.rows:
-                        await asyncio.sleep(POLL_SECONDS)  # poll
-                page = await shown(one, job)
-                assert "every 1s" in page and ">one<" in page and ">two<" not in page and ">k7<" not in page
-                await one.browser.post("/do/search/cancel", data={"csrf": await one.csrf(), "id": job.id})
-                assert job.state == "cancelled" and "every 1s" not in await shown(one, job)
-                left = await started(one, "/do/tail")
-                left.viewed -= 60
-                await asyncio.wait_for(left.task, 30)  # type: ignore[arg-type]
-                assert left.state == "left"
-
-    run(work)
-
-
-@pytest.mark.spec("CON-09")
-def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            await orders(server)
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                job = await started(one, "/do/analysis")
-                shares = job.collector.shares()
-                tables = {title: {name: count for name, count, _ in rows} for title, rows in shares.tables}
-                assert shares.count == 42 and shares.least == 3
-                assert tables["tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
-                assert tables["properties"]["shop"] == 40 and sum(tables["sizes"].values()) == 42
-                assert sum(rate * 60 for _, rate in shares.rates) == pytest.approx(42)
-                assert ">47.6 %<" in await shown(one, job)
-
-    run(work)
-
-
-@pytest.mark.spec("CON-09")
-def test_client_of_a_group_consumes_a_message_again(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            await orders(server)
-            got: list[str] = []
-
-            async def consume(inbox: Any) -> None:
-                async for message in inbox:
-                    got.append(message.keys[0] if message.keys else "")
-                    await message.ack()
-
-            async with client.consumer("billing", start="first") as inbox:
-                await inbox.subscribe("orders")
-                consuming = asyncio.ensure_future(consume(inbox))
-                async with console(name_server(server)) as one:
-                    await one.log_in()
-                    hit = (await started(one, key="k7")).collector.sorted()[0]
-                    async with asyncio.timeout(30):
-                        while "k7" not in got:
-                            await asyncio.sleep(POLL_SECONDS)  # poll
-                    got.clear()
-                    query = hit.path.partition("?")[2]
-                    form = {"csrf": await one.csrf(), "topic": "orders", "id": hit.id, "group": "billing"}
-                    page = await one.browser.post(f"/do/message/consume?{query}", data=form)
-                    assert page.status_code == 200 and "CR_SUCCESS" in page.text, page.text
-                    assert "k7" in got and "action=consume" in (one.folder / "audit.log").read_text()
-                    refused = await one.browser.post(f"/do/message/consume?{query}", data=form | {"group": "none"})
-                    assert refused.status_code == 502
-                consuming.cancel()
-
-    run(work)
+                got.clear()
+                query = hit.path.partition("?")[2]
+                form = {"csrf": await one.csrf(), "topic": "orders", "id": hit.id, "group": "billing"}
+                page = await one.browser.post(f"/do/message/consume?{query}", data=form)
+                assert page.status_code == 200 and "CR_SUCCESS" in page.text, page.text
+                assert "k7" in got and "action=consume" in (one.folder / "audit.log").read_text()
+                refused = await one.browser.post(f"/do/message/consume?{query}", data=form | {"group": "none"})
+                assert refused.status_code == 502
+            consuming.cancel()

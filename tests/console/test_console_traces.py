@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from browsing import name_server, run
+from browsing import name_server
 
 from saturnmq import Client
 from saturnmq.admin.traces import MISSING, Gap, graphs
@@ -70,26 +70,23 @@ def test_trace_states_which_records_are_missing(records: list[TraceRecord], gaps
     assert trace.gaps == gaps
 
 
-def test_page_of_an_incomplete_trace_says_so(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
-            whole = "".join(record.encode() for record in (SENT, BEFORE, AFTER))
-            await out.send("RMQ_SYS_TRACE_TOPIC", whole.encode(), keys=["ID"])
-            lost = BEFORE.encode().replace("ID", "LOST")
-            await out.send("RMQ_SYS_TRACE_TOPIC", lost.encode(), keys=["LOST"])
-            async with console(name_server(server)) as one, asyncio.timeout(30):
-                await one.log_in()
+async def test_page_of_an_incomplete_trace_says_so(console: Open) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        whole = "".join(record.encode() for record in (SENT, BEFORE, AFTER))
+        await out.send("RMQ_SYS_TRACE_TOPIC", whole.encode(), keys=["ID"])
+        lost = BEFORE.encode().replace("ID", "LOST")
+        await out.send("RMQ_SYS_TRACE_TOPIC", lost.encode(), keys=["LOST"])
+        async with console(name_server(server)) as one, asyncio.timeout(30):
+            await one.log_in()
 
-                async def page_of(message_id: str) -> str:
-                    while "<section>" not in (page := (await one.browser.get(f"/traces?q={message_id}")).text):
-                        await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
-                    return str(page)
+            async def page_of(message_id: str) -> str:
+                while "<section>" not in (page := (await one.browser.get(f"/traces?q={message_id}")).text):
+                    await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
+                return str(page)
 
-                assert "This trace is incomplete" not in await page_of("ID")
-                page = await page_of("LOST")
-                assert "This trace is incomplete: no record of the send" in page and "a delivery without an end" in page
-
-    run(work)
+            assert "This trace is incomplete" not in await page_of("ID")
+            page = await page_of("LOST")
+            assert "This trace is incomplete: no record of the send" in page and "a delivery without an end" in page
 
 
 def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:
@@ -121,59 +118,48 @@ def test_time_line_places_bars_by_their_times() -> None:
 
 
 @pytest.mark.spec("CON-10")
-def test_trace_of_a_message_is_drawn_by_id_and_by_key(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server:
-            async with Client.from_url(server.url, trace=True) as client:
-                async with client.producer("orders-p") as out:
-                    sent = await out.send("orders", b"x", keys=["k-1"])
-                async with client.consumer("billing", start="first") as inbox:
-                    await inbox.subscribe("orders")
-                    await (await inbox.recv(30)).ack()
-            async with console(name_server(server)) as one:
-                await one.log_in()
-                async with asyncio.timeout(30):
-                    while "billing" not in (page := (await one.browser.get(f"/traces?q={sent.message_id}")).text):
-                        await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
-                assert page.count("<rect") == 2 and "<td>orders-p</td><td>orders</td>" in page
-                by_key = (await one.browser.get("/traces?q=k-1&topic=RMQ_SYS_TRACE_TOPIC")).text
-                assert sent.message_id in by_key and by_key.count("<rect") == 2
-                assert "There is no trace." in (await one.browser.get("/traces?q=none")).text
-                assert (await one.browser.get("/traces?q=x&topic=a%20b")).status_code == 400
-
-    run(work)
+async def test_trace_of_a_message_is_drawn_by_id_and_by_key(console: Open) -> None:
+    async with EmbeddedBroker() as server:
+        async with Client.from_url(server.url, trace=True) as client:
+            async with client.producer("orders-p") as out:
+                sent = await out.send("orders", b"x", keys=["k-1"])
+            async with client.consumer("billing", start="first") as inbox:
+                await inbox.subscribe("orders")
+                await (await inbox.recv(30)).ack()
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            async with asyncio.timeout(30):
+                while "billing" not in (page := (await one.browser.get(f"/traces?q={sent.message_id}")).text):
+                    await asyncio.sleep(POLL_SECONDS)  # poll: the index follows the log
+            assert page.count("<rect") == 2 and "<td>orders-p</td><td>orders</td>" in page
+            by_key = (await one.browser.get("/traces?q=k-1&topic=RMQ_SYS_TRACE_TOPIC")).text
+            assert sent.message_id in by_key and by_key.count("<rect") == 2
+            assert "There is no trace." in (await one.browser.get("/traces?q=none")).text
+            assert (await one.browser.get("/traces?q=x&topic=a%20b")).status_code == 400
 
 
-def test_undecided_transactions_and_delayed_messages_are_listed(console: Open) -> None:
+async def test_undecided_transactions_and_delayed_messages_are_listed(console: Open) -> None:
     async def unknown(message: Any) -> None:
         return None
 
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with client.producer("orders-p", check=unknown) as out:
-                await out.send("orders", b"x")
-                await out.send("orders", b"x", delay=timedelta(hours=2))
-                async with out.transaction("orders", b"half") as half:
-                    async with console(name_server(server)) as one:
-                        await one.log_in()
-                        await one.services.state.refresh()
-                        page = (await one.browser.get("/waiting")).text
-            assert (
-                page.count("<td>orders-p</td>") == 1 and half.message_id in page and "decisions cannot be read" in page
-            )
-            level = r'<td class="n">18</td><td class="n">2 h 0 min</td><td class="n">1</td>'
-            level += r"<td><time [^>]+>2\d{3}-[^<]+</time></td><td>orders</td>"
-            assert re.search(level, page), page
-
-    run(work)
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("orders-p", check=unknown) as out:
+            await out.send("orders", b"x")
+            await out.send("orders", b"x", delay=timedelta(hours=2))
+            async with out.transaction("orders", b"half") as half:
+                async with console(name_server(server)) as one:
+                    await one.log_in()
+                    await one.services.state.refresh()
+                    page = (await one.browser.get("/waiting")).text
+        assert page.count("<td>orders-p</td>") == 1 and half.message_id in page and "decisions cannot be read" in page
+        level = r'<td class="n">18</td><td class="n">2 h 0 min</td><td class="n">1</td>'
+        level += r"<td><time [^>]+>2\d{3}-[^<]+</time></td><td>orders</td>"
+        assert re.search(level, page), page
 
 
 @pytest.mark.spec("CON-10")
-def test_search_before_any_client_has_sent_a_trace_finds_none(console: Open) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, console(name_server(server)) as one:
-            await one.log_in()
-            page = await one.browser.get("/traces?q=k-1")
-            assert page.status_code == 200 and "There is no trace." in page.text
-
-    run(work)
+async def test_search_before_any_client_has_sent_a_trace_finds_none(console: Open) -> None:
+    async with EmbeddedBroker() as server, console(name_server(server)) as one:
+        await one.log_in()
+        page = await one.browser.get("/traces?q=k-1")
+        assert page.status_code == 200 and "There is no trace." in page.text

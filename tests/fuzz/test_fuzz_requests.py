@@ -212,19 +212,20 @@ async def ask_everything(address: str, form: Serialization) -> int:
     ],
     ids=str,
 )
-def test_every_code_with_fields_at_their_bounds_is_answered(
+@pytest.mark.loop(real=True)
+async def test_every_code_with_fields_at_their_bounds_is_answered(
     port: str, form: Serialization, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with servers(caplog) as server:
-            assert await ask_everything(addresses(server)[port], form) > 5000
-
-    asyncio.run(work())
+    async with servers(caplog) as server:
+        assert await ask_everything(addresses(server)[port], form) > 5000
 
 
 @pytest.mark.spec("FUZ-02", "FUZ-03", "REM-02")
 @pytest.mark.parametrize("port", ["broker", "fast port", "NameServer"])
-def test_frames_with_lying_lengths_close_only_their_connection(port: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.loop(real=True)
+async def test_frames_with_lying_lengths_close_only_their_connection(
+    port: str, caplog: pytest.LogCaptureFixture
+) -> None:
     good = encode_frame(Command(RequestCode.GET_ALL_TOPIC_CONFIG, ext={}, body=b"x", opaque=1))
     total = struct.unpack_from(">i", good)[0]
     longest = DEFAULT_LIMITS.frame_bytes_max - 4
@@ -247,30 +248,27 @@ def test_frames_with_lying_lengths_close_only_their_connection(port: str, caplog
                 raise AssertionError(f"the connection is open after {raw[-len(good) :][:8].hex()}") from None
             return peer.answers
 
-    async def work() -> None:
-        async with servers(caplog) as server:
-            address = addresses(server)[port]
-            async with connected(address) as honest:
-                for number, lie in enumerate(lies):
-                    length, binary = struct.pack(">i", lie), struct.pack(">i", 1 << 24 | (lie & 0xFFFFFF))
-                    waits = total - 1 <= lie <= longest  # what follows the frame, or the rest of it, may still come
-                    answers = await closed(address, length + good[4:], waits=waits)
-                    assert len(answers) == (lie == total - 1), "the frame is good without the last byte of its body"
-                    assert not await closed(address, good[:4] + length + good[8:], waits=False)
-                    assert not await closed(address, good[:4] + binary + good[8:], waits=False)
-                    answers = await closed(address, good + length + good[4:], waits=waits)
-                    assert answers.keys() == {1}, "the good frame before it is answered"
-                    honest.writer.write(encode_frame(Command(9999, ext={}, opaque=number)))
-                    await honest.until_answered({number})
-                    assert honest.answers[number][0].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                for opaque, size in enumerate(range(1, len(good)), 1000):  # byte by byte, in two parts
-                    part = encode_frame(Command(9999, ext={}, opaque=opaque))
-                    honest.writer.write(part[:size])
-                    await asyncio.sleep(0)
-                    honest.writer.write(part[size:])
-                    await honest.until_answered({opaque})
-
-    asyncio.run(work())
+    async with servers(caplog) as server:
+        address = addresses(server)[port]
+        async with connected(address) as honest:
+            for number, lie in enumerate(lies):
+                length, binary = struct.pack(">i", lie), struct.pack(">i", 1 << 24 | (lie & 0xFFFFFF))
+                waits = total - 1 <= lie <= longest  # what follows the frame, or the rest of it, may still come
+                answers = await closed(address, length + good[4:], waits=waits)
+                assert len(answers) == (lie == total - 1), "the frame is good without the last byte of its body"
+                assert not await closed(address, good[:4] + length + good[8:], waits=False)
+                assert not await closed(address, good[:4] + binary + good[8:], waits=False)
+                answers = await closed(address, good + length + good[4:], waits=waits)
+                assert answers.keys() == {1}, "the good frame before it is answered"
+                honest.writer.write(encode_frame(Command(9999, ext={}, opaque=number)))
+                await honest.until_answered({number})
+                assert honest.answers[number][0].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            for opaque, size in enumerate(range(1, len(good)), 1000):  # byte by byte, in two parts
+                part = encode_frame(Command(9999, ext={}, opaque=opaque))
+                honest.writer.write(part[:size])
+                await asyncio.sleep(0)
+                honest.writer.write(part[size:])
+                await honest.until_answered({opaque})
 
 
 @pytest.mark.spec("FUZ-02", "FUZ-03")

@@ -64,24 +64,21 @@ def test_clock_advances_for_a_thread_with_timers_of_its_own() -> None:
     virtualtime.run(asyncio.to_thread(other_loop))
 
 
-def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None:
+async def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             writer.write(line)
         writer.close()
 
-    async def work() -> None:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            for number in range(200):
-                async with asyncio.timeout(5):
-                    writer.write(b"%d\n" % number)
-                    assert await reader.readline() == b"%d\n" % number
-            writer.close()
-            await writer.wait_closed()
-
-    virtualtime.run(work())
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        for number in range(200):
+            async with asyncio.timeout(5):
+                writer.write(b"%d\n" % number)
+                assert await reader.readline() == b"%d\n" % number
+        writer.close()
+        await writer.wait_closed()
 
 
 def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None:

@@ -50,32 +50,29 @@ class Minutes:
 
 
 @pytest.mark.spec("EXP-05")
-def test_minutes_of_topics_groups_and_brokers_are_stored(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
-            async with Admin(name_server(server)) as admin:
-                with History(tmp_path / "h.db") as history:
-                    minutes = Minutes()
-                    collector = Collector(admin, history, clock=lambda: minutes.now, sleep=minutes.sleep)
-                    async with client.producer("p") as out:
-                        for number in range(10):
-                            await out.send("orders", b"%d" % number)
-                    await consume(client, 4)
-                    await collector.run(1)
-                    async with client.producer("p2") as out:
-                        await out.send_many("orders", [b"x"] * 60)
-                    await consume(client, 6)
-                    await collector.run(2)
-                    first, second = history.read(TOPIC, 0)
-                    assert (first.total, first.level, second.total, second.rate) == (10, 10.0, 70, 1.0)
-                    assert (first.at, second.at) == (1_000_000_080, 1_000_000_140)
-                    points = history.read(GROUP, 0)
-                    assert [(point.total, point.level) for point in points] == [(4, 6.0), (10, 60.0)]
-                    (broker,) = history.series("broker")
-                    stored = history.read(broker, 0)
-                    assert stored[-1].total - stored[0].total == 60 and 0 < stored[0].level < 1
-
-    run(work)
+async def test_minutes_of_topics_groups_and_brokers_are_stored(tmp_path: Path) -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with Admin(name_server(server)) as admin:
+            with History(tmp_path / "h.db") as history:
+                minutes = Minutes()
+                collector = Collector(admin, history, clock=lambda: minutes.now, sleep=minutes.sleep)
+                async with client.producer("p") as out:
+                    for number in range(10):
+                        await out.send("orders", b"%d" % number)
+                await consume(client, 4)
+                await collector.run(1)
+                async with client.producer("p2") as out:
+                    await out.send_many("orders", [b"x"] * 60)
+                await consume(client, 6)
+                await collector.run(2)
+                first, second = history.read(TOPIC, 0)
+                assert (first.total, first.level, second.total, second.rate) == (10, 10.0, 70, 1.0)
+                assert (first.at, second.at) == (1_000_000_080, 1_000_000_140)
+                points = history.read(GROUP, 0)
+                assert [(point.total, point.level) for point in points] == [(4, 6.0), (10, 60.0)]
+                (broker,) = history.series("broker")
+                stored = history.read(broker, 0)
+                assert stored[-1].total - stored[0].total == 60 and 0 < stored[0].level < 1
 
 
 def test_round_without_name_server_is_logged_and_the_next_one_runs(

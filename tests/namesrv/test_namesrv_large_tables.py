@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_namesrv_server import Served, run, served
+from test_namesrv_server import Served, served
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.namesrv.registration_queue import WAITING_MAX, RegistrationQueue
@@ -284,17 +284,14 @@ def test_large_registration_merges_with_changes_meanwhile(tmp_path: Path) -> Non
     long_run(work)
 
 
-def test_write_permission_of_a_large_table_changes_in_steps(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as s:
-            assert (await register_large(s, s.client, packed(30_000))).code == 0
-            for code, field, perm in (
-                (RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipeTopicCount", 4),
-                (RequestCode.ADD_WRITE_PERM_OF_BROKER, "addTopicCount", 6),
-            ):
-                answer = await call(s, s.client, code, brokerName="large")
-                assert answer.ext == {field: "30000"}
-                route = await s.route("topic-29999")
-                assert route is not None and route.queue_datas[0].perm == perm
-
-    run(work)
+async def test_write_permission_of_a_large_table_changes_in_steps(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        assert (await register_large(s, s.client, packed(30_000))).code == 0
+        for code, field, perm in (
+            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipeTopicCount", 4),
+            (RequestCode.ADD_WRITE_PERM_OF_BROKER, "addTopicCount", 6),
+        ):
+            answer = await call(s, s.client, code, brokerName="large")
+            assert answer.ext == {field: "30000"}
+            route = await s.route("topic-29999")
+            assert route is not None and route.queue_datas[0].perm == perm

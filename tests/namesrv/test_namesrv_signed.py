@@ -122,56 +122,47 @@ def test_old_signatures_of_administrators_can_be_refused_from_everywhere(tmp_pat
 
 
 @pytest.mark.spec("SEC-17")
-def test_broker_signs_its_registrations(tmp_path: Path) -> None:
-    async def work() -> None:
-        server = NameServer(settings(tmp_path), NetSettings())
-        host, port = await server.start("127.0.0.1", 0)
-        s = Served(server, f"{host}:{port}")
-        base = BrokerSettings(listen_port=0, fast_port_enable=False, namesrv_addr=s.address)
-        for name, keys in (
-            ("unsigned", {}),
-            ("signed", {"namesrv_access_key": "brokers", "namesrv_secret_key": "of-the-brokers"}),
-        ):
-            store = StoreSettings(store_path_root_dir=str(tmp_path / name), profile=StoreProfile.SMALL)
-            broker = Broker(dataclasses.replace(base, broker_name=name, **keys), store, NetSettings())
-            await broker.start()
-            info = ClusterInfo.decode((await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-            assert set(info.broker_addr_table) == ({name} if keys else set())
-            assert "of-the-brokers" not in repr(broker.settings)
-            await broker.stop()
-            assert server.routes.live == {}, "it also signs its unregistration"
+async def test_broker_signs_its_registrations(tmp_path: Path) -> None:
+    server = NameServer(settings(tmp_path), NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    base = BrokerSettings(listen_port=0, fast_port_enable=False, namesrv_addr=s.address)
+    for name, keys in (
+        ("unsigned", {}),
+        ("signed", {"namesrv_access_key": "brokers", "namesrv_secret_key": "of-the-brokers"}),
+    ):
+        store = StoreSettings(store_path_root_dir=str(tmp_path / name), profile=StoreProfile.SMALL)
+        broker = Broker(dataclasses.replace(base, broker_name=name, **keys), store, NetSettings())
+        await broker.start()
+        info = ClusterInfo.decode((await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        assert set(info.broker_addr_table) == ({name} if keys else set())
+        assert "of-the-brokers" not in repr(broker.settings)
+        await broker.stop()
+        assert server.routes.live == {}, "it also signs its unregistration"
+    await s.client.close()
+    await server.stop()
+
+
+async def test_name_server_with_unusable_accounts_does_not_start(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    (tmp_path / "conf" / "plain_acl.yml").chmod(0o644)
+    server = NameServer(wanted, NetSettings())
+    with pytest.raises(ConfigError, match="plain_acl"):
+        await server.start("127.0.0.1", 0)
+    await server.stop()
+
+
+async def test_oversized_body_is_refused_before_its_signature_is_checked(tmp_path: Path) -> None:
+    server = NameServer(settings(tmp_path), NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    forged = {"AccessKey": "brokers", "Signature": "forged"}
+    try:
+        for size, text in ((65_536, "Check signature failed"), (65_537, "a body of 65537 bytes is too long")):
+            answer = await s.client.invoke(s.address, Command(318, ext=dict(forged), body=bytes(size)), 5000)
+            assert answer.code == 1 and text in (answer.remark or "")
+        registration = Command(103, ext=OF_BROKERS | forged, body=bytes(65_537))
+        assert "Check signature failed" in ((await s.client.invoke(s.address, registration, 5000)).remark or "")
+    finally:
         await s.client.close()
         await server.stop()
-
-    run(work)
-
-
-def test_name_server_with_unusable_accounts_does_not_start(tmp_path: Path) -> None:
-    async def work() -> None:
-        wanted = settings(tmp_path)
-        (tmp_path / "conf" / "plain_acl.yml").chmod(0o644)
-        server = NameServer(wanted, NetSettings())
-        with pytest.raises(ConfigError, match="plain_acl"):
-            await server.start("127.0.0.1", 0)
-        await server.stop()
-
-    run(work)
-
-
-def test_oversized_body_is_refused_before_its_signature_is_checked(tmp_path: Path) -> None:
-    async def work() -> None:
-        server = NameServer(settings(tmp_path), NetSettings())
-        host, port = await server.start("127.0.0.1", 0)
-        s = Served(server, f"{host}:{port}")
-        forged = {"AccessKey": "brokers", "Signature": "forged"}
-        try:
-            for size, text in ((65_536, "Check signature failed"), (65_537, "a body of 65537 bytes is too long")):
-                answer = await s.client.invoke(s.address, Command(318, ext=dict(forged), body=bytes(size)), 5000)
-                assert answer.code == 1 and text in (answer.remark or "")
-            registration = Command(103, ext=OF_BROKERS | forged, body=bytes(65_537))
-            assert "Check signature failed" in ((await s.client.invoke(s.address, registration, 5000)).remark or "")
-        finally:
-            await s.client.close()
-            await server.stop()
-
-    run(work)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from netpair import Pair, pair, run
+from netpair import Pair, pair
 
 from saturnmq import descriptors
 from saturnmq.net import NetSettings
@@ -49,55 +49,46 @@ async def is_closed_at_once(p: Pair) -> bool:
 
 
 @pytest.mark.spec("LIM-08")
-def test_listeners_share_one_budget_and_close_what_exceeds_it(small_budget: ConnectionBudget) -> None:
-    async def work() -> None:
-        async with pair() as one, pair() as two:
-            assert (await one.call(Command(10))).code == 0
-            assert (await two.call(Command(10))).code == 0
-            idle = await idle_sockets(one, LIMIT - LISTENER_SHARE - 1) + await idle_sockets(two, LISTENER_SHARE - 1)
-            assert small_budget.used == LIMIT
-            for p in (one, two):
-                assert await is_closed_at_once(p)
-                assert p.server.rejections.counts == {"descriptors": 1}
-                assert (await p.call(Command(10))).code == 0  # existing connections are unaffected
-            idle.pop().close()
-            await until(lambda: small_budget.used == LIMIT - 1)
-            idle += await idle_sockets(one, 1)  # released by the other listener
-            for writer in idle:
-                writer.close()
-
-    run(work)
+async def test_listeners_share_one_budget_and_close_what_exceeds_it(small_budget: ConnectionBudget) -> None:
+    async with pair() as one, pair() as two:
+        assert (await one.call(Command(10))).code == 0
+        assert (await two.call(Command(10))).code == 0
+        idle = await idle_sockets(one, LIMIT - LISTENER_SHARE - 1) + await idle_sockets(two, LISTENER_SHARE - 1)
+        assert small_budget.used == LIMIT
+        for p in (one, two):
+            assert await is_closed_at_once(p)
+            assert p.server.rejections.counts == {"descriptors": 1}
+            assert (await p.call(Command(10))).code == 0  # existing connections are unaffected
+        idle.pop().close()
+        await until(lambda: small_budget.used == LIMIT - 1)
+        idle += await idle_sockets(one, 1)  # released by the other listener
+        for writer in idle:
+            writer.close()
 
 
 @pytest.mark.spec("LIM-08")
-def test_flood_of_one_listener_leaves_a_share_to_another(small_budget: ConnectionBudget) -> None:
-    async def work() -> None:
-        async with pair() as flooded, pair() as other:
-            idle = await idle_sockets(flooded, LIMIT)
-            assert await is_closed_at_once(flooded)
-            assert (await other.call(Command(10))).code == 0
-            idle += await idle_sockets(other, LISTENER_SHARE - 1)
-            assert await is_closed_at_once(other)
-            for writer in idle:
-                writer.close()
-
-    run(work)
+async def test_flood_of_one_listener_leaves_a_share_to_another(small_budget: ConnectionBudget) -> None:
+    async with pair() as flooded, pair() as other:
+        idle = await idle_sockets(flooded, LIMIT)
+        assert await is_closed_at_once(flooded)
+        assert (await other.call(Command(10))).code == 0
+        idle += await idle_sockets(other, LISTENER_SHARE - 1)
+        assert await is_closed_at_once(other)
+        for writer in idle:
+            writer.close()
 
 
 @pytest.mark.spec("LIM-07")
-def test_silent_connections_are_closed_when_process_is_crowded(small_budget: ConnectionBudget) -> None:
-    async def work() -> None:
-        settings = NetSettings(first_frame_ms=50)
-        async with pair(settings=settings) as one, pair(settings=settings) as two:
-            assert (await one.call(Command(10))).code == 0
-            idle = [(await p.socket())[1] for p in (one, two) for _ in range(LIMIT // 4 + 1)]
-            await until(lambda: small_budget.used <= LIMIT // 2)
-            assert one.server.rejections.counts.keys() | two.server.rejections.counts.keys() == {"silent"}
-            assert (await one.call(Command(10))).code == 0
-            for writer in idle:
-                writer.close()
-
-    run(work)
+async def test_silent_connections_are_closed_when_process_is_crowded(small_budget: ConnectionBudget) -> None:
+    settings = NetSettings(first_frame_ms=50)
+    async with pair(settings=settings) as one, pair(settings=settings) as two:
+        assert (await one.call(Command(10))).code == 0
+        idle = [(await p.socket())[1] for p in (one, two) for _ in range(LIMIT // 4 + 1)]
+        await until(lambda: small_budget.used <= LIMIT // 2)
+        assert one.server.rejections.counts.keys() | two.server.rejections.counts.keys() == {"silent"}
+        assert (await one.call(Command(10))).code == 0
+        for writer in idle:
+            writer.close()
 
 
 @pytest.mark.spec("LIM-08")

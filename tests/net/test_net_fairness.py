@@ -310,44 +310,38 @@ def test_fairness_quantum_is_shorter_the_more_connections_wait(
     assert count <= (seconds + fairness.ITERATION_SECONDS) / 0.0002 + 1 < 10 * QUANTUM_SECONDS / 0.0002
 
 
-def test_fairness_turns_alternate_between_networks() -> None:
-    async def work() -> None:
-        queue, order = fairness.FairQueue(), list[str]()
+async def test_fairness_turns_alternate_between_networks() -> None:
+    queue, order = fairness.FairQueue(), list[str]()
 
-        class One:
-            def __init__(self, network: str) -> None:
-                self.network = network
+    class One:
+        def __init__(self, network: str) -> None:
+            self.network = network
 
-            def take_turn(self) -> None:
-                order.append(self.network)
+        def take_turn(self) -> None:
+            order.append(self.network)
 
-        for network in ("a", "a", "a", "a", "b", "c", "b"):
-            queue.wait(One(network))
-        while queue:
-            await asyncio.sleep(0)
-        assert order == ["a", "b", "c", "a", "b", "a", "a"]
-
-    asyncio.run(work())
-
-
-def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:
-    async def work() -> None:
-        queue = fairness.FairQueue()
-        queue.joined("a")
-        assert not queue.shared
-        queue.joined("b")
-        assert queue.shared
-        queue.spend("a", fairness.DIRECT_SECONDS / 2)
-        queue.spend("b", fairness.DIRECT_SECONDS / 2)
-        assert not queue.overdrawn
-        queue.spend("a", fairness.DIRECT_SECONDS / 2)
-        assert queue.overdrawn == {"a"}
+    for network in ("a", "a", "a", "a", "b", "c", "b"):
+        queue.wait(One(network))
+    while queue:
         await asyncio.sleep(0)
-        assert not queue.overdrawn
-        queue.departed("b")
-        assert not queue.shared
+    assert order == ["a", "b", "c", "a", "b", "a", "a"]
 
-    asyncio.run(work())
+
+async def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:
+    queue = fairness.FairQueue()
+    queue.joined("a")
+    assert not queue.shared
+    queue.joined("b")
+    assert queue.shared
+    queue.spend("a", fairness.DIRECT_SECONDS / 2)
+    queue.spend("b", fairness.DIRECT_SECONDS / 2)
+    assert not queue.overdrawn
+    queue.spend("a", fairness.DIRECT_SECONDS / 2)
+    assert queue.overdrawn == {"a"}
+    await asyncio.sleep(0)
+    assert not queue.overdrawn
+    queue.departed("b")
+    assert not queue.shared
 
 
 @LOOPS

@@ -59,24 +59,18 @@ async def answered(p: Pair, frame: bytes) -> Command:
 
 @pytest.mark.spec("LIM-01")
 @pytest.mark.parametrize(("limit", "length"), [(16_777_216, 16_777_213), (4096, 4093), (16_777_216, 2**31 - 1)])
-def test_oversized_frame_is_rejected_by_its_length_field(limit: int, length: int) -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(frame_bytes_max=limit)) as p:
-            await closed_after(p, struct.pack(">iI", length, 100))  # rejected without waiting for content
-            assert p.server.rejections.counts == {"bad_frame": 1}
-
-    run(work)
+async def test_oversized_frame_is_rejected_by_its_length_field(limit: int, length: int) -> None:
+    async with pair(settings=NetSettings(frame_bytes_max=limit)) as p:
+        await closed_after(p, struct.pack(">iI", length, 100))  # rejected without waiting for content
+        assert p.server.rejections.counts == {"bad_frame": 1}
 
 
 @pytest.mark.spec("LIM-01")
-def test_listener_accepts_frame_of_exactly_the_limit() -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(frame_bytes_max=4096)) as p:
-            header = json_header()
-            body = b"x" * (4096 - 8 - len(header))
-            assert (await answered(p, header_frame(header, body=body))).body == body
-
-    run(work)
+async def test_listener_accepts_frame_of_exactly_the_limit() -> None:
+    async with pair(settings=NetSettings(frame_bytes_max=4096)) as p:
+        header = json_header()
+        body = b"x" * (4096 - 8 - len(header))
+        assert (await answered(p, header_frame(header, body=body))).body == body
 
 
 @pytest.mark.spec("FUZ-01", "LIM-02")
@@ -96,13 +90,10 @@ def test_listener_accepts_frame_of_exactly_the_limit() -> None:
         header_frame(b"{"),
     ],
 )
-def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) -> None:
-    async def work() -> None:
-        async with pair() as p:
-            await closed_after(p, data)
-            assert p.server.rejections.counts == {"bad_frame": 1}
-
-    run(work)
+async def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) -> None:
+    async with pair() as p:
+        await closed_after(p, data)
+        assert p.server.rejections.counts == {"bad_frame": 1}
 
 
 @pytest.mark.spec("LIM-03")
@@ -119,17 +110,14 @@ def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) -> Non
         ({"i": "v" * 262_144}, False),
     ],
 )
-def test_request_header_size_is_limited(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
-    async def work() -> None:
-        async with pair() as p:
-            frame = encode_frame(Command(10, ext=ext, serialization=serialization))
-            if allowed:
-                assert (await answered(p, frame)).ext == ext
-            else:
-                await closed_after(p, frame)
-                assert p.server.rejections.counts == {"bad_frame": 1}
-
-    run(work)
+async def test_request_header_size_is_limited(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
+    async with pair() as p:
+        frame = encode_frame(Command(10, ext=ext, serialization=serialization))
+        if allowed:
+            assert (await answered(p, frame)).ext == ext
+        else:
+            await closed_after(p, frame)
+            assert p.server.rejections.counts == {"bad_frame": 1}
 
 
 DEFAULTS = {
@@ -161,64 +149,55 @@ def test_limits_default_to_specified_values() -> None:
 
 
 @pytest.mark.spec("LIM-03")
-def test_header_nesting_is_limited_to_16_levels() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            for depth, taken in ((16, True), (17, False)):  # the header object counts as one level
-                inner = "[" * (depth - 1) + "]" * (depth - 1)
-                frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
-                if taken:
-                    assert (await answered(p, frame)).opaque == 1
-                else:
-                    await closed_after(p, frame)
-
-    run(work)
+async def test_header_nesting_is_limited_to_16_levels() -> None:
+    async with pair() as p:
+        for depth, taken in ((16, True), (17, False)):  # the header object counts as one level
+            inner = "[" * (depth - 1) + "]" * (depth - 1)
+            frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
+            if taken:
+                assert (await answered(p, frame)).opaque == 1
+            else:
+                await closed_after(p, frame)
 
 
 @pytest.mark.spec("LIM-03")
-def test_deeply_nested_header_is_rejected() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            for opening, closing in (("[", "]"), ('{"a":', "}")):
-                deep = f'{{"code":10,"opaque":1,"other":{opening * 17}1{closing * 17}}}'.encode()
-                await closed_after(p, header_frame(deep))
-            flat = json_header(other=[[1]] * 40, extFields={"i": '{"[[[[[[[[[[[[[[[[[[\\"{{{{{{{{{{{{{{{{{{{{{'})
-            assert (await answered(p, header_frame(flat))).ext["i"].endswith("{{{")
-            await closed_after(p, header_frame(b'{"code":10,"other":' + b"[" * 200_000))
-
-    run(work)
+async def test_deeply_nested_header_is_rejected() -> None:
+    async with pair() as p:
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            deep = f'{{"code":10,"opaque":1,"other":{opening * 17}1{closing * 17}}}'.encode()
+            await closed_after(p, header_frame(deep))
+        flat = json_header(other=[[1]] * 40, extFields={"i": '{"[[[[[[[[[[[[[[[[[[\\"{{{{{{{{{{{{{{{{{{{{{'})
+        assert (await answered(p, header_frame(flat))).ext["i"].endswith("{{{")
+        await closed_after(p, header_frame(b'{"code":10,"other":' + b"[" * 200_000))
 
 
 @pytest.mark.spec("LIM-04")
-def test_incomplete_frames_share_budget_and_oldest_is_closed() -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(unsigned_bytes_max=100_000)) as p:
-            frame = encode_frame(Command(10, body=b"x" * 60_000))
-            slow_reader, slow = await p.socket()
-            slow.write(frame[:40_000])
-            await until(lambda: p.server.unsigned_frames.used == 40_000)
-            fast_reader, fast = await p.socket()
-            fast.write(frame[:50_000])
-            await until(lambda: p.server.unsigned_frames.used == 90_000)
-            late_reader, late = await p.socket()
-            late.write(frame[:30_000])
-            assert await slow_reader.read() == b""  # the frame started first is closed, not the largest
-            assert p.server.rejections.counts == {"partial_frames": 1}
-            assert p.server.unsigned_frames.used == 80_000
-            for writer, sent in ((fast, 50_000), (late, 30_000)):
-                writer.write(frame[sent:])
-            for reader in (fast_reader, late_reader):
-                assert FrameDecoder().feed(await reader.readexactly(len(frame) - 10))[0:0] == []
-            await until(lambda: p.server.unsigned_frames.used == 0)
-            for writer in (slow, fast, late):
-                writer.close()
-            await until(lambda: not [c for c in p.server.connections if c.frame_pending])
-
-    run(work)
+async def test_incomplete_frames_share_budget_and_oldest_is_closed() -> None:
+    async with pair(settings=NetSettings(unsigned_bytes_max=100_000)) as p:
+        frame = encode_frame(Command(10, body=b"x" * 60_000))
+        slow_reader, slow = await p.socket()
+        slow.write(frame[:40_000])
+        await until(lambda: p.server.unsigned_frames.used == 40_000)
+        fast_reader, fast = await p.socket()
+        fast.write(frame[:50_000])
+        await until(lambda: p.server.unsigned_frames.used == 90_000)
+        late_reader, late = await p.socket()
+        late.write(frame[:30_000])
+        assert await slow_reader.read() == b""  # the frame started first is closed, not the largest
+        assert p.server.rejections.counts == {"partial_frames": 1}
+        assert p.server.unsigned_frames.used == 80_000
+        for writer, sent in ((fast, 50_000), (late, 30_000)):
+            writer.write(frame[sent:])
+        for reader in (fast_reader, late_reader):
+            assert FrameDecoder().feed(await reader.readexactly(len(frame) - 10))[0:0] == []
+        await until(lambda: p.server.unsigned_frames.used == 0)
+        for writer in (slow, fast, late):
+            writer.close()
+        await until(lambda: not [c for c in p.server.connections if c.frame_pending])
 
 
 @pytest.mark.spec("LIM-04")
-def test_signed_connections_do_not_share_the_budget() -> None:
+async def test_signed_connections_do_not_share_the_budget() -> None:
     """Code 11 stands for a request with a valid signature, as access control reports it."""
 
     def handler(connection: Connection, request: Command) -> Command:
@@ -226,201 +205,172 @@ def test_signed_connections_do_not_share_the_budget() -> None:
             connection.mark_signed()
         return request.reply()
 
-    async def work() -> None:
-        async with pair(handler, NetSettings(unsigned_bytes_max=100_000)) as p:
-            frame = encode_frame(Command(10, body=b"x" * 90_000))
-            signed_reader, signed = await p.socket()
-            signed.write(encode_frame(Command(11)) + frame[:60_000])
-            half_reader, half = await p.socket()
-            half.write(encode_frame(Command(10)) + frame[:50_000])
-            await until(lambda: p.server.unsigned_frames.used == 50_000)  # only that of the unsigned one
-            late_reader, late = await p.socket()
-            late.write(encode_frame(Command(11))[:-1])
-            await until(lambda: p.server.unsigned_frames.used > 50_000)
-            late.write(encode_frame(Command(11))[-1:] + frame[:20_000])  # released, and further bytes are not counted
-            await until(lambda: len([c for c in p.server.connections if c.signed]) == 2)
-            late.write(frame[20_000:80_000])
-            await until(lambda: sum(c.frame_pending for c in p.server.connections) == 3)
-            assert p.server.unsigned_frames.used == 50_000 and not p.server.rejections.counts
-            _, other = await p.socket()
-            other.write(frame[:60_000])
-            assert await half_reader.read(1000) and await half_reader.read() == b""  # an unsigned one is closed
-            for reader, writer, sent in ((signed_reader, signed, 60_000), (late_reader, late, 80_000)):
-                writer.write(frame[sent:])
-                answers, decoder = 0, FrameDecoder()
-                while answers < 2:
-                    answers += len(decoder.feed(await reader.read(1000)))
-            for writer in (signed, half, late, other):
-                writer.close()
-
-    run(work)
-
-
-@pytest.mark.spec("LIM-04")
-def test_closed_connection_releases_incomplete_frame_bytes() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            _, writer = await p.socket()
-            writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
-            await until(lambda: p.server.unsigned_frames.used > 1000)
+    async with pair(handler, NetSettings(unsigned_bytes_max=100_000)) as p:
+        frame = encode_frame(Command(10, body=b"x" * 90_000))
+        signed_reader, signed = await p.socket()
+        signed.write(encode_frame(Command(11)) + frame[:60_000])
+        half_reader, half = await p.socket()
+        half.write(encode_frame(Command(10)) + frame[:50_000])
+        await until(lambda: p.server.unsigned_frames.used == 50_000)  # only that of the unsigned one
+        late_reader, late = await p.socket()
+        late.write(encode_frame(Command(11))[:-1])
+        await until(lambda: p.server.unsigned_frames.used > 50_000)
+        late.write(encode_frame(Command(11))[-1:] + frame[:20_000])  # released, and further bytes are not counted
+        await until(lambda: len([c for c in p.server.connections if c.signed]) == 2)
+        late.write(frame[20_000:80_000])
+        await until(lambda: sum(c.frame_pending for c in p.server.connections) == 3)
+        assert p.server.unsigned_frames.used == 50_000 and not p.server.rejections.counts
+        _, other = await p.socket()
+        other.write(frame[:60_000])
+        assert await half_reader.read(1000) and await half_reader.read() == b""  # an unsigned one is closed
+        for reader, writer, sent in ((signed_reader, signed, 60_000), (late_reader, late, 80_000)):
+            writer.write(frame[sent:])
+            answers, decoder = 0, FrameDecoder()
+            while answers < 2:
+                answers += len(decoder.feed(await reader.read(1000)))
+        for writer in (signed, half, late, other):
             writer.close()
-            await until(lambda: not p.server.connections)
-            assert p.server.unsigned_frames.used == 0 and not p.server.unsigned_frames
-
-    run(work)
 
 
 @pytest.mark.spec("LIM-04")
-def test_incomplete_frames_of_signed_connections_are_limited_as_well() -> None:
+async def test_closed_connection_releases_incomplete_frame_bytes() -> None:
+    async with pair() as p:
+        _, writer = await p.socket()
+        writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
+        await until(lambda: p.server.unsigned_frames.used > 1000)
+        writer.close()
+        await until(lambda: not p.server.connections)
+        assert p.server.unsigned_frames.used == 0 and not p.server.unsigned_frames
+
+
+@pytest.mark.spec("LIM-04")
+async def test_incomplete_frames_of_signed_connections_are_limited_as_well() -> None:
     def handler(connection: Connection, request: Command) -> Command:
         connection.mark_signed()
         return request.reply()
 
-    async def work() -> None:
-        async with pair(handler, NetSettings(request_bytes_max=100_000)) as p:
-            frame = encode_frame(Command(10, body=b"x" * 90_000))
-            slow_reader, slow = await p.socket()
-            slow.write(encode_frame(Command(11)) + frame[:60_000])
-            await until(lambda: p.server.signed_frames.used == 60_000)
-            _, other = await p.socket()
-            other.write(encode_frame(Command(11)) + frame[:70_000])
-            assert await slow_reader.read(1000) and await slow_reader.read() == b""
-            assert p.server.rejections.counts == {"partial_frames": 1}
-            await until(lambda: p.server.signed_frames.used == 70_000)
-            for writer in (slow, other):
-                writer.close()
-            await until(lambda: not p.server.connections)
-            assert p.server.signed_frames.used == 0 and not p.server.signed_frames
-
-    run(work)
+    async with pair(handler, NetSettings(request_bytes_max=100_000)) as p:
+        frame = encode_frame(Command(10, body=b"x" * 90_000))
+        slow_reader, slow = await p.socket()
+        slow.write(encode_frame(Command(11)) + frame[:60_000])
+        await until(lambda: p.server.signed_frames.used == 60_000)
+        _, other = await p.socket()
+        other.write(encode_frame(Command(11)) + frame[:70_000])
+        assert await slow_reader.read(1000) and await slow_reader.read() == b""
+        assert p.server.rejections.counts == {"partial_frames": 1}
+        await until(lambda: p.server.signed_frames.used == 70_000)
+        for writer in (slow, other):
+            writer.close()
+        await until(lambda: not p.server.connections)
+        assert p.server.signed_frames.used == 0 and not p.server.signed_frames
 
 
 @pytest.mark.spec("LIM-04")
 @pytest.mark.parametrize("closed_by", ["peer", "server"])
-def test_closed_connection_keeps_no_bytes_of_its_incomplete_frame(closed_by: str) -> None:
+async def test_closed_connection_keeps_no_bytes_of_its_incomplete_frame(closed_by: str) -> None:
     """A connection is part of a reference cycle: a peer that connects again and again would fill memory until it is collected."""
-
-    async def work() -> None:
-        async with pair() as p:
-            reader, writer = await p.socket()
-            writer.write(encode_frame(Command(10, body=b"x" * 50_000))[:-1])
-            await until(lambda: p.server.unsigned_frames.used > 50_000)
-            (connection,) = p.server.connections
-            if closed_by == "peer":
-                writer.close()
-            else:
-                connection.refuse("test", "closed by the server")
-                assert not connection.frame_pending
-                assert await reader.read() == b""
-                writer.close()
-            await until(lambda: not p.server.connections)
+    async with pair() as p:
+        reader, writer = await p.socket()
+        writer.write(encode_frame(Command(10, body=b"x" * 50_000))[:-1])
+        await until(lambda: p.server.unsigned_frames.used > 50_000)
+        (connection,) = p.server.connections
+        if closed_by == "peer":
+            writer.close()
+        else:
+            connection.refuse("test", "closed by the server")
             assert not connection.frame_pending
-
-    run(work)
+            assert await reader.read() == b""
+            writer.close()
+        await until(lambda: not p.server.connections)
+        assert not connection.frame_pending
 
 
 @pytest.mark.spec("LIM-06")
-def test_frame_deadline_grows_with_frame_length() -> None:
-    async def work() -> None:
-        settings = NetSettings(slow_frame_ms=100, slow_frame_bytes_per_second=100_000, frame_bytes_max=200_000_000)
-        async with pair(settings=settings) as p:
-            loop = asyncio.get_running_loop()
-            small = encode_frame(Command(10, body=b"x" * 1000))
-            reader, writer = await p.socket()
-            _, large = await p.socket()
-            large.write(struct.pack(">iI", 100_000_000, 50) + b"x" * 100)  # 1000 s
-            began = loop.time()
-            for byte in small[:3]:
-                writer.write(bytes((byte,)))
-            assert await reader.read() == b""
-            assert loop.time() - began >= 0.1
-            assert p.server.rejections.counts == {"slow_frame": 1}
-            assert any(c.frame_pending and not c.closed for c in p.server.connections)
-            writer.close()
-            large.close()
-
-    run(work)
+async def test_frame_deadline_grows_with_frame_length() -> None:
+    settings = NetSettings(slow_frame_ms=100, slow_frame_bytes_per_second=100_000, frame_bytes_max=200_000_000)
+    async with pair(settings=settings) as p:
+        loop = asyncio.get_running_loop()
+        small = encode_frame(Command(10, body=b"x" * 1000))
+        reader, writer = await p.socket()
+        _, large = await p.socket()
+        large.write(struct.pack(">iI", 100_000_000, 50) + b"x" * 100)  # 1000 s
+        began = loop.time()
+        for byte in small[:3]:
+            writer.write(bytes((byte,)))
+        assert await reader.read() == b""
+        assert loop.time() - began >= 0.1
+        assert p.server.rejections.counts == {"slow_frame": 1}
+        assert any(c.frame_pending and not c.closed for c in p.server.connections)
+        writer.close()
+        large.close()
 
 
 @pytest.mark.spec("LIM-07")
-def test_silent_connections_are_closed_when_many_are_open() -> None:
-    async def work() -> None:
-        # one silent connection beside the client's is still more than half of three: it is closed whenever it came
-        async with pair(settings=NetSettings(connections_max=3, first_frame_ms=50)) as p:
-            assert (await p.call(Command(10))).code == 0  # has sent a complete frame
-            readers = [await p.socket() for _ in range(2)]
-            for reader, writer in readers:
-                assert await reader.read() == b""
-                writer.close()
-            assert p.server.rejections.counts == {"silent": 2}
-            assert (await p.call(Command(10))).code == 0
-        async with pair(settings=NetSettings(connections_max=10, first_frame_ms=20, slow_frame_ms=80)) as p:
-            quiet, quiet_writer = await p.socket()
-            slow, slow_writer = await p.socket()
-            slow_writer.write(b"\0")
-            assert await slow.read() == b""  # after several scans
-            assert p.server.rejections.counts == {"slow_frame": 1} and not quiet.at_eof()
-            quiet_writer.close()
-            slow_writer.close()
-
-    run(work)
+async def test_silent_connections_are_closed_when_many_are_open() -> None:
+    # one silent connection beside the client's is still more than half of three: it is closed whenever it came
+    async with pair(settings=NetSettings(connections_max=3, first_frame_ms=50)) as p:
+        assert (await p.call(Command(10))).code == 0  # has sent a complete frame
+        readers = [await p.socket() for _ in range(2)]
+        for reader, writer in readers:
+            assert await reader.read() == b""
+            writer.close()
+        assert p.server.rejections.counts == {"silent": 2}
+        assert (await p.call(Command(10))).code == 0
+    async with pair(settings=NetSettings(connections_max=10, first_frame_ms=20, slow_frame_ms=80)) as p:
+        quiet, quiet_writer = await p.socket()
+        slow, slow_writer = await p.socket()
+        slow_writer.write(b"\0")
+        assert await slow.read() == b""  # after several scans
+        assert p.server.rejections.counts == {"slow_frame": 1} and not quiet.at_eof()
+        quiet_writer.close()
+        slow_writer.close()
 
 
 @pytest.mark.spec("LIM-07")
-def test_silent_connection_is_closed_after_idle_timeout() -> None:
-    async def work() -> None:
-        assert NetSettings().server_idle_seconds == 120
-        async with pair(settings=NetSettings(server_idle_seconds=1)) as p:
-            reader, writer = await p.socket()
-            assert await reader.read() == b""
-            writer.close()
-
-    run(work)
+async def test_silent_connection_is_closed_after_idle_timeout() -> None:
+    assert NetSettings().server_idle_seconds == 120
+    async with pair(settings=NetSettings(server_idle_seconds=1)) as p:
+        reader, writer = await p.socket()
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.spec("LIM-08")
-def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(connections_max=3, connections_per_address=1)) as p:
-            assert (await p.call(Command(10))).code == 0
-            one, two = await p.socket(), await p.socket()  # loopback is exempt from the limit per address
-            await until(lambda: len(p.server.connections) == 3)
-            await closed_after(p)
-            assert p.server.rejections.counts == {"connections": 1}
-            one[1].close()
-            two[1].close()
-            await until(lambda: len(p.server.connections) == 1)
-            monkeypatch.setattr(server_module, "is_local", lambda ip: False)
-            other = await p.socket()
-            await until(lambda: len(p.server.connections) == 2)
-            await closed_after(p)
-            assert p.server.rejections.counts == {"connections": 1, "address": 1}
-            other[1].close()
-            await until(lambda: len(p.server.connections) == 1)
-            reader, writer = await p.socket()  # the closed connection no longer counts
-            writer.write(encode_frame(Command(10)))
-            assert await reader.readexactly(8)
-            writer.close()
-
-    run(work)
+async def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(settings=NetSettings(connections_max=3, connections_per_address=1)) as p:
+        assert (await p.call(Command(10))).code == 0
+        one, two = await p.socket(), await p.socket()  # loopback is exempt from the limit per address
+        await until(lambda: len(p.server.connections) == 3)
+        await closed_after(p)
+        assert p.server.rejections.counts == {"connections": 1}
+        one[1].close()
+        two[1].close()
+        await until(lambda: len(p.server.connections) == 1)
+        monkeypatch.setattr(server_module, "is_local", lambda ip: False)
+        other = await p.socket()
+        await until(lambda: len(p.server.connections) == 2)
+        await closed_after(p)
+        assert p.server.rejections.counts == {"connections": 1, "address": 1}
+        other[1].close()
+        await until(lambda: len(p.server.connections) == 1)
+        reader, writer = await p.socket()  # the closed connection no longer counts
+        writer.write(encode_frame(Command(10)))
+        assert await reader.readexactly(8)
+        writer.close()
 
 
-def test_one_address_takes_at_most_a_quarter_of_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_address_takes_at_most_a_quarter_of_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `ulimit -n` 512 one address could hold all 256 connections of a process by sending a request over each."""
     monkeypatch.setattr(server_module, "is_local", lambda ip: False)
-
-    async def work() -> None:
-        async with pair() as p:
-            p.server.process_connections_max = 20
-            assert (await p.call(Command(10))).code == 0
-            many = [await p.socket() for _ in range(4)]
-            await until(lambda: len(p.server.connections) == 5)
-            await closed_after(p)
-            assert p.server.rejections.counts == {"address": 1}
-            for _, writer in many:
-                writer.close()
-
-    run(work)
+    async with pair() as p:
+        p.server.process_connections_max = 20
+        assert (await p.call(Command(10))).code == 0
+        many = [await p.socket() for _ in range(4)]
+        await until(lambda: len(p.server.connections) == 5)
+        await closed_after(p)
+        assert p.server.rejections.counts == {"address": 1}
+        for _, writer in many:
+            writer.close()
 
 
 @pytest.mark.spec("LIM-08")
@@ -448,50 +398,44 @@ def waiting_handler(release: asyncio.Event, seen: list[Command]) -> Callable[[Co
 
 
 @pytest.mark.spec("LIM-09")
-def test_connection_at_in_flight_limit_is_not_read() -> None:
-    async def work() -> None:
-        assert (NetSettings().in_flight_max, NetSettings().in_flight_bytes_max) == (256, 32 * 1024 * 1024)
-        for settings, most in (
-            (NetSettings(in_flight_max=3), 3),
-            (NetSettings(in_flight_bytes_max=5000), 3),  # 2000 bytes each
-        ):
-            release, seen = asyncio.Event(), list[Command]()
-            async with pair(waiting_handler(release, seen), settings) as p:
-                reader, writer = await p.socket()
-                frames = [encode_frame(Command(10, opaque=i, body=b"x" * 2000)) for i in range(10)]
-                writer.write(b"".join(frames))
-                await until(lambda seen=seen, most=most: len(seen) >= most)  # type: ignore[misc]
-                (connection,) = p.server.connections
-                assert len(seen) == most and connection.read_paused
-                release.set()
-                decoder, answers = FrameDecoder(), list[Command]()
-                while len(answers) < 10:
-                    answers += decoder.feed(await reader.read(65536))
-                assert {a.code for a in answers} == {0}  # none was rejected
-                assert (connection.in_flight, connection.in_flight_bytes, p.server.request_memory.used) == (0, 0, 0)
-                assert not connection.read_paused
-                writer.close()
-
-    run(work)
+async def test_connection_at_in_flight_limit_is_not_read() -> None:
+    assert (NetSettings().in_flight_max, NetSettings().in_flight_bytes_max) == (256, 32 * 1024 * 1024)
+    for settings, most in (
+        (NetSettings(in_flight_max=3), 3),
+        (NetSettings(in_flight_bytes_max=5000), 3),  # 2000 bytes each
+    ):
+        release, seen = asyncio.Event(), list[Command]()
+        async with pair(waiting_handler(release, seen), settings) as p:
+            reader, writer = await p.socket()
+            frames = [encode_frame(Command(10, opaque=i, body=b"x" * 2000)) for i in range(10)]
+            writer.write(b"".join(frames))
+            await until(lambda seen=seen, most=most: len(seen) >= most)  # type: ignore[misc]
+            (connection,) = p.server.connections
+            assert len(seen) == most and connection.read_paused
+            release.set()
+            decoder, answers = FrameDecoder(), list[Command]()
+            while len(answers) < 10:
+                answers += decoder.feed(await reader.read(65536))
+            assert {a.code for a in answers} == {0}  # none was rejected
+            assert (connection.in_flight, connection.in_flight_bytes, p.server.request_memory.used) == (0, 0, 0)
+            assert not connection.read_paused
+            writer.close()
 
 
 @pytest.mark.spec("LIM-10")
-def test_large_requests_are_rejected_at_memory_limit() -> None:
-    async def work() -> None:
-        release, seen = asyncio.Event(), list[Command]()
-        async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
-            first = asyncio.ensure_future(p.call(Command(10, body=b"x" * 10_000)))
-            await until(lambda: p.server.request_memory.used == 10_000)
-            refused = await p.call(Command(10, body=b"x" * 5000))
-            assert refused.code == 2 and (refused.remark or "").startswith("[OVERLOAD]system busy")
-            assert p.server.rejections.counts == {"overload": 1} and len(seen) == 1
-            small = asyncio.ensure_future(p.call(Command(34, body=b"heartbeat")))
-            await until(lambda: len(seen) == 2)
-            release.set()
-            assert [(await first).code, (await small).code] == [0, 0]
-            assert (await p.call(Command(10, body=b"x" * 5000))).code == 0
-
-    run(work)
+async def test_large_requests_are_rejected_at_memory_limit() -> None:
+    release, seen = asyncio.Event(), list[Command]()
+    async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
+        first = asyncio.ensure_future(p.call(Command(10, body=b"x" * 10_000)))
+        await until(lambda: p.server.request_memory.used == 10_000)
+        refused = await p.call(Command(10, body=b"x" * 5000))
+        assert refused.code == 2 and (refused.remark or "").startswith("[OVERLOAD]system busy")
+        assert p.server.rejections.counts == {"overload": 1} and len(seen) == 1
+        small = asyncio.ensure_future(p.call(Command(34, body=b"heartbeat")))
+        await until(lambda: len(seen) == 2)
+        release.set()
+        assert [(await first).code, (await small).code] == [0, 0]
+        assert (await p.call(Command(10, body=b"x" * 5000))).code == 0
 
 
 def long_headers() -> list[Command]:
@@ -501,42 +445,36 @@ def long_headers() -> list[Command]:
 
 
 @pytest.mark.spec("LIM-09")
-def test_header_fields_count_towards_bytes_in_flight_of_a_connection() -> None:
-    async def work() -> None:
-        release, seen = asyncio.Event(), list[Command]()
-        async with pair(waiting_handler(release, seen), NetSettings(in_flight_bytes_max=600_000)) as p:
-            reader, writer = await p.socket()
-            writer.write(b"".join(encode_frame(command) for command in long_headers() * 3))
-            await until(lambda: len(seen) == 4)  # 160,000 bytes each
-            (connection,) = p.server.connections
-            assert connection.read_paused and 640_000 <= connection.in_flight_bytes < 650_000
-            release.set()
-            decoder, answers = FrameDecoder(), list[Command]()
-            while len(answers) < 6:
-                answers += decoder.feed(await reader.read(65536))
-            assert (len(seen), connection.in_flight_bytes, p.server.request_memory.used) == (6, 0, 0)
-            writer.close()
-
-    run(work)
+async def test_header_fields_count_towards_bytes_in_flight_of_a_connection() -> None:
+    release, seen = asyncio.Event(), list[Command]()
+    async with pair(waiting_handler(release, seen), NetSettings(in_flight_bytes_max=600_000)) as p:
+        reader, writer = await p.socket()
+        writer.write(b"".join(encode_frame(command) for command in long_headers() * 3))
+        await until(lambda: len(seen) == 4)  # 160,000 bytes each
+        (connection,) = p.server.connections
+        assert connection.read_paused and 640_000 <= connection.in_flight_bytes < 650_000
+        release.set()
+        decoder, answers = FrameDecoder(), list[Command]()
+        while len(answers) < 6:
+            answers += decoder.feed(await reader.read(65536))
+        assert (len(seen), connection.in_flight_bytes, p.server.request_memory.used) == (6, 0, 0)
+        writer.close()
 
 
 @pytest.mark.spec("LIM-10")
-def test_long_headers_are_rejected_at_memory_limit() -> None:
-    async def work() -> None:
-        release, seen = asyncio.Event(), list[Command]()
-        async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=300_000)) as p:
-            calls = [asyncio.ensure_future(p.call(command)) for command in long_headers()]
-            await until(lambda: len(seen) == 2)
-            assert p.server.request_memory.used >= 320_000
-            assert [(await p.call(command)).code for command in long_headers()] == [2, 2]
-            assert p.server.rejections.counts == {"overload": 2}
-            ordinary = asyncio.ensure_future(p.call(Command(34, ext={"a": "group", "b": "topic"}, body=b"heartbeat")))
-            await until(lambda: len(seen) == 3)
-            release.set()
-            assert [(await call).code for call in (*calls, ordinary)] == [0, 0, 0]
-            assert p.server.request_memory.used == 0
-
-    run(work)
+async def test_long_headers_are_rejected_at_memory_limit() -> None:
+    release, seen = asyncio.Event(), list[Command]()
+    async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=300_000)) as p:
+        calls = [asyncio.ensure_future(p.call(command)) for command in long_headers()]
+        await until(lambda: len(seen) == 2)
+        assert p.server.request_memory.used >= 320_000
+        assert [(await p.call(command)).code for command in long_headers()] == [2, 2]
+        assert p.server.rejections.counts == {"overload": 2}
+        ordinary = asyncio.ensure_future(p.call(Command(34, ext={"a": "group", "b": "topic"}, body=b"heartbeat")))
+        await until(lambda: len(seen) == 3)
+        release.set()
+        assert [(await call).code for call in (*calls, ordinary)] == [0, 0, 0]
+        assert p.server.request_memory.used == 0
 
 
 @pytest.mark.spec("LIM-09")
@@ -559,77 +497,67 @@ def deaf_socket(p: Pair) -> socket.socket:
 
 
 @pytest.mark.spec("LIM-11")
-def test_peer_that_does_not_read_is_closed_after_timeout() -> None:
-    async def work() -> None:
-        settings = NetSettings(write_buffer_high_bytes=100_000, unread_ms=100, server_sndbuf_bytes=8192)
-        body = b"x" * 1_000_000
+async def test_peer_that_does_not_read_is_closed_after_timeout() -> None:
+    settings = NetSettings(write_buffer_high_bytes=100_000, unread_ms=100, server_sndbuf_bytes=8192)
+    body = b"x" * 1_000_000
 
-        def handler(connection: Connection, request: Command) -> Command:
-            return request.reply(body=body)
+    def handler(connection: Connection, request: Command) -> Command:
+        return request.reply(body=body)
 
-        async with pair(handler, settings) as p:
-            with deaf_socket(p) as peer:
-                peer.sendall(b"".join(encode_frame(Command(11, opaque=i)) for i in range(20)))
-                await until(lambda: bool(p.server.rejections.counts))
-                assert p.server.rejections.counts == {"slow_reader": 1}
-                await until(lambda: not p.server.connections)
-            assert (await p.call(Command(11))).body == body
-
-    run(work)
+    async with pair(handler, settings) as p:
+        with deaf_socket(p) as peer:
+            peer.sendall(b"".join(encode_frame(Command(11, opaque=i)) for i in range(20)))
+            await until(lambda: bool(p.server.rejections.counts))
+            assert p.server.rejections.counts == {"slow_reader": 1}
+            await until(lambda: not p.server.connections)
+        assert (await p.call(Command(11))).body == body
 
 
 @pytest.mark.spec("LIM-11")
-def test_peer_that_does_not_read_is_closed_at_byte_limit() -> None:
-    async def work() -> None:
-        settings = NetSettings(write_buffer_high_bytes=10_000, unread_bytes_max=3_000_000, server_sndbuf_bytes=8192)
-        async with pair(settings=settings) as p:
-            with deaf_socket(p):
-                await until(lambda: len(p.server.connections) == 1)
-                (connection,) = p.server.connections
-                sent = 0
-                while not connection.closed:
-                    connection.invoke_oneway(Command(326, body=b"x" * 200_000))
-                    sent += 200_000
-                    await asyncio.sleep(0)
-                assert p.server.rejections.counts == {"slow_reader": 1}
-                assert sent < 30_000_000
-                await until(lambda: not p.server.connections)
-
-    run(work)
+async def test_peer_that_does_not_read_is_closed_at_byte_limit() -> None:
+    settings = NetSettings(write_buffer_high_bytes=10_000, unread_bytes_max=3_000_000, server_sndbuf_bytes=8192)
+    async with pair(settings=settings) as p:
+        with deaf_socket(p):
+            await until(lambda: len(p.server.connections) == 1)
+            (connection,) = p.server.connections
+            sent = 0
+            while not connection.closed:
+                connection.invoke_oneway(Command(326, body=b"x" * 200_000))
+                sent += 200_000
+                await asyncio.sleep(0)
+            assert p.server.rejections.counts == {"slow_reader": 1}
+            assert sent < 30_000_000
+            await until(lambda: not p.server.connections)
 
 
 @pytest.mark.spec("LIM-11")
-def test_unread_output_of_all_connections_is_limited() -> None:
+async def test_unread_output_of_all_connections_is_limited() -> None:
     """500 connections of an address, each below its own limit, could hold gigabytes for 30 s."""
+    settings = NetSettings(
+        write_buffer_high_bytes=100_000, unread_total_max=2_500_000, first_frame_ms=100, server_sndbuf_bytes=8192
+    )
+    body = b"x" * 1_000_000
 
-    async def work() -> None:
-        settings = NetSettings(
-            write_buffer_high_bytes=100_000, unread_total_max=2_500_000, first_frame_ms=100, server_sndbuf_bytes=8192
-        )
-        body = b"x" * 1_000_000
+    def handler(connection: Connection, request: Command) -> Command:
+        return request.reply(body=body)
 
-        def handler(connection: Connection, request: Command) -> Command:
-            return request.reply(body=body)
-
-        async with pair(handler, settings) as p:
-            with contextlib.ExitStack() as stack:
-                for count in (1, 2, 3):
-                    peer = stack.enter_context(deaf_socket(p))
-                    peer.sendall(encode_frame(Command(11)))
-                    if count < 3:
-                        await until(
-                            lambda n=count: (
-                                sum(c.congested and c.watch.stalled_since > 0 for c in p.server.connections) == n
-                            )
-                        )  # type: ignore[misc]
-                first = min(p.server.connections, key=lambda one: one.watch.opened_at)
-                await until(lambda: bool(p.server.rejections.counts))
-                assert p.server.rejections.counts == {"slow_reader": 1}
-                assert first.closed, "the one that has read nothing longest"
-                await until(lambda: len(p.server.connections) == 2)
-                assert (await p.call(Command(11))).body == body
-
-    run(work)
+    async with pair(handler, settings) as p:
+        with contextlib.ExitStack() as stack:
+            for count in (1, 2, 3):
+                peer = stack.enter_context(deaf_socket(p))
+                peer.sendall(encode_frame(Command(11)))
+                if count < 3:
+                    await until(
+                        lambda n=count: (
+                            sum(c.congested and c.watch.stalled_since > 0 for c in p.server.connections) == n
+                        )
+                    )  # type: ignore[misc]
+            first = min(p.server.connections, key=lambda one: one.watch.opened_at)
+            await until(lambda: bool(p.server.rejections.counts))
+            assert p.server.rejections.counts == {"slow_reader": 1}
+            assert first.closed, "the one that has read nothing longest"
+            await until(lambda: len(p.server.connections) == 2)
+            assert (await p.call(Command(11))).body == body
 
 
 @pytest.mark.spec("LIM-14")
@@ -642,30 +570,24 @@ def test_unread_output_of_all_connections_is_limited() -> None:
         b"\x16\x03\x01\x00\xf8\x01",
     ],
 )
-def test_http_and_tls_on_plain_port_are_rejected(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with pair() as p:
-            with caplog.at_level(logging.WARNING, "saturnmq.net.rejections"):
-                await closed_after(p, data)
-            assert p.server.rejections.counts == {"foreign_protocol": 1}
-            (record,) = caplog.records
-            assert "TLS" in record.getMessage() or "HTTP" in record.getMessage()
-
-    run(work)
+async def test_http_and_tls_on_plain_port_are_rejected(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with pair() as p:
+        with caplog.at_level(logging.WARNING, "saturnmq.net.rejections"):
+            await closed_after(p, data)
+        assert p.server.rejections.counts == {"foreign_protocol": 1}
+        (record,) = caplog.records
+        assert "TLS" in record.getMessage() or "HTTP" in record.getMessage()
 
 
 @pytest.mark.spec("LIM-14")
-def test_tls_client_fails_at_once_on_plain_port() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            with pytest.raises(OSError):
-                await asyncio.open_connection(p.host, p.port, ssl=context)
-            await until(lambda: p.server.rejections.counts == {"foreign_protocol": 1})
-
-    run(work)
+async def test_tls_client_fails_at_once_on_plain_port() -> None:
+    async with pair() as p:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with pytest.raises(OSError):
+            await asyncio.open_connection(p.host, p.port, ssl=context)
+        await until(lambda: p.server.rejections.counts == {"foreign_protocol": 1})
 
 
 @pytest.mark.spec("LIM-02", "LIM-08")

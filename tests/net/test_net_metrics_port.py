@@ -59,26 +59,20 @@ class Served:
             await self.port.stop()
 
 
-def test_metrics_are_served_in_chunks_with_their_content_type() -> None:
-    async def main() -> None:
-        async with Served((TEXT, b"", b"y 2\n")) as port:
-            status, headers, body = await fetch(port, get())
-        assert status == "HTTP/1.1 200 OK"
-        assert headers["Content-Type"] == CONTENT_TYPE
-        assert headers["Connection"] == "close"
-        assert unchunked(body) == TEXT + b"y 2\n"
-
-    asyncio.run(main())
+async def test_metrics_are_served_in_chunks_with_their_content_type() -> None:
+    async with Served((TEXT, b"", b"y 2\n")) as port:
+        status, headers, body = await fetch(port, get())
+    assert status == "HTTP/1.1 200 OK"
+    assert headers["Content-Type"] == CONTENT_TYPE
+    assert headers["Connection"] == "close"
+    assert unchunked(body) == TEXT + b"y 2\n"
 
 
-def test_http_1_0_gets_the_plain_body() -> None:
-    async def main() -> None:
-        async with Served() as port:
-            _, headers, body = await fetch(port, get("/metrics?name[]=x", "1.0"))
-        assert "Transfer-Encoding" not in headers
-        assert body == TEXT
-
-    asyncio.run(main())
+async def test_http_1_0_gets_the_plain_body() -> None:
+    async with Served() as port:
+        _, headers, body = await fetch(port, get("/metrics?name[]=x", "1.0"))
+    assert "Transfer-Encoding" not in headers
+    assert body == TEXT
 
 
 @pytest.mark.parametrize(
@@ -92,138 +86,116 @@ def test_http_1_0_gets_the_plain_body() -> None:
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX, "431"),
     ],
 )
-def test_other_requests_are_refused_and_counted(request_bytes: bytes, status: str) -> None:
-    async def main() -> None:
-        served = Served()
-        async with served as port:
-            line, headers, _ = await fetch(port, request_bytes)
-            assert line.split(" ")[1] == status
-            assert headers.get("Allow") == ("GET" if status == "405" else None)
-            assert served.rejections.counts == {"metrics": 1}
-            assert port.scrapes == 0
-
-    asyncio.run(main())
+async def test_other_requests_are_refused_and_counted(request_bytes: bytes, status: str) -> None:
+    served = Served()
+    async with served as port:
+        line, headers, _ = await fetch(port, request_bytes)
+        assert line.split(" ")[1] == status
+        assert headers.get("Allow") == ("GET" if status == "405" else None)
+        assert served.rejections.counts == {"metrics": 1}
+        assert port.scrapes == 0
 
 
-def test_a_request_that_never_ends_is_answered_408() -> None:
-    async def main() -> None:
-        async with Served(request_seconds=0.05) as port:
-            line, _, _ = await fetch(port, b"GET /metrics HTTP/1.1\r\n")
-        assert line == "HTTP/1.1 408 Request Timeout"
-
-    asyncio.run(main())
+async def test_a_request_that_never_ends_is_answered_408() -> None:
+    async with Served(request_seconds=0.05) as port:
+        line, _, _ = await fetch(port, b"GET /metrics HTTP/1.1\r\n")
+    assert line == "HTTP/1.1 408 Request Timeout"
 
 
-def test_connections_beyond_the_limit_are_closed_at_once() -> None:
-    async def main() -> None:
-        served = Served()
-        async with served as port:
-            held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX)]
-            await until(lambda: len(port._open) == CONNECTIONS_MAX)
-            async with asyncio.timeout(30):
-                reader, writer = await asyncio.open_connection(*port.address)
-                with pytest.raises(ConnectionError):
-                    if not await reader.read():
-                        raise ConnectionResetError
-                writer.close()
-                for _, one in held:
-                    one.close()
-                await until(lambda: not port._open)
-            status, _, _ = await fetch(port, get())
-            assert status.endswith("200 OK")
-
-    asyncio.run(main())
-
-
-def test_a_peer_that_does_not_read_stops_only_its_own_scrape() -> None:
-    async def main() -> None:
-        made = 0
-
-        def pieces() -> Iterator[bytes]:
-            nonlocal made
-            for _ in range(2000):
-                made += 1
-                yield bytes(65_536)
-
-        port = MetricsPort(pieces)
-        await port.start("127.0.0.1", 0)
-        _, writer = await asyncio.open_connection(*port.address)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(get())
-        await until(lambda: made)
-        seen = -1
-        while made != seen:  # until the kernel's buffers are full
-            seen = made
-            for _ in range(500):
-                await asyncio.sleep(0)
-        assert 0 < made < 1000
+async def test_connections_beyond_the_limit_are_closed_at_once() -> None:
+    served = Served()
+    async with served as port:
+        held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX)]
+        await until(lambda: len(port._open) == CONNECTIONS_MAX)
         async with asyncio.timeout(30):
-            await port.stop()
-        writer.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.spec("INT-11")
-def test_scrapes_take_turns_by_event_loop_iterations() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        iterations: list[int] = []
-        now = 0
-
-        def count() -> None:
-            nonlocal now
-            now += 1
-            loop.call_soon(count)
-
-        def pieces() -> Iterator[bytes]:
-            for _ in range(20):
-                iterations.append(now)
-                yield bytes(65_536)  # a whole chunk: the end of a slice
-
-        loop.call_soon(count)
-        port = MetricsPort(pieces)
-        await port.start("127.0.0.1", 0)
-        await asyncio.gather(*(fetch(port, get()) for _ in range(3)))
-        await port.stop()
-        assert len(iterations) == 60
-        assert len(set(iterations)) >= 57  # the last slice of a scrape has no text: it may share its iteration
-
-    asyncio.run(main())
-
-
-def test_a_port_in_use_is_named_with_the_keys_that_choose_it() -> None:
-    async def main() -> None:
-        async with Served() as port:
-            with pytest.raises(StartError) as caught:
-                await MetricsPort(lambda: iter(())).start(*port.address)
-        assert str(port.address[1]) in str(caught.value)
-        assert "metricsPort" in str(caught.value.hint)
-
-    asyncio.run(main())
-
-
-@pytest.mark.spec("LIM-13")
-def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)
-
-    async def main() -> None:
-        async with Served() as port:
-            held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX // 2)]
-            await until(lambda: len(port._open) == CONNECTIONS_MAX // 2)
-            async with asyncio.timeout(30):
-                reader, refused = await asyncio.open_connection(*port.address)
-                with pytest.raises(ConnectionError):
-                    if not await reader.read():
-                        raise ConnectionResetError
-            assert len(port._open) == CONNECTIONS_MAX // 2
-            refused.close()
+            reader, writer = await asyncio.open_connection(*port.address)
+            with pytest.raises(ConnectionError):
+                if not await reader.read():
+                    raise ConnectionResetError
+            writer.close()
             for _, one in held:
                 one.close()
             await until(lambda: not port._open)
-            assert (await fetch(port, get()))[0].endswith("200 OK")
+        status, _, _ = await fetch(port, get())
+        assert status.endswith("200 OK")
 
-    asyncio.run(main())
+
+async def test_a_peer_that_does_not_read_stops_only_its_own_scrape() -> None:
+    made = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal made
+        for _ in range(2000):
+            made += 1
+            yield bytes(65_536)
+
+    port = MetricsPort(pieces)
+    await port.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*port.address)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(get())
+    await until(lambda: made)
+    seen = -1
+    while made != seen:  # until the kernel's buffers are full
+        seen = made
+        for _ in range(500):
+            await asyncio.sleep(0)
+    assert 0 < made < 1000
+    async with asyncio.timeout(30):
+        await port.stop()
+    writer.close()
+
+
+@pytest.mark.spec("INT-11")
+async def test_scrapes_take_turns_by_event_loop_iterations() -> None:
+    loop = asyncio.get_running_loop()
+    iterations: list[int] = []
+    now = 0
+
+    def count() -> None:
+        nonlocal now
+        now += 1
+        loop.call_soon(count)
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(20):
+            iterations.append(now)
+            yield bytes(65_536)  # a whole chunk: the end of a slice
+
+    loop.call_soon(count)
+    port = MetricsPort(pieces)
+    await port.start("127.0.0.1", 0)
+    await asyncio.gather(*(fetch(port, get()) for _ in range(3)))
+    await port.stop()
+    assert len(iterations) == 60
+    assert len(set(iterations)) >= 57  # the last slice of a scrape has no text: it may share its iteration
+
+
+async def test_a_port_in_use_is_named_with_the_keys_that_choose_it() -> None:
+    async with Served() as port:
+        with pytest.raises(StartError) as caught:
+            await MetricsPort(lambda: iter(())).start(*port.address)
+    assert str(port.address[1]) in str(caught.value)
+    assert "metricsPort" in str(caught.value.hint)
+
+
+@pytest.mark.spec("LIM-13")
+async def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)
+    async with Served() as port:
+        held = [await asyncio.open_connection(*port.address) for _ in range(CONNECTIONS_MAX // 2)]
+        await until(lambda: len(port._open) == CONNECTIONS_MAX // 2)
+        async with asyncio.timeout(30):
+            reader, refused = await asyncio.open_connection(*port.address)
+            with pytest.raises(ConnectionError):
+                if not await reader.read():
+                    raise ConnectionResetError
+        assert len(port._open) == CONNECTIONS_MAX // 2
+        refused.close()
+        for _, one in held:
+            one.close()
+        await until(lambda: not port._open)
+        assert (await fetch(port, get()))[0].endswith("200 OK")
 
 
 def test_scrapes_that_fail_write_one_traceback_a_minute(caplog: pytest.LogCaptureFixture) -> None:

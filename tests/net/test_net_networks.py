@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from netpair import pair, run
+from netpair import pair
 
 import saturnmq.net.server as server_module
 from saturnmq.net import NetSettings, RemotingServer
@@ -16,25 +16,21 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.server_admin import Administration
 
 
-def test_connections_of_a_network_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_of_a_network_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "is_local", lambda ip: False)
-
-    async def work() -> None:
-        async with pair(settings=NetSettings(connections_per_address=3)) as p:
-            server = RemotingServer(p.server.handler, settings=p.server.settings)
-            opened = [Opened(f"2001:db8:0:7::{number:x}:4000") for number in range(20)]
-            for one in opened:
-                server.opened(one)  # type: ignore[arg-type]
-            honest = Opened("2001:db8:0:8::1:4000")
-            server.opened(honest)  # type: ignore[arg-type]
-            assert [one.refused for one in opened] == [False] * 3 + [True] * 17 and not honest.refused
-            server.lost(opened[0])  # type: ignore[arg-type]
-            again = Opened("2001:db8:0:7::99:4000")
-            server.opened(again)  # type: ignore[arg-type]
-            assert not again.refused
-            await server.abort()
-
-    run(work)
+    async with pair(settings=NetSettings(connections_per_address=3)) as p:
+        server = RemotingServer(p.server.handler, settings=p.server.settings)
+        opened = [Opened(f"2001:db8:0:7::{number:x}:4000") for number in range(20)]
+        for one in opened:
+            server.opened(one)  # type: ignore[arg-type]
+        honest = Opened("2001:db8:0:8::1:4000")
+        server.opened(honest)  # type: ignore[arg-type]
+        assert [one.refused for one in opened] == [False] * 3 + [True] * 17 and not honest.refused
+        server.lost(opened[0])  # type: ignore[arg-type]
+        again = Opened("2001:db8:0:7::99:4000")
+        server.opened(again)  # type: ignore[arg-type]
+        assert not again.refused
+        await server.abort()
 
 
 class Opened:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from netpair import pair, run
+from netpair import pair
 
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import CommandFlag, RequestCode
@@ -50,28 +50,22 @@ async def talk(p: Any, requests: list[Command], answers: int) -> list[Command]:
 
 
 @pytest.mark.spec("REM-03", "REM-05")
-def test_encoded_and_command_responses_keep_request_order() -> None:
-    async def work() -> None:
-        async with pair(ready) as p:
-            got = await talk(p, frames(40), 40)
-            assert [answer.opaque for answer in got] == list(range(40))
-            assert [answer.ext["e"] for answer in got] == [str(n % 3) for n in range(40)]
-
-    run(work)
+async def test_encoded_and_command_responses_keep_request_order() -> None:
+    async with pair(ready) as p:
+        got = await talk(p, frames(40), 40)
+        assert [answer.opaque for answer in got] == list(range(40))
+        assert [answer.ext["e"] for answer in got] == [str(n % 3) for n in range(40)]
 
 
 @pytest.mark.spec("REM-06")
-def test_oneway_request_gets_no_response_from_any_handler() -> None:
-    async def work() -> None:
-        async with pair(ready) as p:
-            (only,) = await talk(p, [*frames(4, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
-            assert only.opaque == 7
-
-    run(work)
+async def test_oneway_request_gets_no_response_from_any_handler() -> None:
+    async with pair(ready) as p:
+        (only,) = await talk(p, [*frames(4, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
+        assert only.opaque == 7
 
 
 @pytest.mark.spec("REM-15")
-def test_hooks_receive_encoded_response_as_command() -> None:
+async def test_hooks_receive_encoded_response_as_command() -> None:
     class Hook:
         def __init__(self) -> None:
             self.seen: list[Any] = []
@@ -84,39 +78,33 @@ def test_hooks_receive_encoded_response_as_command() -> None:
             self.seen.append((response.opaque, response.ext["added"]))
             response.remark = "after"
 
-    async def work() -> None:
-        async with pair(ready) as p:
-            hook = Hook()
-            p.server.add_hook(hook)
-            got = await talk(p, frames(3), 3)
-            assert [(answer.remark, answer.ext["added"]) for answer in got] == [("after", "before")] * 3
-            assert hook.seen == [Command, (0, "before"), TemplateCommand, (1, "before"), TemplateCommand, (2, "before")]
-            (only,) = await talk(p, [*frames(2, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
-            assert only.opaque == 7
-
-    run(work)
+    async with pair(ready) as p:
+        hook = Hook()
+        p.server.add_hook(hook)
+        got = await talk(p, frames(3), 3)
+        assert [(answer.remark, answer.ext["added"]) for answer in got] == [("after", "before")] * 3
+        assert hook.seen == [Command, (0, "before"), TemplateCommand, (1, "before"), TemplateCommand, (2, "before")]
+        (only,) = await talk(p, [*frames(2, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
+        assert only.opaque == 7
 
 
 @pytest.mark.spec("REM-22")
-def test_handler_that_closes_connection_sends_nothing_more() -> None:
-    async def work() -> None:
-        handled: list[int] = []
+async def test_handler_that_closes_connection_sends_nothing_more() -> None:
+    handled: list[int] = []
 
-        def closing(connection: Connection, request: Command) -> bytes:
-            handled.append(request.opaque)
-            if request.opaque == 1:
-                connection.close("enough")
-            return encode_frame(request.reply())
+    def closing(connection: Connection, request: Command) -> bytes:
+        handled.append(request.opaque)
+        if request.opaque == 1:
+            connection.close("enough")
+        return encode_frame(request.reply())
 
-        async with pair(closing) as p:
-            reader, writer = await p.socket()
-            writer.write(b"".join(encode_frame(request) for request in frames(5)))
-            decoder = FrameDecoder()
-            async with asyncio.timeout(30):
-                got = decoder.feed(await reader.read())
-            assert [answer.opaque for answer in got] == [0]
-            assert handled[:2] == [0, 1]
-            writer.close()
-            await writer.wait_closed()
-
-    run(work)
+    async with pair(closing) as p:
+        reader, writer = await p.socket()
+        writer.write(b"".join(encode_frame(request) for request in frames(5)))
+        decoder = FrameDecoder()
+        async with asyncio.timeout(30):
+            got = decoder.feed(await reader.read())
+        assert [answer.opaque for answer in got] == [0]
+        assert handled[:2] == [0, 1]
+        writer.close()
+        await writer.wait_closed()

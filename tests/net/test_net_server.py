@@ -28,34 +28,28 @@ async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Comman
 
 
 @pytest.mark.spec("REM-03", "REM-05")
-def test_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            reader, writer = await p.socket()
-            for byte in encode_frame(Command(10, opaque=-7, ext={"a": "b"}, body=b"x" * 50)):
-                writer.write(bytes([byte]))
-                await writer.drain()
-            (answer,) = await read_commands(reader, 1)
-            assert (answer.opaque, answer.is_response, answer.ext, answer.body) == (-7, True, {"a": "b"}, b"x" * 50)
-            writer.close()
-
-    run(work)
+async def test_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
+    async with pair() as p:
+        reader, writer = await p.socket()
+        for byte in encode_frame(Command(10, opaque=-7, ext={"a": "b"}, body=b"x" * 50)):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        (answer,) = await read_commands(reader, 1)
+        assert (answer.opaque, answer.is_response, answer.ext, answer.body) == (-7, True, {"a": "b"}, b"x" * 50)
+        writer.close()
 
 
 @pytest.mark.spec("REM-03", "REM-04")
-def test_pipelined_requests_are_answered_in_order() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            reader, writer = await p.socket()
-            kinds = [Serialization.JSON, Serialization.ROCKETMQ]
-            frames = [encode_frame(Command(10, opaque=i, serialization=kinds[i % 2])) for i in range(500)]
-            writer.write(b"".join(frames))
-            answers = await read_commands(reader, 500)
-            assert [a.opaque for a in answers] == list(range(500))
-            assert [a.serialization for a in answers] == [kinds[i % 2] for i in range(500)]
-            writer.close()
-
-    run(work)
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with pair() as p:
+        reader, writer = await p.socket()
+        kinds = [Serialization.JSON, Serialization.ROCKETMQ]
+        frames = [encode_frame(Command(10, opaque=i, serialization=kinds[i % 2])) for i in range(500)]
+        writer.write(b"".join(frames))
+        answers = await read_commands(reader, 500)
+        assert [a.opaque for a in answers] == list(range(500))
+        assert [a.serialization for a in answers] == [kinds[i % 2] for i in range(500)]
+        writer.close()
 
 
 BAD_FRAMES = [
@@ -70,33 +64,27 @@ BAD_FRAMES = [
 
 @pytest.mark.spec("FUZ-01", "REM-02")
 @pytest.mark.parametrize("bad", BAD_FRAMES)
-def test_invalid_frame_closes_only_its_connection(bad: bytes) -> None:
-    async def work() -> None:
-        async with pair() as p:
-            good_reader, good_writer = await p.socket()
-            reader, writer = await p.socket()
-            writer.write(encode_frame(Command(1, opaque=5)) + bad)
-            answers = await read_commands(reader, 1)
-            assert answers[0].opaque == 5
-            assert await reader.read() == b""
-            good_writer.write(encode_frame(Command(10, opaque=1)))
-            assert (await read_commands(good_reader, 1))[0].opaque == 1
-            writer.close()
-            good_writer.close()
-
-    run(work)
+async def test_invalid_frame_closes_only_its_connection(bad: bytes) -> None:
+    async with pair() as p:
+        good_reader, good_writer = await p.socket()
+        reader, writer = await p.socket()
+        writer.write(encode_frame(Command(1, opaque=5)) + bad)
+        answers = await read_commands(reader, 1)
+        assert answers[0].opaque == 5
+        assert await reader.read() == b""
+        good_writer.write(encode_frame(Command(10, opaque=1)))
+        assert (await read_commands(good_reader, 1))[0].opaque == 1
+        writer.close()
+        good_writer.close()
 
 
 @pytest.mark.spec("REM-02")
-def test_oversized_frame_is_rejected_before_its_body_arrives() -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(frame_bytes_max=2048)) as p:
-            reader, writer = await p.socket()
-            writer.write(encode_frame(Command(10, body=b"x" * 4096))[:16])
-            assert await reader.read() == b""
-            writer.close()
-
-    run(work)
+async def test_oversized_frame_is_rejected_before_its_body_arrives() -> None:
+    async with pair(settings=NetSettings(frame_bytes_max=2048)) as p:
+        reader, writer = await p.socket()
+        writer.write(encode_frame(Command(10, body=b"x" * 4096))[:16])
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.spec("REM-11", "REM-08")
@@ -109,7 +97,7 @@ def test_oversized_frame_is_rejected_before_its_body_arrives() -> None:
     ],
 )
 @pytest.mark.parametrize("later", [False, True])
-def test_failing_handler_sends_error_and_keeps_connection(
+async def test_failing_handler_sends_error_and_keeps_connection(
     error: Exception, code: int, remark: str, later: bool
 ) -> None:
     def now(connection: Connection, request: Command) -> Command:
@@ -118,33 +106,27 @@ def test_failing_handler_sends_error_and_keeps_connection(
     async def soon(connection: Connection, request: Command) -> Command:
         raise error
 
-    async def work() -> None:
-        async with pair(soon if later else now) as p:
-            for _ in range(2):
-                answer = await p.call(Command(10))
-                assert (answer.code, answer.remark) == (code, remark)
-            assert len(p.server.connections) == 1
-
-    run(work)
+    async with pair(soon if later else now) as p:
+        for _ in range(2):
+            answer = await p.call(Command(10))
+            assert (answer.code, answer.remark) == (code, remark)
+        assert len(p.server.connections) == 1
 
 
 @pytest.mark.spec("REM-06", "REM-18")
-def test_oneway_request_is_not_answered_even_on_error() -> None:
+async def test_oneway_request_is_not_answered_even_on_error() -> None:
     def handler(connection: Connection, request: Command) -> Command:
         if request.code == 666:
             raise RuntimeError("bad")
         return request.reply()
 
-    async def work() -> None:
-        async with pair(handler) as p:
-            reader, writer = await p.socket()
-            writer.write(encode_frame(Command(666, flag=2, opaque=1)))
-            writer.write(encode_frame(Command(10, flag=2, opaque=2)))
-            writer.write(encode_frame(Command(10, opaque=3)))
-            assert [c.opaque for c in await read_commands(reader, 1)] == [3]
-            writer.close()
-
-    run(work)
+    async with pair(handler) as p:
+        reader, writer = await p.socket()
+        writer.write(encode_frame(Command(666, flag=2, opaque=1)))
+        writer.write(encode_frame(Command(10, flag=2, opaque=2)))
+        writer.write(encode_frame(Command(10, opaque=3)))
+        assert [c.opaque for c in await read_commands(reader, 1)] == [3]
+        writer.close()
 
 
 @pytest.mark.spec("REM-15")
@@ -178,7 +160,7 @@ def test_hooks_run_in_order_and_may_reject() -> None:
 
 
 @pytest.mark.spec("REM-23", "REM-24")
-def test_idle_connection_is_closed_and_active_one_kept() -> None:
+async def test_idle_connection_is_closed_and_active_one_kept() -> None:
     closed: list[str] = []
     gone = asyncio.Event()
 
@@ -187,37 +169,31 @@ def test_idle_connection_is_closed_and_active_one_kept() -> None:
             closed.append(reason)
             gone.set()
 
-    async def work() -> None:
-        async with pair(settings=NetSettings(server_idle_seconds=1), listener=Watch()) as p:
-            _, idle = await p.socket()
-            reader, busy = await p.socket()
-            while not gone.is_set():
-                busy.write(encode_frame(Command(10)))
-                await read_commands(reader, 1)
-                await asyncio.sleep(0)
-            assert closed == ["idle for 1 s"] and NetSettings().server_idle_seconds == 120
+    async with pair(settings=NetSettings(server_idle_seconds=1), listener=Watch()) as p:
+        _, idle = await p.socket()
+        reader, busy = await p.socket()
+        while not gone.is_set():
             busy.write(encode_frame(Command(10)))
             await read_commands(reader, 1)
-            idle.close()
-            busy.close()
-
-    run(work)
+            await asyncio.sleep(0)
+        assert closed == ["idle for 1 s"] and NetSettings().server_idle_seconds == 120
+        busy.write(encode_frame(Command(10)))
+        await read_commands(reader, 1)
+        idle.close()
+        busy.close()
 
 
 @pytest.mark.spec("REM-03", "REM-02")
-def test_incomplete_frame_closes_connection_after_timeout() -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(slow_frame_ms=200)) as p:
-            reader, writer = await p.socket()
-            writer.write(encode_frame(Command(10, body=b"x" * 100))[:-1])
-            assert await reader.read() == b""
-            writer.close()
-
-    run(work)
+async def test_incomplete_frame_closes_connection_after_timeout() -> None:
+    async with pair(settings=NetSettings(slow_frame_ms=200)) as p:
+        reader, writer = await p.socket()
+        writer.write(encode_frame(Command(10, body=b"x" * 100))[:-1])
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.spec("REM-24")
-def test_connection_events_arrive_in_order() -> None:
+async def test_connection_events_arrive_in_order() -> None:
     events: list[tuple[str, str]] = []
     done = asyncio.Event()
 
@@ -229,19 +205,16 @@ def test_connection_events_arrive_in_order() -> None:
             events.append(("closed", connection.remote_address))
             done.set()
 
-    async def work() -> None:
-        async with pair(listener=Watch()) as p:
-            _, writer = await p.socket()
-            name = "{}:{}".format(*writer.get_extra_info("sockname"))
-            writer.close()
-            await done.wait()
-            assert events == [("connected", name), ("closed", name)]
-
-    run(work)
+    async with pair(listener=Watch()) as p:
+        _, writer = await p.socket()
+        name = "{}:{}".format(*writer.get_extra_info("sockname"))
+        writer.close()
+        await done.wait()
+        assert events == [("connected", name), ("closed", name)]
 
 
 @pytest.mark.spec("REM-12")
-def test_reading_pauses_for_peer_that_does_not_read_responses() -> None:
+async def test_reading_pauses_for_peer_that_does_not_read_responses() -> None:
     body = b"x" * 100_000
     handled = 0
 
@@ -250,22 +223,19 @@ def test_reading_pauses_for_peer_that_does_not_read_responses() -> None:
         handled += 1
         return request.reply(body=body)
 
-    async def work() -> None:
-        async with pair(handler, NetSettings(write_buffer_high_bytes=400_000)) as p:
-            reader, writer = await p.socket()
-            writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(1000)))
-            other = await p.call(Command(10))
-            assert other.body == body
-            assert handled < 500
-            answers = await read_commands(reader, 1000)
-            assert [a.opaque for a in answers] == list(range(1000))
-            writer.close()
-
-    run(work)
+    async with pair(handler, NetSettings(write_buffer_high_bytes=400_000)) as p:
+        reader, writer = await p.socket()
+        writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(1000)))
+        other = await p.call(Command(10))
+        assert other.body == body
+        assert handled < 500
+        answers = await read_commands(reader, 1000)
+        assert [a.opaque for a in answers] == list(range(1000))
+        writer.close()
 
 
 @pytest.mark.spec("REM-12")
-def test_requests_over_in_flight_limit_are_delayed() -> None:
+async def test_requests_over_in_flight_limit_are_delayed() -> None:
     running = most = 0
     release = asyncio.Event()
 
@@ -277,30 +247,24 @@ def test_requests_over_in_flight_limit_are_delayed() -> None:
         running -= 1
         return request.reply()
 
-    async def work() -> None:
-        async with pair(handler, NetSettings(in_flight_max=10)) as p:
-            reader, writer = await p.socket()
-            writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(100)))
-            asyncio.get_running_loop().call_later(0.05, release.set)
-            answers = await read_commands(reader, 100)
-            assert sorted(a.opaque for a in answers) == list(range(100))
-            assert most == 10
-            writer.close()
-
-    run(work)
+    async with pair(handler, NetSettings(in_flight_max=10)) as p:
+        reader, writer = await p.socket()
+        writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(100)))
+        asyncio.get_running_loop().call_later(0.05, release.set)
+        answers = await read_commands(reader, 100)
+        assert sorted(a.opaque for a in answers) == list(range(100))
+        assert most == 10
+        writer.close()
 
 
 @pytest.mark.spec("REM-02")
-def test_connections_over_the_limit_are_closed_at_once() -> None:
-    async def work() -> None:
-        async with pair(settings=NetSettings(connections_max=1)) as p:
-            assert (await p.call(Command(10))).code == 0
-            reader, writer = await p.socket()
-            assert await reader.read() == b""
-            assert (await p.call(Command(10))).code == 0
-            writer.close()
-
-    run(work)
+async def test_connections_over_the_limit_are_closed_at_once() -> None:
+    async with pair(settings=NetSettings(connections_max=1)) as p:
+        assert (await p.call(Command(10))).code == 0
+        reader, writer = await p.socket()
+        assert await reader.read() == b""
+        assert (await p.call(Command(10))).code == 0
+        writer.close()
 
 
 @pytest.mark.spec("REM-25")
@@ -324,44 +288,37 @@ def test_accepted_socket_has_nodelay_and_no_keepalive() -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_port_in_use_error_names_port_and_remedy() -> None:
-    async def work() -> None:
-        async with pair() as p:
-            second = RemotingServer(echo, settings=NetSettings())
-            with pytest.raises(StartError) as caught:
-                await second.start(p.host, p.port)
-            assert str(p.port) in str(caught.value) and "listenPort" in str(caught.value)
-            await second.stop()
-
-    run(work)
+async def test_port_in_use_error_names_port_and_remedy() -> None:
+    async with pair() as p:
+        second = RemotingServer(echo, settings=NetSettings())
+        with pytest.raises(StartError) as caught:
+            await second.start(p.host, p.port)
+        assert str(p.port) in str(caught.value) and "listenPort" in str(caught.value)
+        await second.stop()
 
 
 @pytest.mark.spec("NS-06")
-def test_stop_completes_requests_in_flight() -> None:
+async def test_stop_completes_requests_in_flight() -> None:
     async def slow(connection: Connection, request: Command) -> Command:
         await started_stop.wait()
         return request.reply(body=b"late")
 
     started_stop = asyncio.Event()
-
-    async def work() -> None:
-        async with pair(slow) as p:
-            call = asyncio.create_task(p.call(Command(10)))
-            while not p.server.connections:
-                await asyncio.sleep(0)
-            while not any(c.in_flight for c in p.server.connections):
-                await asyncio.sleep(0)
-            stop = asyncio.create_task(p.server.stop())
+    async with pair(slow) as p:
+        call = asyncio.create_task(p.call(Command(10)))
+        while not p.server.connections:
             await asyncio.sleep(0)
-            started_stop.set()
-            assert (await call).body == b"late"
-            await stop
-
-    run(work)
+        while not any(c.in_flight for c in p.server.connections):
+            await asyncio.sleep(0)
+        stop = asyncio.create_task(p.server.stop())
+        await asyncio.sleep(0)
+        started_stop.set()
+        assert (await call).body == b"late"
+        await stop
 
 
 @pytest.mark.spec("REM-25")
-def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
+async def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
     def sizes(connection: Connection) -> tuple[int, int]:
         assert connection.transport is not None
         sock = connection.transport.get_extra_info("socket")
@@ -372,29 +329,26 @@ def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
     def allowed(size: int) -> set[int]:
         return {size, 2 * size}  # Linux doubles the value to account for bookkeeping
 
-    async def work() -> None:
-        defaults = NetSettings()
-        assert defaults.backlog == 1024
-        sized = NetSettings(
-            server_sndbuf_bytes=20_000,
-            server_rcvbuf_bytes=22_000,
-            client_sndbuf_bytes=24_000,
-            client_rcvbuf_bytes=26_000,
-        )
-        found = []
-        for settings in (sized, defaults):
-            async with pair(settings=settings) as p:
-                await p.call(Command(10))
-                (server_side,), (client_side,) = p.server.connections, p.client.connections
-                found.append(sizes(server_side) + sizes(client_side))
-        for size, configured, default in zip((20_000, 22_000, 24_000, 26_000), *found, strict=True):
-            assert configured in allowed(size) and default not in allowed(size)
-
-    run(work)
+    defaults = NetSettings()
+    assert defaults.backlog == 1024
+    sized = NetSettings(
+        server_sndbuf_bytes=20_000,
+        server_rcvbuf_bytes=22_000,
+        client_sndbuf_bytes=24_000,
+        client_rcvbuf_bytes=26_000,
+    )
+    found = []
+    for settings in (sized, defaults):
+        async with pair(settings=settings) as p:
+            await p.call(Command(10))
+            (server_side,), (client_side,) = p.server.connections, p.client.connections
+            found.append(sizes(server_side) + sizes(client_side))
+    for size, configured, default in zip((20_000, 22_000, 24_000, 26_000), *found, strict=True):
+        assert configured in allowed(size) and default not in allowed(size)
 
 
 @pytest.mark.spec("REM-23")
-def test_connection_active_in_one_direction_is_not_idle() -> None:
+async def test_connection_active_in_one_direction_is_not_idle() -> None:
     closed: list[str] = []
 
     def handler(connection: Connection, request: Command) -> None:
@@ -404,97 +358,84 @@ def test_connection_active_in_one_direction_is_not_idle() -> None:
         def closed(self, connection: Connection, reason: str) -> None:
             closed.append(connection.remote_address)
 
-    async def work() -> None:
-        async with pair(handler, NetSettings(server_idle_seconds=1), listener=Watch()) as p:
-            (_, idle), (reader, listening), (_, talking) = [await p.socket() for _ in range(3)]
-            names = ["{}:{}".format(*writer.get_extra_info("sockname")) for writer in (idle, listening, talking)]
-            while len(p.server.connections) < 3:
-                await asyncio.sleep(0)
-            (connection,) = [c for c in p.server.connections if c.remote_address == names[1]]
-            while not closed:
-                connection.invoke_oneway(Command(40))
-                talking.write(encode_frame(Command(10)))
-                assert (await read_commands(reader, 1))[0].code == 40
-            assert closed == names[:1]
-            for writer in (idle, listening, talking):
-                writer.close()
-
-    run(work)
+    async with pair(handler, NetSettings(server_idle_seconds=1), listener=Watch()) as p:
+        (_, idle), (reader, listening), (_, talking) = [await p.socket() for _ in range(3)]
+        names = ["{}:{}".format(*writer.get_extra_info("sockname")) for writer in (idle, listening, talking)]
+        while len(p.server.connections) < 3:
+            await asyncio.sleep(0)
+        (connection,) = [c for c in p.server.connections if c.remote_address == names[1]]
+        while not closed:
+            connection.invoke_oneway(Command(40))
+            talking.write(encode_frame(Command(10)))
+            assert (await read_commands(reader, 1))[0].code == 40
+        assert closed == names[:1]
+        for writer in (idle, listening, talking):
+            writer.close()
 
 
 @pytest.mark.spec("REM-24")
-def test_connection_error_is_reported_as_close_reason() -> None:
+async def test_connection_error_is_reported_as_close_reason() -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
 
     class Watch(BaseConnectionListener):
         def closed(self, connection: Connection, reason: str) -> None:
             reasons.put_nowait(reason)
 
-    async def work() -> None:
-        async with pair(listener=Watch()) as p:
-            for linger, reason in ((1, "connection error: "), (0, "closed by the peer")):
-                peer = socket.create_connection((p.host, p.port))
-                while not p.server.connections:
-                    await asyncio.sleep(0)
-                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", linger, 0))
-                peer.close()
-                assert (await reasons.get()).startswith(reason)
-
-    run(work)
+    async with pair(listener=Watch()) as p:
+        for linger, reason in ((1, "connection error: "), (0, "closed by the peer")):
+            peer = socket.create_connection((p.host, p.port))
+            while not p.server.connections:
+                await asyncio.sleep(0)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", linger, 0))
+            peer.close()
+            assert (await reasons.get()).startswith(reason)
 
 
 @pytest.mark.spec("REM-25")
-def test_listener_sets_backlog_and_reuses_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        listen, backlogs = socket.socket.listen, list[int]()
+async def test_listener_sets_backlog_and_reuses_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    listen, backlogs = socket.socket.listen, list[int]()
 
-        def noted(sock: socket.socket, backlog: int) -> None:
-            backlogs.append(backlog)
-            listen(sock, backlog)
+    def noted(sock: socket.socket, backlog: int) -> None:
+        backlogs.append(backlog)
+        listen(sock, backlog)
 
-        monkeypatch.setattr(socket.socket, "listen", noted)
-        async with pair() as p:
-            assert backlogs[-1] == 1024
-            assert p.server._server is not None
-            (listening,) = p.server._server.sockets
-            assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
-
-    run(work)
+    monkeypatch.setattr(socket.socket, "listen", noted)
+    async with pair() as p:
+        assert backlogs[-1] == 1024
+        assert p.server._server is not None
+        (listening,) = p.server._server.sockets
+        assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
 
 
 @pytest.mark.spec("REM-04")
 @pytest.mark.parametrize("name", [None, "", "JSON", "ROCKETMQ"])
-def test_own_requests_use_serialization_of_process(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_own_requests_use_serialization_of_process(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SERIALIZE_TYPE_ENV, raising=False)
     if name is not None:
         monkeypatch.setenv(SERIALIZE_TYPE_ENV, name)
     own = Serialization[name or "JSON"]
+    pushed: asyncio.Queue[Command] = asyncio.Queue()
+    seen: list[Command] = []
 
-    async def work() -> None:
-        pushed: asyncio.Queue[Command] = asyncio.Queue()
-        seen: list[Command] = []
+    def handler(connection: Connection, request: Command) -> Command:
+        seen.append(request)
+        connection.invoke_oneway(Command(40))
+        return request.reply()
 
-        def handler(connection: Connection, request: Command) -> Command:
-            seen.append(request)
-            connection.invoke_oneway(Command(40))
-            return request.reply()
+    def client_handler(connection: Connection, request: Command) -> None:
+        pushed.put_nowait(request)
 
-        def client_handler(connection: Connection, request: Command) -> None:
-            pushed.put_nowait(request)
-
-        async with pair(handler, client_handler=client_handler) as p:
-            await p.call(Command(34))
-            await p.client.invoke_oneway(p.address, Command(15), 5000)
-            assert [(await pushed.get()).serialization for _ in range(2)] == [own, own]
-            assert [request.serialization for request in seen] == [own, own]
-            for other in Serialization:
-                reader, writer = await p.socket()
-                writer.write(encode_frame(Command(10, opaque=7, serialization=other)))
-                push, answer = await read_commands(reader, 2)
-                assert (push.serialization, answer.serialization) == (own, other)
-                writer.close()
-
-    run(work)
+    async with pair(handler, client_handler=client_handler) as p:
+        await p.call(Command(34))
+        await p.client.invoke_oneway(p.address, Command(15), 5000)
+        assert [(await pushed.get()).serialization for _ in range(2)] == [own, own]
+        assert [request.serialization for request in seen] == [own, own]
+        for other in Serialization:
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(10, opaque=7, serialization=other)))
+            push, answer = await read_commands(reader, 2)
+            assert (push.serialization, answer.serialization) == (own, other)
+            writer.close()
 
 
 @pytest.mark.spec("REM-04")

@@ -9,7 +9,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from netpair import echo, pair, run
+from netpair import echo, pair
 
 from certificates import write_certificate
 from saturnmq.config.settings import load
@@ -34,69 +34,57 @@ CLIENT = TlsSettings(enable=True, client_auth_server=False)
     ("mode", "plain", "encrypted"),
     [("disabled", True, False), ("permissive", True, True), ("enforcing", False, True), ("whatever", True, True)],
 )
-def test_tls_mode_decides_which_connections_are_accepted(
+async def test_tls_mode_decides_which_connections_are_accepted(
     certificate: Pair, mode: str, plain: bool, encrypted: bool
 ) -> None:
-    async def work() -> None:
-        for client_tls, works in ((None, plain), (CLIENT, encrypted)):
-            async with pair(echo, tls=server_tls(mode, certificate), client_tls=client_tls) as p:
-                body = b"x" * 300_000
-                if works:
-                    assert (await p.call(Command(10, body=body))).body == body
-                else:
-                    with pytest.raises(SendFailed):
-                        await p.call(Command(10, body=body))
-
-    run(work)
+    for client_tls, works in ((None, plain), (CLIENT, encrypted)):
+        async with pair(echo, tls=server_tls(mode, certificate), client_tls=client_tls) as p:
+            body = b"x" * 300_000
+            if works:
+                assert (await p.call(Command(10, body=body))).body == body
+            else:
+                with pytest.raises(SendFailed):
+                    await p.call(Command(10, body=body))
 
 
 @pytest.mark.spec("REM-29")
-def test_tls_connection_without_certificate_is_closed() -> None:
-    async def work() -> None:
-        async with pair(echo, client_tls=CLIENT) as p:
-            with pytest.raises(SendFailed):
-                await p.call(Command(10))
-        async with pair(echo) as p:
-            assert (await p.call(Command(10))).code == 0
-
-    run(work)
+async def test_tls_connection_without_certificate_is_closed() -> None:
+    async with pair(echo, client_tls=CLIENT) as p:
+        with pytest.raises(SendFailed):
+            await p.call(Command(10))
+    async with pair(echo) as p:
+        assert (await p.call(Command(10))).code == 0
 
 
 @pytest.mark.spec("REM-29", "REM-03")
-def test_tls_handshake_works_byte_by_byte(certificate: Pair) -> None:
-    async def work() -> None:
-        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
-            reader, writer = await p.socket()
-            stream = TlsStream(client_context(CLIENT), server_side=False)
-            stream.start()
-            stream.write(encode_frame(Command(10, opaque=3, body=b"secret")))
-            answer = b""
-            while b"secret" not in answer:
-                for byte in stream.outgoing():
-                    writer.write(bytes([byte]))
-                    await writer.drain()
-                data = await reader.read(1000)
-                assert data
-                answer += stream.feed(data)
-            writer.close()
-
-    run(work)
+async def test_tls_handshake_works_byte_by_byte(certificate: Pair) -> None:
+    async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+        reader, writer = await p.socket()
+        stream = TlsStream(client_context(CLIENT), server_side=False)
+        stream.start()
+        stream.write(encode_frame(Command(10, opaque=3, body=b"secret")))
+        answer = b""
+        while b"secret" not in answer:
+            for byte in stream.outgoing():
+                writer.write(bytes([byte]))
+                await writer.drain()
+            data = await reader.read(1000)
+            assert data
+            answer += stream.feed(data)
+        writer.close()
 
 
 @pytest.mark.spec("LIM-06")
 @pytest.mark.parametrize("sent", [1, 200, None])
-def test_unfinished_handshake_is_closed_as_unfinished_frame(certificate: Pair, sent: int | None) -> None:
-    async def work() -> None:
-        settings = NetSettings(slow_frame_ms=50)
-        async with pair(echo, settings, tls=server_tls("permissive", certificate)) as p:
-            reader, writer = await p.socket()
-            writer.write(client_hello()[:sent])
-            while await reader.read(1000):
-                pass
-            assert p.server.rejections.counts == {"slow_frame": 1}
-            writer.close()
-
-    run(work)
+async def test_unfinished_handshake_is_closed_as_unfinished_frame(certificate: Pair, sent: int | None) -> None:
+    settings = NetSettings(slow_frame_ms=50)
+    async with pair(echo, settings, tls=server_tls("permissive", certificate)) as p:
+        reader, writer = await p.socket()
+        writer.write(client_hello()[:sent])
+        while await reader.read(1000):
+            pass
+        assert p.server.rejections.counts == {"slow_frame": 1}
+        writer.close()
 
 
 def client_hello() -> bytes:
@@ -106,7 +94,9 @@ def client_hello() -> bytes:
 
 
 @pytest.mark.spec("LIM-09", "REM-29")
-def test_many_handshakes_at_once_leave_the_loop_to_others(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_handshakes_at_once_leave_the_loop_to_others(
+    certificate: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each step of a handshake takes a millisecond of this clock; an event-loop iteration has two for connections that wait."""
     peers, clock, steps = 40, [100.0], [0]
     feed = TlsStream.feed
@@ -120,24 +110,21 @@ def test_many_handshakes_at_once_leave_the_loop_to_others(certificate: Pair, mon
         steps.append(0)
         asyncio.get_running_loop().call_soon(iteration)
 
-    async def work() -> None:
-        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
-            hello = client_hello()
-            sockets = [socket.create_connection((p.host, p.port)) for _ in range(peers)]
-            while len(p.server.connections) < peers:
-                await asyncio.sleep(0)
-            monkeypatch.setattr(TlsStream, "feed", timed)
-            monkeypatch.setattr(fairness, "monotonic", lambda: clock[0])
-            iteration()
-            for one in sockets:
-                one.sendall(hello)
-            while sum(steps) < peers:
-                await asyncio.sleep(0)
-            assert max(steps) <= fairness.ITERATION_SECONDS / 0.001 + 1
-            for one in sockets:
-                one.close()
-
-    run(work)
+    async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+        hello = client_hello()
+        sockets = [socket.create_connection((p.host, p.port)) for _ in range(peers)]
+        while len(p.server.connections) < peers:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(TlsStream, "feed", timed)
+        monkeypatch.setattr(fairness, "monotonic", lambda: clock[0])
+        iteration()
+        for one in sockets:
+            one.sendall(hello)
+        while sum(steps) < peers:
+            await asyncio.sleep(0)
+        assert max(steps) <= fairness.ITERATION_SECONDS / 0.001 + 1
+        for one in sockets:
+            one.close()
 
 
 @pytest.mark.spec("REM-29")
@@ -147,7 +134,7 @@ def test_unknown_tls_mode_is_permissive() -> None:
 
 
 @pytest.mark.spec("REM-29")
-def test_server_can_require_client_certificate(certificate: Pair, tmp_path: Path) -> None:
+async def test_server_can_require_client_certificate(certificate: Pair, tmp_path: Path) -> None:
     cert, key = write_certificate(tmp_path, "client")
     server = TlsSettings(
         server_cert_path=str(certificate[0]),
@@ -156,15 +143,11 @@ def test_server_can_require_client_certificate(certificate: Pair, tmp_path: Path
         need_client_auth="require",
     )
     with_certificate = dataclasses.replace(CLIENT, client_cert_path=str(cert), client_key_path=str(key))
-
-    async def work() -> None:
-        async with pair(echo, tls=server, client_tls=with_certificate) as p:
-            assert (await p.call(Command(10))).code == 0
-        async with pair(echo, tls=server, client_tls=CLIENT) as p:
-            with pytest.raises(SendFailed):
-                await p.call(Command(10))
-
-    run(work)
+    async with pair(echo, tls=server, client_tls=with_certificate) as p:
+        assert (await p.call(Command(10))).code == 0
+    async with pair(echo, tls=server, client_tls=CLIENT) as p:
+        with pytest.raises(SendFailed):
+            await p.call(Command(10))
 
 
 @pytest.mark.spec("REM-29")
@@ -278,26 +261,23 @@ def test_tls_file_created_after_start_is_not_watched(certificate: Pair, tmp_path
 
 
 @pytest.mark.spec("REM-30")
-def test_tls_files_are_checked_twice_per_second(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        waits: asyncio.Queue[float] = asyncio.Queue()
+async def test_tls_files_are_checked_twice_per_second(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: asyncio.Queue[float] = asyncio.Queue()
 
-        async def noted(seconds: float) -> None:
-            waits.put_nowait(seconds)
-            await asyncio.Event().wait()
+    async def noted(seconds: float) -> None:
+        waits.put_nowait(seconds)
+        await asyncio.Event().wait()
 
-        holder = ContextHolder(server_tls("permissive", certificate))
-        with monkeypatch.context() as patched:
-            patched.setattr(tls_module.asyncio, "sleep", noted)  # type: ignore[attr-defined]
-            holder.watch()
-            assert await waits.get() == 0.5
-        await holder.stop()
-
-    run(work)
+    holder = ContextHolder(server_tls("permissive", certificate))
+    with monkeypatch.context() as patched:
+        patched.setattr(tls_module.asyncio, "sleep", noted)  # type: ignore[attr-defined]
+        holder.watch()
+        assert await waits.get() == 0.5
+    await holder.stop()
 
 
 @pytest.mark.spec("REM-30", "NS-31")
-def test_running_server_serves_reloaded_certificate(certificate: Pair, tmp_path: Path) -> None:
+async def test_running_server_serves_reloaded_certificate(certificate: Pair, tmp_path: Path) -> None:
     async def fingerprint(host: str, port: int) -> bytes:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -306,18 +286,15 @@ def test_running_server_serves_reloaded_certificate(certificate: Pair, tmp_path:
         writer.close()
         return found
 
-    async def work() -> None:
-        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
-            before = await fingerprint(p.host, p.port)
-            (tmp_path / "new").mkdir()
-            cert, key = write_certificate(tmp_path / "new", "other")
-            certificate[0].write_bytes(cert.read_bytes())
-            certificate[1].write_bytes(key.read_bytes())
-            while await fingerprint(p.host, p.port) == before:
-                await asyncio.sleep(0.05)  # poll until the watcher has looked, within the deadline of run
-            assert await fingerprint(p.host, p.port) != before
-
-    run(work)
+    async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+        before = await fingerprint(p.host, p.port)
+        (tmp_path / "new").mkdir()
+        cert, key = write_certificate(tmp_path / "new", "other")
+        certificate[0].write_bytes(cert.read_bytes())
+        certificate[1].write_bytes(key.read_bytes())
+        while await fingerprint(p.host, p.port) == before:
+            await asyncio.sleep(0.05)  # poll until the watcher has looked, within the deadline of run
+        assert await fingerprint(p.host, p.port) != before
 
 
 @pytest.mark.spec("REM-29", "UX-05")
@@ -327,7 +304,7 @@ def test_unreadable_certificate_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("SEC-15")
-def test_client_verifies_the_server_by_default(certificate: Pair, tmp_path: Path) -> None:
+async def test_client_verifies_the_server_by_default(certificate: Pair, tmp_path: Path) -> None:
     """Refused: an unknown authority, a certificate for another host. Accepted: one that is trusted, or any without authServer."""
     stranger, _ = write_certificate(tmp_path, "stranger")
     elsewhere = write_certificate(tmp_path, "elsewhere", "127.0.0.9")
@@ -341,16 +318,13 @@ def test_client_verifies_the_server_by_default(certificate: Pair, tmp_path: Path
                 assert "certificate" in str(error), "the cause is named"
                 return False
 
-    async def work() -> None:
-        assert not await works(certificate, TlsSettings(enable=True)), "the system's authorities do not know it"
-        assert not await works(certificate, dataclasses.replace(trusting, client_trust_path=str(stranger)))
-        assert await works(certificate, trusting)
-        assert await works(certificate, CLIENT)
-        moved = dataclasses.replace(trusting, client_trust_path=str(elsewhere[0]))
-        assert not await works(elsewhere, moved), "it is for 127.0.0.9"
-        assert await works(elsewhere, dataclasses.replace(moved, client_check_host=False))
-
-    run(work)
+    assert not await works(certificate, TlsSettings(enable=True)), "the system's authorities do not know it"
+    assert not await works(certificate, dataclasses.replace(trusting, client_trust_path=str(stranger)))
+    assert await works(certificate, trusting)
+    assert await works(certificate, CLIENT)
+    moved = dataclasses.replace(trusting, client_trust_path=str(elsewhere[0]))
+    assert not await works(elsewhere, moved), "it is for 127.0.0.9"
+    assert await works(elsewhere, dataclasses.replace(moved, client_check_host=False))
 
 
 @pytest.mark.spec("SEC-15")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from netpair import Pair as Connected
-from netpair import echo, pair, run
+from netpair import echo, pair
 
 from saturnmq.net import Connection, NetSettings, TlsSettings
 from saturnmq.net.tls import TlsStream, client_context
@@ -28,44 +28,37 @@ def server_tls(certificate: tuple[Path, Path]) -> TlsSettings:
 
 @pytest.mark.spec("SEC-05")
 @pytest.mark.skipif(OPENSSL is None, reason="the renegotiation is asked for by `openssl s_client`")
-def test_renegotiation_ends_only_the_connection_that_asks_for_it(certificate: tuple[Path, Path]) -> None:
-    async def work() -> None:
-        async with pair(echo, tls=server_tls(certificate), client_tls=CLIENT) as p:
-            assert OPENSSL is not None
-            peer = await asyncio.create_subprocess_exec(
-                OPENSSL, "s_client", "-tls1_2", "-connect", p.address,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-            assert peer.stdin is not None and peer.stdout is not None
-            while b"Verify return code" not in await peer.stdout.readline():
-                pass
-            peer.stdin.write(b"R\n")
-            output = (await peer.communicate())[0]
-            assert b"RENEGOTIATING" in output and b"no renegotiation" in output
-            assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
-            await until(lambda: len(p.server.connections) == 1)
-
-    run(work)
+async def test_renegotiation_ends_only_the_connection_that_asks_for_it(certificate: tuple[Path, Path]) -> None:
+    async with pair(echo, tls=server_tls(certificate), client_tls=CLIENT) as p:
+        assert OPENSSL is not None
+        peer = await asyncio.create_subprocess_exec(
+            OPENSSL, "s_client", "-tls1_2", "-connect", p.address,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        assert peer.stdin is not None and peer.stdout is not None
+        while b"Verify return code" not in await peer.stdout.readline():
+            pass
+        peer.stdin.write(b"R\n")
+        output = (await peer.communicate())[0]
+        assert b"RENEGOTIATING" in output and b"no renegotiation" in output
+        assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
+        await until(lambda: len(p.server.connections) == 1)
 
 
 @pytest.mark.spec("LIM-06")
-def test_half_handshakes_leave_an_honest_client_alone_and_end(certificate: tuple[Path, Path]) -> None:
+async def test_half_handshakes_leave_an_honest_client_alone_and_end(certificate: tuple[Path, Path]) -> None:
     """After the greeting of the server each peer owes its part of the handshake."""
-
-    async def work() -> None:
-        settings = NetSettings(slow_frame_ms=200)
-        async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
-            with contextlib.ExitStack() as stack:
-                for _ in range(60):
-                    stream = TlsStream(client_context(CLIENT), server_side=False)
-                    stream.start()
-                    peer = stack.enter_context(socket.create_connection((p.host, p.port)))
-                    peer.sendall(stream.outgoing())
-                while p.server.rejections.counts != {"slow_frame": 60}:
-                    assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
-            await until(lambda: len(p.server.connections) == 1)
-
-    run(work)
+    settings = NetSettings(slow_frame_ms=200)
+    async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
+        with contextlib.ExitStack() as stack:
+            for _ in range(60):
+                stream = TlsStream(client_context(CLIENT), server_side=False)
+                stream.start()
+                peer = stack.enter_context(socket.create_connection((p.host, p.port)))
+                peer.sendall(stream.outgoing())
+            while p.server.rejections.counts != {"slow_frame": 60}:
+                assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
+        await until(lambda: len(p.server.connections) == 1)
 
 
 async def handshaken(p: Connected, stack: contextlib.ExitStack) -> tuple[TlsStream, socket.socket]:
@@ -83,31 +76,27 @@ async def handshaken(p: Connected, stack: contextlib.ExitStack) -> tuple[TlsStre
 
 
 @pytest.mark.spec("LIM-06")
-def test_half_tls_records_end_though_bytes_keep_arriving(certificate: tuple[Path, Path]) -> None:
+async def test_half_tls_records_end_though_bytes_keep_arriving(certificate: tuple[Path, Path]) -> None:
     """One connection has sent a request before, one repeats single bytes of a record: neither is idle, no frame has begun."""
-
-    async def work() -> None:
-        settings = NetSettings(slow_frame_ms=200)
-        async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
-            with contextlib.ExitStack() as stack:
-                loop = asyncio.get_running_loop()
-                peers = []
-                for _ in range(20):
-                    stream, peer = await handshaken(p, stack)
-                    stream.write(encode_frame(Command(10, opaque=1)))
-                    await loop.sock_sendall(peer, stream.outgoing())
-                    stream.write(encode_frame(Command(10, body=b"x" * 2000)))
-                    record = stream.outgoing()
-                    await loop.sock_sendall(peer, record[:9])
-                    peers.append((peer, iter(record[9:-1])))
-                while p.server.rejections.counts != {"slow_frame": 20}:
-                    assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
-                    for peer, rest in peers:
-                        with contextlib.suppress(OSError, StopIteration):
-                            peer.send(bytes((next(rest),)))
-            await until(lambda: len(p.server.connections) == 1)
-
-    run(work)
+    settings = NetSettings(slow_frame_ms=200)
+    async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
+        with contextlib.ExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            peers = []
+            for _ in range(20):
+                stream, peer = await handshaken(p, stack)
+                stream.write(encode_frame(Command(10, opaque=1)))
+                await loop.sock_sendall(peer, stream.outgoing())
+                stream.write(encode_frame(Command(10, body=b"x" * 2000)))
+                record = stream.outgoing()
+                await loop.sock_sendall(peer, record[:9])
+                peers.append((peer, iter(record[9:-1])))
+            while p.server.rejections.counts != {"slow_frame": 20}:
+                assert (await p.call(Command(10, body=b"honest"))).body == b"honest"
+                for peer, rest in peers:
+                    with contextlib.suppress(OSError, StopIteration):
+                        peer.send(bytes((next(rest),)))
+        await until(lambda: len(p.server.connections) == 1)
 
 
 async def silent_reader(p: Connected, requests: int) -> socket.socket:
@@ -124,27 +113,24 @@ async def silent_reader(p: Connected, requests: int) -> socket.socket:
 
 @pytest.mark.spec("LIM-11")
 @pytest.mark.parametrize("limit", ["time", "bytes"])
-def test_peer_that_does_not_read_over_tls_is_closed(certificate: tuple[Path, Path], limit: str) -> None:
+async def test_peer_that_does_not_read_over_tls_is_closed(certificate: tuple[Path, Path], limit: str) -> None:
     body = b"x" * 1_000_000
 
     def handler(connection: Connection, request: Command) -> Command:
         return request.reply(body=body if request.code == 11 else b"honest")
 
-    async def work() -> None:
-        more = {"unread_ms": 100} if limit == "time" else {"unread_bytes_max": 900_000}
-        settings = NetSettings(write_buffer_high_bytes=100_000, server_sndbuf_bytes=8192, **more)
-        async with pair(handler, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
-            assert (await p.call(Command(10))).body == b"honest"
-            peer = await silent_reader(p, 20)
-            try:
-                most = 0
-                while not p.server.rejections.counts:
-                    assert (await p.call(Command(10))).body == b"honest"
-                    most = max(most, *(connection.unread_bytes for connection in p.server.connections), 0)
-                assert p.server.rejections.counts == {"slow_reader": 1}
-                assert most < 2_500_000, "its requests are not handled while it does not read"
-                await until(lambda: len(p.server.connections) == 1)
-            finally:
-                peer.close()
-
-    run(work)
+    more = {"unread_ms": 100} if limit == "time" else {"unread_bytes_max": 900_000}
+    settings = NetSettings(write_buffer_high_bytes=100_000, server_sndbuf_bytes=8192, **more)
+    async with pair(handler, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
+        assert (await p.call(Command(10))).body == b"honest"
+        peer = await silent_reader(p, 20)
+        try:
+            most = 0
+            while not p.server.rejections.counts:
+                assert (await p.call(Command(10))).body == b"honest"
+                most = max(most, *(connection.unread_bytes for connection in p.server.connections), 0)
+            assert p.server.rejections.counts == {"slow_reader": 1}
+            assert most < 2_500_000, "its requests are not handled while it does not read"
+            await until(lambda: len(p.server.connections) == 1)
+        finally:
+            peer.close()

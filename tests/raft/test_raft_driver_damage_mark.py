@@ -46,42 +46,38 @@ def hurt(member: RaftMember, index: int) -> Entry:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10")
-def test_member_failed_by_damage_repairs_it_first_after_restart(tmp_path: Path) -> None:
+async def test_member_failed_by_damage_repairs_it_first_after_restart(tmp_path: Path) -> None:
     """The repair does not wait for the scrub interval, and the next start has nothing left to repair."""
-
-    async def run() -> None:
-        made = Group(tmp_path, 3, **MESSAGES)
-        try:
-            for name in ("n0", "n1"):
-                await made.start(name)
-            for number in range(40):
-                await made.append(record(number))
-            await made.equal()
-            failed = await made.a_leader()
-            assert failed.node is not None
-            name, mark = failed.settings.self_id, failed.files.folder / "damaged"
-            good = hurt(failed, 3)
-            failed.node._state.log._cache.clear()
-            await made.start("n2")  # its log is empty
-            await made.until(lambda: failed.status().failed, "the damage is not seen")
-            assert mark.read_bytes() == b"3"
-            await made.until(lambda: made.leader not in (None, failed), "no other leader")
-            await made.stop(name)
-            again = await made.start(name, scrub_days=0)  # repairs even with the scrub off
-            await made.until(lambda: again._scrub.repaired == 1, "not mended")
-            assert Role.LEADER not in made.recorders[name].roles
-            assert again.files.entry(3) == good
-            await made.append(record(99))
-            await made.equal()
-            assert again.status().failed is None
-            await made.stop(name)
+    made = Group(tmp_path, 3, **MESSAGES)
+    try:
+        for name in ("n0", "n1"):
             await made.start(name)
-            assert not mark.exists()
-        finally:
-            for name in list(made.members):
-                await made.stop(name)
-
-    asyncio.run(run())
+        for number in range(40):
+            await made.append(record(number))
+        await made.equal()
+        failed = await made.a_leader()
+        assert failed.node is not None
+        name, mark = failed.settings.self_id, failed.files.folder / "damaged"
+        good = hurt(failed, 3)
+        failed.node._state.log._cache.clear()
+        await made.start("n2")  # its log is empty
+        await made.until(lambda: failed.status().failed, "the damage is not seen")
+        assert mark.read_bytes() == b"3"
+        await made.until(lambda: made.leader not in (None, failed), "no other leader")
+        await made.stop(name)
+        again = await made.start(name, scrub_days=0)  # repairs even with the scrub off
+        await made.until(lambda: again._scrub.repaired == 1, "not mended")
+        assert Role.LEADER not in made.recorders[name].roles
+        assert again.files.entry(3) == good
+        await made.append(record(99))
+        await made.equal()
+        assert again.status().failed is None
+        await made.stop(name)
+        await made.start(name)
+        assert not mark.exists()
+    finally:
+        for name in list(made.members):
+            await made.stop(name)
 
 
 def asks_for_votes(member: RaftMember, clock: list[int], until_ms: int) -> int:

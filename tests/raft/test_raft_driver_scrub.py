@@ -88,34 +88,31 @@ def test_scrub_finds_damage_and_repairs_it_from_leader(tmp_path: Path, caplog: p
 
 
 @pytest.mark.spec("DUR-08")
-def test_scrub_pass_runs_in_steps_and_then_pauses(tmp_path: Path) -> None:
-    async def run() -> None:
-        made = Group(tmp_path, 1, **MESSAGES)
-        member = await made.start("n0")
-        for _ in range(3):
-            await made.append(*(record(number) for number in range(50)))
-        node, scrub, seen = member._node(), member._scrub, []
-        read = member.files.entry
+async def test_scrub_pass_runs_in_steps_and_then_pauses(tmp_path: Path) -> None:
+    made = Group(tmp_path, 1, **MESSAGES)
+    member = await made.start("n0")
+    for _ in range(3):
+        await made.append(*(record(number) for number in range(50)))
+    node, scrub, seen = member._node(), member._scrub, []
+    read = member.files.entry
 
-        def entry(index: int) -> Entry | None:
-            seen.append(index)
-            return read(index)
+    def entry(index: int) -> Entry | None:
+        seen.append(index)
+        return read(index)
 
-        member.files.entry = entry  # type: ignore[method-assign]
-        now = scrub.next_ms
-        scrub.step(now - 1, node)
-        assert seen == []
-        scrub.step(now, node)
-        assert 10 < len(seen) < 149
-        scrub.step(now + 1, node)
-        assert seen == list(range(len(seen)))
-        while scrub.passes == 0:
-            scrub.step(scrub.next_ms, node)
-        assert seen == list(range(member.status().committed_index + 1))
-        assert scrub.next_ms > now + 3_600_000
-        await made.stop("n0")
-
-    asyncio.run(run())
+    member.files.entry = entry  # type: ignore[method-assign]
+    now = scrub.next_ms
+    scrub.step(now - 1, node)
+    assert seen == []
+    scrub.step(now, node)
+    assert 10 < len(seen) < 149
+    scrub.step(now + 1, node)
+    assert seen == list(range(len(seen)))
+    while scrub.passes == 0:
+        scrub.step(scrub.next_ms, node)
+    assert seen == list(range(member.status().committed_index + 1))
+    assert scrub.next_ms > now + 3_600_000
+    await made.stop("n0")
 
 
 @pytest.mark.spec("DUR-10")

@@ -37,32 +37,28 @@ class GatedDisk(Disk):
 @pytest.mark.parametrize(
     ("used_ratio", "now_s"), [(0.1, time.time() + YEAR_S), (0.97, time.time())], ids=["old", "full"]
 )
-def test_retention_runs_between_back_to_back_syncs(tmp_path: Path, used_ratio: float, now_s: float) -> None:
+async def test_retention_runs_between_back_to_back_syncs(tmp_path: Path, used_ratio: float, now_s: float) -> None:
     """By age, and forced by a full disk: neither may wait for a moment without a sync, which never comes under load."""
-
-    async def run() -> None:
-        disk = GatedDisk()
-        made = Group(tmp_path, 1, disk=disk, file_bytes=4096)
-        member = await made.start("n0")
-        for _ in range(20):
-            await made.append(b"x" * 800)
-        files = len(member.files.data.files)
-        assert files >= 4
-        disk.gate.clear()
-        first = asyncio.ensure_future(member.append([b"first"]))
-        await made.until(lambda: member._sync is not None, "no sync is under way")
-        second = asyncio.ensure_future(member.append([b"second"]))  # its sync starts right after the first one
-        await made.until(lambda: member._sync_wanted is not None, "the second one is not appended")
-        assert member.clean(used_ratio, now_s, 4) == 0
-        assert member.files.begin_index == 0
-        disk.gate.set()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            assert [(await first).code, (await second).code] == [Code.SUCCESS, Code.SUCCESS]
-        assert len(member.files.data.files) < files
-        assert member.status().begin_index == member.files.begin_index > 0
-        await made.stop("n0")
-
-    asyncio.run(run())
+    disk = GatedDisk()
+    made = Group(tmp_path, 1, disk=disk, file_bytes=4096)
+    member = await made.start("n0")
+    for _ in range(20):
+        await made.append(b"x" * 800)
+    files = len(member.files.data.files)
+    assert files >= 4
+    disk.gate.clear()
+    first = asyncio.ensure_future(member.append([b"first"]))
+    await made.until(lambda: member._sync is not None, "no sync is under way")
+    second = asyncio.ensure_future(member.append([b"second"]))  # its sync starts right after the first one
+    await made.until(lambda: member._sync_wanted is not None, "the second one is not appended")
+    assert member.clean(used_ratio, now_s, 4) == 0
+    assert member.files.begin_index == 0
+    disk.gate.set()
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert [(await first).code, (await second).code] == [Code.SUCCESS, Code.SUCCESS]
+    assert len(member.files.data.files) < files
+    assert member.status().begin_index == member.files.begin_index > 0
+    await made.stop("n0")
 
 
 def used(ratios: dict[Path, float]) -> Callable[[Path], SimpleNamespace]:
@@ -107,7 +103,9 @@ def test_member_ratio_is_the_higher_of_own_disk_and_emptiest_data_disk(
 
 
 @pytest.mark.spec("DL-S13")
-def test_full_and_read_only_data_folders_get_no_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_and_read_only_data_folders_get_no_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ratios = {tmp_path / name: ratio for name, ratio in (("a", 0.85), ("b", 0.86), ("c", 0.2))}
     monkeypatch.setattr(shutil, "disk_usage", used(ratios))
     for folder in ratios:
@@ -117,38 +115,32 @@ def test_full_and_read_only_data_folders_get_no_new_files(tmp_path: Path, monkey
     assert takes_files(b, [b], (), 0.85)  # it is the only folder
     several = ",".join(map(str, ratios))
     made = Group(tmp_path, 1, data_folders_text=several, read_only_text=str(c))
-
-    async def run() -> None:
-        member = await made.start("n0")
-        assert [member._may_grow(folder) for folder in (a, b, c)] == [True, False, False]
-        await made.append(b"x")
-        assert [file.path.parent for file in member.files.data.files] == [a]
-        await made.stop("n0")
-
-    asyncio.run(run())
+    member = await made.start("n0")
+    assert [member._may_grow(folder) for folder in (a, b, c)] == [True, False, False]
+    await made.append(b"x")
+    assert [file.path.parent for file in member.files.data.files] == [a]
+    await made.stop("n0")
 
 
 @pytest.mark.spec("DL-S09", "DL-S10", "DL-S13", "DUR-15")
-def test_full_data_disk_refuses_appends_and_forces_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_data_disk_refuses_appends_and_forces_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other" / "ledger"
     other.mkdir(parents=True)
     ratios = {tmp_path / "other": 0.2}
     monkeypatch.setattr(shutil, "disk_usage", used(ratios))
-
-    async def run() -> None:
-        made = Group(tmp_path, 1, file_bytes=4096, data_folders_text=str(other))
-        member = await made.start("n0")
-        for _ in range(20):
-            await made.append(b"x" * 800)
-        assert {file.path.parent for file in member.files.data.files} == {other}
-        ratios[tmp_path / "other"] = 0.97
-        member._next_clean_ms = 0
-        await made.until(lambda: member.node and member.node.is_disk_full, "the full disk is not seen")
-        await made.until(lambda: member.status().begin_index > 0, "no file went")
-        assert (await member.append([b"y"])).code == Code.DISK_FULL
-        ratios[tmp_path / "other"] = 0.2
-        member._next_clean_ms = 0
-        await made.append(b"z")
-        await made.stop("n0")
-
-    asyncio.run(run())
+    made = Group(tmp_path, 1, file_bytes=4096, data_folders_text=str(other))
+    member = await made.start("n0")
+    for _ in range(20):
+        await made.append(b"x" * 800)
+    assert {file.path.parent for file in member.files.data.files} == {other}
+    ratios[tmp_path / "other"] = 0.97
+    member._next_clean_ms = 0
+    await made.until(lambda: member.node and member.node.is_disk_full, "the full disk is not seen")
+    await made.until(lambda: member.status().begin_index > 0, "no file went")
+    assert (await member.append([b"y"])).code == Code.DISK_FULL
+    ratios[tmp_path / "other"] = 0.2
+    member._next_clean_ms = 0
+    await made.append(b"z")
+    await made.stop("n0")

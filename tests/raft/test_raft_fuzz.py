@@ -136,7 +136,7 @@ class Marks:
 @pytest.mark.timeout(180)
 @pytest.mark.spec("FUZ-08")
 @pytest.mark.parametrize("role", list(Role))
-def test_hostile_requests_leave_members_of_each_role_usable(role: Role, tmp_path: Path) -> None:
+async def test_hostile_requests_leave_members_of_each_role_usable(role: Role, tmp_path: Path) -> None:
     rng = random.Random(f"{role.value} {os.environ.get('FUZZ_SEED', '1')}")
 
     async def target_of(made: Group) -> RaftMember:
@@ -146,38 +146,35 @@ def test_hostile_requests_leave_members_of_each_role_usable(role: Role, tmp_path
         member = found() if role is Role.CANDIDATE else await made.until(found, f"no {role.value}")
         return member or next(iter(made.members.values()))
 
-    async def run() -> None:
-        async with group(tmp_path) as made:
-            for count in range(5):
-                await made.append(b"honest %d" % count)
-            if role is Role.CANDIDATE:  # without a quorum it stays one
-                await made.equal()
-                for name in made.names[1:]:
-                    await made.stop(name)
-                await made.until(lambda: made.members["n0"].status().role is role, "n0 is no candidate")
-            marks, client = Marks(made), RemotingClient(settings=NetSettings())
-            answered = 0
-            try:
-                for _ in range(0, REQUESTS, BATCH):
-                    target = await target_of(made)
-                    address = target.settings.peers[target.settings.self_id]
-                    calls = [client.invoke(address, command(rng, target), 300) for _ in range(BATCH)]
-                    for result in await asyncio.gather(*calls, return_exceptions=True):
-                        assert not isinstance(result, BaseException) or isinstance(result, SaturnError), result
-                        answered += isinstance(result, Command)
-                    marks.check()
-            finally:
-                await client.close()
-            assert answered > REQUESTS // 2
-            for name in made.names:
-                if name not in made.members:
-                    await made.start(name)
-                    marks._seen.setdefault(name, (0, -1))
-            await made.append(b"still usable")
+    async with group(tmp_path) as made:
+        for count in range(5):
+            await made.append(b"honest %d" % count)
+        if role is Role.CANDIDATE:  # without a quorum it stays one
             await made.equal()
-            marks.check()
-            stored = [member.files.entry(index) for member in made.members.values() for index in range(5)]
-            assert {entry.body for entry in stored if entry is not None} == {b"honest %d" % at for at in range(5)}
-            assert max(member.status().term for member in made.members.values()) < TERM_STEP_MAX
-
-    asyncio.run(run())
+            for name in made.names[1:]:
+                await made.stop(name)
+            await made.until(lambda: made.members["n0"].status().role is role, "n0 is no candidate")
+        marks, client = Marks(made), RemotingClient(settings=NetSettings())
+        answered = 0
+        try:
+            for _ in range(0, REQUESTS, BATCH):
+                target = await target_of(made)
+                address = target.settings.peers[target.settings.self_id]
+                calls = [client.invoke(address, command(rng, target), 300) for _ in range(BATCH)]
+                for result in await asyncio.gather(*calls, return_exceptions=True):
+                    assert not isinstance(result, BaseException) or isinstance(result, SaturnError), result
+                    answered += isinstance(result, Command)
+                marks.check()
+        finally:
+            await client.close()
+        assert answered > REQUESTS // 2
+        for name in made.names:
+            if name not in made.members:
+                await made.start(name)
+                marks._seen.setdefault(name, (0, -1))
+        await made.append(b"still usable")
+        await made.equal()
+        marks.check()
+        stored = [member.files.entry(index) for member in made.members.values() for index in range(5)]
+        assert {entry.body for entry in stored if entry is not None} == {b"honest %d" % at for at in range(5)}
+        assert max(member.status().term for member in made.members.values()) < TERM_STEP_MAX

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -181,69 +180,61 @@ def test_damage_in_an_older_file_is_refetched_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-09", "DUR-10", "G06")
-def test_damaged_member_is_barred_until_it_has_the_entries_again(tmp_path: Path) -> None:
+async def test_damaged_member_is_barred_until_it_has_the_entries_again(tmp_path: Path) -> None:
     """The damage lies behind its last checkpoint. It refuses votes and transfers, whether of an operator or by preference."""
-
-    async def run() -> None:
-        async with group(tmp_path, checkpoint_interval_ms=3_600_000) as made:
-            for number in range(8):
-                await made.append(b"body%d" % number)
-            await made.equal()
-            leader = await made.a_leader()
-            hurt = next(n for n in made.names if n != leader.settings.self_id)
-            folder = tmp_path / f"dledger-{hurt}"
-            await made.until(lambda: made.members[hurt].node.synced_index == 7, "not synced")
-            shutil.copytree(folder, tmp_path / "killed")  # as `kill -9` leaves it
-            await made.stop(hurt)
-            shutil.rmtree(folder)
-            (tmp_path / "killed").rename(folder)
-            flip(folder / "data" / ("0" * 20), 5 * 53 + 20, 1)  # entries have 53 bytes: the term of the sixth
-            for name in list(made.members):
-                await made.stop(name)
-            back = await made.start(hurt)
-            assert (back.status().end_index, back.node.recovering) == (4, True)
-            for name in made.names:
-                if name != hurt:
-                    await made.start(name)
-            await made.append(b"after")
-            await made.equal()
-            await made.until(lambda: not back.node.recovering, "still recovering")
-            bodies = [entry.body for index in range(8) if (entry := back.files.entry(index)) is not None]
-            assert bodies == [b"body%d" % number for number in range(8)]
-
-    asyncio.run(run())
+    async with group(tmp_path, checkpoint_interval_ms=3_600_000) as made:
+        for number in range(8):
+            await made.append(b"body%d" % number)
+        await made.equal()
+        leader = await made.a_leader()
+        hurt = next(n for n in made.names if n != leader.settings.self_id)
+        folder = tmp_path / f"dledger-{hurt}"
+        await made.until(lambda: made.members[hurt].node.synced_index == 7, "not synced")
+        shutil.copytree(folder, tmp_path / "killed")  # as `kill -9` leaves it
+        await made.stop(hurt)
+        shutil.rmtree(folder)
+        (tmp_path / "killed").rename(folder)
+        flip(folder / "data" / ("0" * 20), 5 * 53 + 20, 1)  # entries have 53 bytes: the term of the sixth
+        for name in list(made.members):
+            await made.stop(name)
+        back = await made.start(hurt)
+        assert (back.status().end_index, back.node.recovering) == (4, True)
+        for name in made.names:
+            if name != hurt:
+                await made.start(name)
+        await made.append(b"after")
+        await made.equal()
+        await made.until(lambda: not back.node.recovering, "still recovering")
+        bodies = [entry.body for index in range(8) if (entry := back.files.entry(index)) is not None]
+        assert bodies == [b"body%d" % number for number in range(8)]
 
 
 @pytest.mark.spec("DUR-10")
-def test_member_that_repairs_an_entry_refuses_transfers(tmp_path: Path) -> None:
+async def test_member_that_repairs_an_entry_refuses_transfers(tmp_path: Path) -> None:
     """Found by the scrub while it runs: as leader it would read the entry and fail."""
-
-    async def run() -> None:
-        made = Group(tmp_path, 3)
-        try:
-            for name in made.names:
-                await made.start(name)
-            for number in range(4):
-                await made.append(b"body%d" % number)
-            await made.equal()
-            leader = await made.a_leader()
-            hurt = next(m for m in made.members.values() if m is not leader)
-            scrub = hurt._scrub
-            scrub._send = lambda *_: None  # the leader's answer does not come yet
-            scrub._index = 2
-            scrub._damage(hurt._clock_ms(), hurt.node, CorruptRecord("an entry is damaged"))
-            await made.until(lambda: hurt.node._state.barred, "not barred")
-            answer = await leader.transfer(hurt.settings.self_id)
-            assert isinstance(answer, TransferResponse) and answer.code == Code.DISK_ERROR
-            scrub._skip()
-            await made.until(lambda: not hurt.node._state.barred, "still barred")
-            answer = await leader.transfer(hurt.settings.self_id)
-            assert answer.code == Code.SUCCESS
-        finally:
-            for name in list(made.members):
-                await made.stop(name)
-
-    asyncio.run(run())
+    made = Group(tmp_path, 3)
+    try:
+        for name in made.names:
+            await made.start(name)
+        for number in range(4):
+            await made.append(b"body%d" % number)
+        await made.equal()
+        leader = await made.a_leader()
+        hurt = next(m for m in made.members.values() if m is not leader)
+        scrub = hurt._scrub
+        scrub._send = lambda *_: None  # the leader's answer does not come yet
+        scrub._index = 2
+        scrub._damage(hurt._clock_ms(), hurt.node, CorruptRecord("an entry is damaged"))
+        await made.until(lambda: hurt.node._state.barred, "not barred")
+        answer = await leader.transfer(hurt.settings.self_id)
+        assert isinstance(answer, TransferResponse) and answer.code == Code.DISK_ERROR
+        scrub._skip()
+        await made.until(lambda: not hurt.node._state.barred, "still barred")
+        answer = await leader.transfer(hurt.settings.self_id)
+        assert answer.code == Code.SUCCESS
+    finally:
+        for name in list(made.members):
+            await made.stop(name)
 
 
 @pytest.mark.spec("DUR-09")

@@ -5,7 +5,6 @@ Requirements: DL-H01..DL-H09, DL-X05..DL-X09.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -289,24 +288,20 @@ def test_candidate_that_learns_of_a_leader_keeps_its_term() -> None:
 
 
 @pytest.mark.spec("DUR-10")
-def test_recovery_target_of_damaged_member_survives_restarts(tmp_path: Path) -> None:
+async def test_recovery_target_of_damaged_member_survives_restarts(tmp_path: Path) -> None:
     """Regression: the checkpoint was rewritten with the shortened log's end, so that the member voted after a second restart."""
-
-    async def work() -> None:
-        made = Group(tmp_path, 3)
-        folder = tmp_path / "dledger-n0"
-        folder.mkdir()
-        CheckpointFile(folder).write(LedgerCheckpoint(end_index=5, committed_index=4))
-        for _ in range(2):
-            member = await made.start("n0")
-            assert member.node is not None and member.node.recovering
-            await made.stop("n0")
-        for name in made.names:
-            await made.start(name, force_vote_damaged=True)
-        await made.append(b"x")
-        await made.equal()
-        for name in made.names:
-            await made.stop(name)
-        assert CheckpointFile(folder).read() == LedgerCheckpoint(0, 0)
-
-    asyncio.run(work())
+    made = Group(tmp_path, 3)
+    folder = tmp_path / "dledger-n0"
+    folder.mkdir()
+    CheckpointFile(folder).write(LedgerCheckpoint(end_index=5, committed_index=4))
+    for _ in range(2):
+        member = await made.start("n0")
+        assert member.node is not None and member.node.recovering
+        await made.stop("n0")
+    for name in made.names:
+        await made.start(name, force_vote_damaged=True)
+    await made.append(b"x")
+    await made.equal()
+    for name in made.names:
+        await made.stop(name)
+    assert CheckpointFile(folder).read() == LedgerCheckpoint(0, 0)

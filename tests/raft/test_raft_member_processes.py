@@ -83,46 +83,43 @@ async def change(group: Processes, kind: ChangeKind, member: str) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.spec("DL-X21")
-def test_member_is_replaced_under_load_without_lost_messages(tmp_path: Path) -> None:
-    async def run() -> None:
-        group, load = Processes(tmp_path), Load()
-        await group.start_namesrv()
-        await asyncio.gather(*(group.start(name) for name in group.names))
-        try:
-            async with Client(name_servers=group.name_servers, route_poll_ms=300) as client:
-                sending = asyncio.create_task(load.run(client))
-                await load.goes_on()
-                (port,) = free_ports(1)
-                group.peers += f";n3-127.0.0.1:{port}"
-                await group.start("n3", **{"dledger.learner": "true"})
-                await change(group, ChangeKind.ADD_LEARNER, f"n3-127.0.0.1:{port}")
-                await load.goes_on()
-                await change(group, ChangeKind.PROMOTE, "n3")
-                await load.goes_on()
-                old = group.name_at(await master_at(group.name_servers))
-                await change(group, ChangeKind.REMOVE, old)
-                assert await group.end(old, signal.SIGTERM) == 0
-                group.names = [name for name in (*group.names, "n3") if name != old]
-                await load.goes_on()
-                killed = group.name_at(await master_at(group.name_servers))
-                assert await group.end(killed, signal.SIGKILL) == -signal.SIGKILL
-                await load.goes_on()
-                await group.start(killed)
-                await load.goes_on()
-                load.running = False
-                async with asyncio.timeout(60):
-                    await sending
-            await group.level()
-        finally:
-            codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
-        assert codes == [0] * 4
-        assert [verify(tmp_path / name / f"dledger-{name}").problems for name in group.names] == [[], [], []]
-        for name in group.names:
-            content = await group.contents(name)
-            assert {place: content.get(place) for place in load.places} == load.places, f"{name} lost messages"
-            for sender, acked in load.acked.items():
-                bodies = [body.split() for _, body in sorted(content.items())]
-                order = [int(at) for who, at in bodies if int(who) == sender]
-                assert list(dict.fromkeys(order)) == sorted(set(order)) and set(acked) <= set(order)
-
-    asyncio.run(run())
+async def test_member_is_replaced_under_load_without_lost_messages(tmp_path: Path) -> None:
+    group, load = Processes(tmp_path), Load()
+    await group.start_namesrv()
+    await asyncio.gather(*(group.start(name) for name in group.names))
+    try:
+        async with Client(name_servers=group.name_servers, route_poll_ms=300) as client:
+            sending = asyncio.create_task(load.run(client))
+            await load.goes_on()
+            (port,) = free_ports(1)
+            group.peers += f";n3-127.0.0.1:{port}"
+            await group.start("n3", **{"dledger.learner": "true"})
+            await change(group, ChangeKind.ADD_LEARNER, f"n3-127.0.0.1:{port}")
+            await load.goes_on()
+            await change(group, ChangeKind.PROMOTE, "n3")
+            await load.goes_on()
+            old = group.name_at(await master_at(group.name_servers))
+            await change(group, ChangeKind.REMOVE, old)
+            assert await group.end(old, signal.SIGTERM) == 0
+            group.names = [name for name in (*group.names, "n3") if name != old]
+            await load.goes_on()
+            killed = group.name_at(await master_at(group.name_servers))
+            assert await group.end(killed, signal.SIGKILL) == -signal.SIGKILL
+            await load.goes_on()
+            await group.start(killed)
+            await load.goes_on()
+            load.running = False
+            async with asyncio.timeout(60):
+                await sending
+        await group.level()
+    finally:
+        codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
+    assert codes == [0] * 4
+    assert [verify(tmp_path / name / f"dledger-{name}").problems for name in group.names] == [[], [], []]
+    for name in group.names:
+        content = await group.contents(name)
+        assert {place: content.get(place) for place in load.places} == load.places, f"{name} lost messages"
+        for sender, acked in load.acked.items():
+            bodies = [body.split() for _, body in sorted(content.items())]
+            order = [int(at) for who, at in bodies if int(who) == sender]
+            assert list(dict.fromkeys(order)) == sorted(set(order)) and set(acked) <= set(order)

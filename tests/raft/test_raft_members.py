@@ -200,17 +200,13 @@ async def voted(made: Group, name: str, candidate: str) -> VoteResult | None:
 
 
 @pytest.mark.spec("DL-X21", "SEC-18")
-def test_unknown_candidate_with_an_unusable_id_gets_no_vote(tmp_path: Path) -> None:
+async def test_unknown_candidate_with_an_unusable_id_gets_no_vote(tmp_path: Path) -> None:
     """An id is written to the file of term and vote."""
-
-    async def run() -> None:
-        async with group(tmp_path, **MESSAGES) as made:
-            await made.append(BODY)
-            for candidate in ("n9\ncurrTerm=7", "x" * 65, ""):
-                assert await voted(made, "n0", candidate) is VoteResult.REJECT_UNKNOWN_LEADER
-            assert await voted(made, "n0", "n9") is not VoteResult.REJECT_UNKNOWN_LEADER
-
-    asyncio.run(run())
+    async with group(tmp_path, **MESSAGES) as made:
+        await made.append(BODY)
+        for candidate in ("n9\ncurrTerm=7", "x" * 65, ""):
+            assert await voted(made, "n0", candidate) is VoteResult.REJECT_UNKNOWN_LEADER
+        assert await voted(made, "n0", "n9") is not VoteResult.REJECT_UNKNOWN_LEADER
 
 
 @pytest.mark.spec("DL-X21", "DL-X16")

@@ -88,51 +88,48 @@ class Processes:
 
 
 @pytest.mark.spec("DL-M10", "DL-X02", "DL-X08", "DL-E10")
-def test_no_acknowledged_entry_is_lost_when_leaders_are_killed_or_frozen(tmp_path: Path) -> None:
-    async def run() -> None:
-        group = Processes(tmp_path)
-        took: list[float] = []
-        try:
-            await asyncio.gather(*(group.start(name) for name in group.addresses))
-            for fault in ("kill", "freeze", "kill"):
-                for _ in range(40):
-                    await group.append()
-                leader = await group.leader()
-                began = time.monotonic()
-                if fault == "kill":
-                    assert await group.end(leader, signal.SIGKILL) == -signal.SIGKILL
-                else:
-                    group.running[leader].send_signal(signal.SIGSTOP)
-                    frozen = group.running.pop(leader)
+async def test_no_acknowledged_entry_is_lost_when_leaders_are_killed_or_frozen(tmp_path: Path) -> None:
+    group = Processes(tmp_path)
+    took: list[float] = []
+    try:
+        await asyncio.gather(*(group.start(name) for name in group.addresses))
+        for fault in ("kill", "freeze", "kill"):
+            for _ in range(40):
                 await group.append()
-                took.append(time.monotonic() - began)
-                for _ in range(10):
-                    await group.append()
-                if fault == "kill":
-                    await group.start(leader)
-                else:
-                    frozen.send_signal(signal.SIGCONT)
-                    group.running[leader] = frozen
-            for _ in range(20):
+            leader = await group.leader()
+            began = time.monotonic()
+            if fault == "kill":
+                assert await group.end(leader, signal.SIGKILL) == -signal.SIGKILL
+            else:
+                group.running[leader].send_signal(signal.SIGSTOP)
+                frozen = group.running.pop(leader)
+            await group.append()
+            took.append(time.monotonic() - began)
+            for _ in range(10):
                 await group.append()
-            assert max(took) < FAILOVER_S_MAX
-        finally:
-            await group.client.close()
-            codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
-        assert codes == [0, 0, 0]
-        folders = [tmp_path / f"dledger-{name}" for name in group.addresses]
-        reports = [verify(folder) for folder in folders]
-        assert [report.problems for report in reports] == [[], [], []]
-        longest = max(reports, key=lambda report: report.end_index)
-        files = LedgerFiles(longest.folder, file_bytes=1_048_576, index_file_units=65536)
-        files.open()
-        numbers = [int(entry.body) for index in range(files.end_index + 1) if (entry := files.entry(index)) is not None]
-        files.close()
-        assert sorted(set(numbers)) == group.acked
-        firsts = [number for at, number in enumerate(numbers) if number not in numbers[:at]]
-        assert firsts == group.acked  # in the order in which they were sent
-        committed = min(report.committed_index for report in reports)
-        difference = compare(folders)
-        assert difference is None or difference.index > committed
-
-    asyncio.run(run())
+            if fault == "kill":
+                await group.start(leader)
+            else:
+                frozen.send_signal(signal.SIGCONT)
+                group.running[leader] = frozen
+        for _ in range(20):
+            await group.append()
+        assert max(took) < FAILOVER_S_MAX
+    finally:
+        await group.client.close()
+        codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
+    assert codes == [0, 0, 0]
+    folders = [tmp_path / f"dledger-{name}" for name in group.addresses]
+    reports = [verify(folder) for folder in folders]
+    assert [report.problems for report in reports] == [[], [], []]
+    longest = max(reports, key=lambda report: report.end_index)
+    files = LedgerFiles(longest.folder, file_bytes=1_048_576, index_file_units=65536)
+    files.open()
+    numbers = [int(entry.body) for index in range(files.end_index + 1) if (entry := files.entry(index)) is not None]
+    files.close()
+    assert sorted(set(numbers)) == group.acked
+    firsts = [number for at, number in enumerate(numbers) if number not in numbers[:at]]
+    assert firsts == group.acked  # in the order in which they were sent
+    committed = min(report.committed_index for report in reports)
+    difference = compare(folders)
+    assert difference is None or difference.index > committed

@@ -132,67 +132,58 @@ async def asked(peers: Peers, kind: PushKind, *entries: Entry) -> Response | Non
 
 
 @pytest.mark.spec("DL-X14", "DL-M06")
-def test_binary_push_only_to_members_that_accepted_the_offer() -> None:
-    async def run() -> None:
-        ours, theirs = Other(plain=True), Other(plain=False)
-        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
-        try:
-            assert await asked(peers, PushKind.APPEND, entry(4)) is not None
-            assert not is_plain(ours.bodies[-1])  # support is not known yet
-            assert await asked(peers, PushKind.COMPARE, entry(4)) is not None
-            assert not is_plain(ours.bodies[-1])
-            assert ours.ext[-1] == {OFFER: "2"}
-            answer = await asked(peers, PushKind.APPEND, entry(5), entry(6))
-            assert is_plain(ours.bodies[-1])
-            assert isinstance(answer, PushResponse)
-            assert (answer.code, answer.index, answer.count, answer.end_index) == (Code.SUCCESS, 5, 2, 7)
+async def test_binary_push_only_to_members_that_accepted_the_offer() -> None:
+    ours, theirs = Other(plain=True), Other(plain=False)
+    peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
+    try:
+        assert await asked(peers, PushKind.APPEND, entry(4)) is not None
+        assert not is_plain(ours.bodies[-1])  # support is not known yet
+        assert await asked(peers, PushKind.COMPARE, entry(4)) is not None
+        assert not is_plain(ours.bodies[-1])
+        assert ours.ext[-1] == {OFFER: "2"}
+        answer = await asked(peers, PushKind.APPEND, entry(5), entry(6))
+        assert is_plain(ours.bodies[-1])
+        assert isinstance(answer, PushResponse)
+        assert (answer.code, answer.index, answer.count, answer.end_index) == (Code.SUCCESS, 5, 2, 7)
 
-            peers.readdress("n1", await theirs.start())
-            for kind in (PushKind.COMPARE, PushKind.APPEND, PushKind.COMMIT, PushKind.APPEND):
-                assert await asked(peers, kind, entry(5)) is not None
-            assert not any(map(is_plain, theirs.bodies))
-        finally:
-            await peers.stop()
-            await ours.stop()
-            await theirs.stop()
-
-    asyncio.run(run())
+        peers.readdress("n1", await theirs.start())
+        for kind in (PushKind.COMPARE, PushKind.APPEND, PushKind.COMMIT, PushKind.APPEND):
+            assert await asked(peers, kind, entry(5)) is not None
+        assert not any(map(is_plain, theirs.bodies))
+    finally:
+        await peers.stop()
+        await ours.stop()
+        await theirs.stop()
 
 
 @pytest.mark.spec("DL-X14", "DL-M06")
-def test_member_replaced_by_java_one_costs_one_failed_push() -> None:
-    async def run() -> None:
-        ours, theirs = Other(plain=True), Other(plain=False)
-        address = await ours.start()
-        peers = Peers({"n1": address}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
-        try:
-            await asked(peers, PushKind.COMPARE, entry(4))
-            peers._addresses[
-                "n1"
-            ] = await theirs.start()  # a real member keeps its port; here the bound port is not free at once
-            assert await asked(peers, PushKind.APPEND, entry(5)) is None
-            assert await asked(peers, PushKind.APPEND, entry(5)) is not None
-            assert [is_plain(body) for body in theirs.bodies] == [True, False]
-        finally:
-            await peers.stop()
-            await ours.stop()
-            await theirs.stop()
-
-    asyncio.run(run())
+async def test_member_replaced_by_java_one_costs_one_failed_push() -> None:
+    ours, theirs = Other(plain=True), Other(plain=False)
+    address = await ours.start()
+    peers = Peers({"n1": address}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
+    try:
+        await asked(peers, PushKind.COMPARE, entry(4))
+        peers._addresses[
+            "n1"
+        ] = await theirs.start()  # a real member keeps its port; here the bound port is not free at once
+        assert await asked(peers, PushKind.APPEND, entry(5)) is None
+        assert await asked(peers, PushKind.APPEND, entry(5)) is not None
+        assert [is_plain(body) for body in theirs.bodies] == [True, False]
+    finally:
+        await peers.stop()
+        await ours.stop()
+        await theirs.stop()
 
 
 @pytest.mark.spec("DL-M06", "DL-X14")
-def test_broken_binary_push_is_answered_with_body_error() -> None:
-    async def run() -> None:
-        ours = Other(plain=True)
-        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
-        try:
-            command = Command(DLedgerCode.PUSH, body=b"\x02\x01 and no more")
-            reply = await peers._client.invoke(peers._addresses["n1"], command, 3000)
-            assert reply.code == 1
-            assert "BodyError" in (reply.remark or "")
-        finally:
-            await peers.stop()
-            await ours.stop()
-
-    asyncio.run(run())
+async def test_broken_binary_push_is_answered_with_body_error() -> None:
+    ours = Other(plain=True)
+    peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None, access=LOOPBACK_ONLY)
+    try:
+        command = Command(DLedgerCode.PUSH, body=b"\x02\x01 and no more")
+        reply = await peers._client.invoke(peers._addresses["n1"], command, 3000)
+        assert reply.code == 1
+        assert "BodyError" in (reply.remark or "")
+    finally:
+        await peers.stop()
+        await ours.stop()

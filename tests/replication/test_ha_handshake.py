@@ -211,62 +211,52 @@ def test_a_large_frame_is_refused_before_it_is_complete() -> None:
 
 @pytest.mark.spec("SEC-19")
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
-def test_a_slave_copies_the_log_over_tls_with_the_secret(tmp_path: Path, mode: str) -> None:
+async def test_a_slave_copies_the_log_over_tls_with_the_secret(tmp_path: Path, mode: str) -> None:
     tls = tls_files(tmp_path, "pair", mode)
-
-    async def work() -> None:
-        master = {"tls": tls, "protected": True, "cluster_secret": WORD}
-        async with serving(tmp_path / "m", from_oldest=True, **master) as port:
-            port.put(1500)
-            async with following(tmp_path / "s", port, SYNC, tls, cluster_secret=WORD) as slave:
-                await slave.has(port)
-                port.put(10)
-                await slave.has(port)
-                assert log_bytes(slave.store, 0, slave.store.log.end) == log_bytes(port.store)
-                await until(lambda: port.acks.highest == port.store.log.end)
-                assert [c._channel.encrypted for c in port.master._connections] == [True]  # type: ignore[union-attr]
-
-    run(work)
+    master = {"tls": tls, "protected": True, "cluster_secret": WORD}
+    async with serving(tmp_path / "m", from_oldest=True, **master) as port:
+        port.put(1500)
+        async with following(tmp_path / "s", port, SYNC, tls, cluster_secret=WORD) as slave:
+            await slave.has(port)
+            port.put(10)
+            await slave.has(port)
+            assert log_bytes(slave.store, 0, slave.store.log.end) == log_bytes(port.store)
+            await until(lambda: port.acks.highest == port.store.log.end)
+            assert [c._channel.encrypted for c in port.master._connections] == [True]  # type: ignore[union-attr]
 
 
 @pytest.mark.spec("SEC-19")
-def test_with_accounts_nothing_is_sent_before_the_secret_is_proved(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path / "m", protected=True, cluster_secret=WORD) as port:
-            port.put(20)
-            plain = await port.slave()
-            plain.report(0)
-            await plain.closed()
-            opened = await port.slave()
-            opened.write(MAGIC + bytes([SECRET]))
-            opened.report(0)
-            await opened.closed_with(MAGIC + b"\xff")
-            for words in ("", "another secret, as long"):
-                async with following(tmp_path / f"s{words}", port, cluster_secret=words) as slave:
-                    refused = port.rejections.counts["ha"]
-                    await until(lambda refused=refused: port.rejections.counts["ha"] > refused)
-                    assert slave.store.log.end == 0
-            assert port.acks.slaves == 0
-            async with following(tmp_path / "s", port, cluster_secret=WORD) as slave:
-                await slave.has(port)
-
-    run(work)
+async def test_with_accounts_nothing_is_sent_before_the_secret_is_proved(tmp_path: Path) -> None:
+    async with serving(tmp_path / "m", protected=True, cluster_secret=WORD) as port:
+        port.put(20)
+        plain = await port.slave()
+        plain.report(0)
+        await plain.closed()
+        opened = await port.slave()
+        opened.write(MAGIC + bytes([SECRET]))
+        opened.report(0)
+        await opened.closed_with(MAGIC + b"\xff")
+        for words in ("", "another secret, as long"):
+            async with following(tmp_path / f"s{words}", port, cluster_secret=words) as slave:
+                refused = port.rejections.counts["ha"]
+                await until(lambda refused=refused: port.rejections.counts["ha"] > refused)
+                assert slave.store.log.end == 0
+        assert port.acks.slaves == 0
+        async with following(tmp_path / "s", port, cluster_secret=WORD) as slave:
+            await slave.has(port)
 
 
-def test_a_listed_address_needs_no_secret_unless_it_is_required(tmp_path: Path) -> None:
-    async def work() -> None:
-        more = {"cluster_secret": WORD, "allowed_text": "127.0.0.1", "protected": True}
-        async with serving(tmp_path / "1", **more) as port:
-            port.put(5)
-            slave = await port.slave()
-            slave.report(0)
-            await slave.data(port.store.log.end)
-        async with serving(tmp_path / "2", require_secret=True, **more) as port:
-            slave = await port.slave()
-            slave.report(0)
-            await slave.closed()
-
-    run(work)
+async def test_a_listed_address_needs_no_secret_unless_it_is_required(tmp_path: Path) -> None:
+    more = {"cluster_secret": WORD, "allowed_text": "127.0.0.1", "protected": True}
+    async with serving(tmp_path / "1", **more) as port:
+        port.put(5)
+        slave = await port.slave()
+        slave.report(0)
+        await slave.data(port.store.log.end)
+    async with serving(tmp_path / "2", require_secret=True, **more) as port:
+        slave = await port.slave()
+        slave.report(0)
+        await slave.closed()
 
 
 def test_settings_of_the_secret_are_checked() -> None:
@@ -279,41 +269,34 @@ def test_settings_of_the_secret_are_checked() -> None:
     assert "at least 16 bytes" in HaSettings(cluster_secret="short").validate()[0]
 
 
-def test_a_connection_that_proves_nothing_is_closed_soon(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path / "m", protected=True, cluster_secret=WORD) as port:
-            clock = asyncio.get_running_loop().time
-            began = clock()
-            silent, slow = await port.slave(), await port.slave()
-            slow.write(MAGIC + bytes([SECRET]))
-            frame = encode_frame(Command(INTRODUCE))
+async def test_a_connection_that_proves_nothing_is_closed_soon(tmp_path: Path) -> None:
+    async with serving(tmp_path / "m", protected=True, cluster_secret=WORD) as port:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        silent, slow = await port.slave(), await port.slave()
+        slow.write(MAGIC + bytes([SECRET]))
+        frame = encode_frame(Command(INTRODUCE))
 
-            async def drip() -> None:
-                for at in range(len(frame)):
-                    await asyncio.sleep(1)  # poll
-                    slow.write(frame[at : at + 1])
+        async def drip() -> None:
+            for at in range(len(frame)):
+                await asyncio.sleep(1)  # poll
+                slow.write(frame[at : at + 1])
 
-            dripping = asyncio.create_task(drip())
-            await asyncio.gather(silent.closed(), slow.closed_with(MAGIC + bytes([SECRET])))
-            dripping.cancel()
-            assert PROOF_SECONDS <= clock() - began < 3 * PROOF_SECONDS
-
-    run(work)
+        dripping = asyncio.create_task(drip())
+        await asyncio.gather(silent.closed(), slow.closed_with(MAGIC + bytes([SECRET])))
+        dripping.cancel()
+        assert PROOF_SECONDS <= clock() - began < 3 * PROOF_SECONDS
 
 
-def test_a_slave_does_not_follow_a_master_without_a_trusted_certificate(
+async def test_a_slave_does_not_follow_a_master_without_a_trusted_certificate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls, forged = tls_files(tmp_path, "pair"), tls_files(tmp_path, "forged")
-
-    async def work() -> None:
-        async with serving(tmp_path / "m", tls=forged) as port:
-            port.put(5)
-            async with following(tmp_path / "s", port, None, tls) as slave:
-                await until(lambda: "certificate verify failed" in caplog.text)
-                assert slave.store.log.end == 0
-
-    run(work)
+    async with serving(tmp_path / "m", tls=forged) as port:
+        port.put(5)
+        async with following(tmp_path / "s", port, None, tls) as slave:
+            await until(lambda: "certificate verify failed" in caplog.text)
+            assert slave.store.log.end == 0
 
 
 def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
@@ -337,23 +320,19 @@ def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
 
 
 @pytest.mark.spec("SEC-19")
-def test_peers_of_apache_rocketmq_are_served_in_plain(tmp_path: Path) -> None:
+async def test_peers_of_apache_rocketmq_are_served_in_plain(tmp_path: Path) -> None:
     """TLS may be configured for the other ports."""
     tls = tls_files(tmp_path, "pair")
-
-    async def work() -> None:
-        for number, (mode, enable) in enumerate((("permissive", True), ("enforcing", False))):
-            settings = tls_files(tmp_path, f"pair{number}", mode)
-            async with serving(tmp_path / f"m{number}", tls=settings, tls_enable=enable) as port:
-                port.put(5)
-                slave: SocketSlave = await port.slave()
-                slave.report(0)
-                assert await slave.data(port.store.log.end) == log_bytes(port.store)
-        async with (
-            serving(tmp_path / "m") as port,  # as plain as Java's
-            following(tmp_path / "s", port, None, tls, tls_enable=False) as again,
-        ):
+    for number, (mode, enable) in enumerate((("permissive", True), ("enforcing", False))):
+        settings = tls_files(tmp_path, f"pair{number}", mode)
+        async with serving(tmp_path / f"m{number}", tls=settings, tls_enable=enable) as port:
             port.put(5)
-            await again.has(port)
-
-    run(work)
+            slave: SocketSlave = await port.slave()
+            slave.report(0)
+            assert await slave.data(port.store.log.end) == log_bytes(port.store)
+    async with (
+        serving(tmp_path / "m") as port,  # as plain as Java's
+        following(tmp_path / "s", port, None, tls, tls_enable=False) as again,
+    ):
+        port.put(5)
+        await again.has(port)

@@ -11,7 +11,6 @@ import pytest
 from slavestub import log_bytes, serving, small
 from test_ha_slave import bodies, following, frame, liar
 
-from broker.wire import run
 from saturnmq.store.tools.repair import cut, loss_at
 from waiting import until
 
@@ -40,90 +39,73 @@ async def two_logs(folder: Path, old: list[bytes], new: list[bytes]) -> int:
         pytest.param([b"a" * 3000] * 40, [b"c" * 3000] * 60, id="in another file"),
     ],
 )
-def test_an_old_master_says_what_its_new_master_does_not_have(
+async def test_an_old_master_says_what_its_new_master_does_not_have(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, old: list[bytes], new: list[bytes]
 ) -> None:
     """And continues after the command that it names; records of the same size used to be appended behind others."""
-
-    async def work() -> None:
-        parted = await two_logs(tmp_path, old, new)
-        before = b""
-        async with serving(tmp_path / "new", from_oldest=True) as port:
-            async with following(tmp_path / "old", port) as slave:
-                before = log_bytes(slave.store)
-                await until(lambda: "store repair" in caplog.text)
-                assert log_bytes(slave.store) == before and not slave.client.connected
-            said = re.search(r"run `saturnmq store repair --data (\S+) --at (\d+) --yes`", caplog.text)
-            assert said is not None and (said[1], int(said[2])) == (str(tmp_path / "old"), parted)
-            await asyncio.to_thread(cut, small(tmp_path / "old"), loss_at(small(tmp_path / "old"), parted))
-            async with following(tmp_path / "old", port) as slave:
-                await slave.has(port)
-                assert log_bytes(slave.store) == log_bytes(port.store)
-                assert bodies(slave.store)[SAME:] == new
-
-    run(work)
+    parted = await two_logs(tmp_path, old, new)
+    before = b""
+    async with serving(tmp_path / "new", from_oldest=True) as port:
+        async with following(tmp_path / "old", port) as slave:
+            before = log_bytes(slave.store)
+            await until(lambda: "store repair" in caplog.text)
+            assert log_bytes(slave.store) == before and not slave.client.connected
+        said = re.search(r"run `saturnmq store repair --data (\S+) --at (\d+) --yes`", caplog.text)
+        assert said is not None and (said[1], int(said[2])) == (str(tmp_path / "old"), parted)
+        await asyncio.to_thread(cut, small(tmp_path / "old"), loss_at(small(tmp_path / "old"), parted))
+        async with following(tmp_path / "old", port) as slave:
+            await slave.has(port)
+            assert log_bytes(slave.store) == log_bytes(port.store)
+            assert bodies(slave.store)[SAME:] == new
 
 
-def test_logs_that_part_before_the_comparison_are_compared_further(
+async def test_logs_that_part_before_the_comparison_are_compared_further(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saturnmq.replication.masterslave.slave.COMPARED_BYTES", 600)
-
-    async def work() -> None:
-        parted = await two_logs(tmp_path, [b"a"] * 50, [b"c"] * 60)
-        async with serving(tmp_path / "new", from_oldest=True) as port, following(tmp_path / "old", port):
-            await until(lambda: f"--at {parted} --yes" in caplog.text)
-
-    run(work)
+    parted = await two_logs(tmp_path, [b"a"] * 50, [b"c"] * 60)
+    async with serving(tmp_path / "new", from_oldest=True) as port, following(tmp_path / "old", port):
+        await until(lambda: f"--at {parted} --yes" in caplog.text)
 
 
-def test_a_log_that_its_new_master_continues_is_followed(tmp_path: Path) -> None:
-    async def work() -> None:
-        await two_logs(tmp_path, [], [b"c"])
-        async with serving(tmp_path / "new") as port, following(tmp_path / "old", port) as slave:
-            await slave.has(port)
-            assert bodies(slave.store)[SAME:] == [b"c"]
-            await until(lambda: port.acks.highest == port.store.log.end)
-
-    run(work)
+async def test_a_log_that_its_new_master_continues_is_followed(tmp_path: Path) -> None:
+    await two_logs(tmp_path, [], [b"c"])
+    async with serving(tmp_path / "new") as port, following(tmp_path / "old", port) as slave:
+        await slave.has(port)
+        assert bodies(slave.store)[SAME:] == [b"c"]
+        await until(lambda: port.acks.highest == port.store.log.end)
 
 
 @pytest.mark.spec("HA-04")
 @pytest.mark.parametrize("files", [1, 2])
-def test_the_first_report_is_before_the_end_of_the_log_in_its_last_file(tmp_path: Path, files: int) -> None:
-    async def work() -> None:
-        async with serving(tmp_path / "s") as port:
-            port.put(3)
-            while len(port.store.log.files) < files:
-                port.put()
-            first = port.store.log.files[-1].start
-        reports: list[int] = []
+async def test_the_first_report_is_before_the_end_of_the_log_in_its_last_file(tmp_path: Path, files: int) -> None:
+    async with serving(tmp_path / "s") as port:
+        port.put(3)
+        while len(port.store.log.files) < files:
+            port.put()
+        first = port.store.log.files[-1].start
+    reports: list[int] = []
 
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            reports.append(int.from_bytes(await reader.readexactly(8), "big"))
-            await reader.read()
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reports.append(int.from_bytes(await reader.readexactly(8), "big"))
+        await reader.read()
 
-        async with liar(listen) as address, following(tmp_path / "s", lambda: address):
-            await until(lambda: reports)
-        assert reports[0] == max(first, 1)
-
-    run(work)
+    async with liar(listen) as address, following(tmp_path / "s", lambda: address):
+        await until(lambda: reports)
+    assert reports[0] == max(first, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 50, b"x" * 100_000], ids=["heartbeat", "zeros", "more than the log"])
-def test_what_differs_is_never_appended(tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with serving(tmp_path / "s") as port:
-            port.put(3)
-            before = log_bytes(port.store)
+async def test_what_differs_is_never_appended(tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path / "s") as port:
+        port.put(3)
+        before = log_bytes(port.store)
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            first = int.from_bytes(await reader.readexactly(8), "big")
-            writer.write(frame(first, data[: 65_536 - first]))
-            await reader.read()
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = int.from_bytes(await reader.readexactly(8), "big")
+        writer.write(frame(first, data[: 65_536 - first]))
+        await reader.read()
 
-        async with liar(answer) as address, following(tmp_path / "s", lambda: address) as slave:
-            await until(lambda: "store repair" in caplog.text)
-            assert log_bytes(slave.store) == before
-
-    run(work)
+    async with liar(answer) as address, following(tmp_path / "s", lambda: address) as slave:
+        await until(lambda: "store repair" in caplog.text)
+        assert log_bytes(slave.store) == before

@@ -263,7 +263,8 @@ def test_changed_filter_and_dropped_topic_are_logged_once(
 
 
 @pytest.mark.spec("STR-02", "STR-09")
-def test_stream_positions_survive_broker_address_change(tmp_path: Path) -> None:
+@pytest.mark.loop(real=True)
+async def test_stream_positions_survive_broker_address_change(tmp_path: Path) -> None:
     """The same store behind another name server and another port: the checkpoint contains the broker name, not its address."""
 
     async def send(server: EmbeddedBroker, first: int) -> None:
@@ -277,19 +278,16 @@ def test_stream_positions_survive_broker_address_change(tmp_path: Path) -> None:
         end = made.latestOffset(begin, ALL)
         return end, sum(b.num_rows for p in made.partitions(begin, end) for b in made.read(p))
 
-    async def main() -> None:
-        async with EmbeddedBroker(tmp_path) as server:
-            await send(server, 0)
-            end, rows = await asyncio.to_thread(plan, server.name_servers, None)
-            first = server.name_servers, server.broker_address
-        assert rows == 40 and "127.0.0.1" not in json.dumps(end)
-        async with EmbeddedBroker(tmp_path) as server:
-            assert (server.name_servers, server.broker_address) != first
-            await send(server, 40)
-            _, rows = await asyncio.to_thread(plan, server.name_servers, end)
-        assert rows == 40
-
-    asyncio.run(main())
+    async with EmbeddedBroker(tmp_path) as server:
+        await send(server, 0)
+        end, rows = await asyncio.to_thread(plan, server.name_servers, None)
+        first = server.name_servers, server.broker_address
+    assert rows == 40 and "127.0.0.1" not in json.dumps(end)
+    async with EmbeddedBroker(tmp_path) as server:
+        assert (server.name_servers, server.broker_address) != first
+        await send(server, 40)
+        _, rows = await asyncio.to_thread(plan, server.name_servers, end)
+    assert rows == 40
 
 
 # ---- offset commits of the driver

@@ -104,32 +104,28 @@ class SlowDisk(Disk):
 
 
 @pytest.mark.spec("BP-04")
-def test_records_on_disk_only_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_on_disk_only_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "RECENT_BYTES", 2000)
-
-    async def work() -> None:
-        disk = SlowDisk()
-        store = opened(tmp_path, disk=disk)
-        puts = [store.put(message(b"%d" % n * 700)) for n in range(12)]
-        await store.write_all()
-        assert store.cold_read("T", 0, 11, 32) is None, "the end of the log was written just now"
-        assert store.cold_read("T", 0, 12, 32) is None and store.cold_read("none", 0, 0, 32) is None
-        read = store.cold_read("T", 0, 0, 4)
-        assert read is not None
-        loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(disk.read_threads, read)
-        for n in range(100):  # the event loop, and the flush, go on
-            put = store.put(message(b"%d" % n, "Honest"))
-            assert await store.wait_confirmed(put) is PutStatus.PUT_OK
-        assert not reading.done()
-        disk.gate.set()
-        await reading
-        assert sum(size for _, size in disk.reads) >= sum(put.size for put in puts[:4]) and disk.reads[0][0] == 0
-        disk.cached = True
-        assert store.cold_read("T", 0, 0, 4) is None
-        await store.stop()
-
-    asyncio.run(work())
+    disk = SlowDisk()
+    store = opened(tmp_path, disk=disk)
+    puts = [store.put(message(b"%d" % n * 700)) for n in range(12)]
+    await store.write_all()
+    assert store.cold_read("T", 0, 11, 32) is None, "the end of the log was written just now"
+    assert store.cold_read("T", 0, 12, 32) is None and store.cold_read("none", 0, 0, 32) is None
+    read = store.cold_read("T", 0, 0, 4)
+    assert read is not None
+    loop = asyncio.get_running_loop()
+    reading = loop.run_in_executor(disk.read_threads, read)
+    for n in range(100):  # the event loop, and the flush, go on
+        put = store.put(message(b"%d" % n, "Honest"))
+        assert await store.wait_confirmed(put) is PutStatus.PUT_OK
+    assert not reading.done()
+    disk.gate.set()
+    await reading
+    assert sum(size for _, size in disk.reads) >= sum(put.size for put in puts[:4]) and disk.reads[0][0] == 0
+    disk.cached = True
+    assert store.cold_read("T", 0, 0, 4) is None
+    await store.stop()
 
 
 @pytest.mark.spec("BP-04", "CQ-04")

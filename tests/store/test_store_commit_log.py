@@ -141,47 +141,41 @@ def test_mapped_file_is_fully_allocated_at_creation(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("MF-05")
-def test_flush_covers_bytes_readable_at_its_start(tmp_path: Path) -> None:
-    async def work() -> None:
-        disk = GatedDisk()
-        store = opened(tmp_path, disk=disk)
-        before = store.put(message(b"before")).end_offset
-        disk.syncs = 0
-        disk.gate.clear()
-        store.log.flusher.start()
-        await until(lambda: disk.syncs > 0)
-        after = store.put(message(b"during the sync")).end_offset
-        disk.gate.set()
-        await until(lambda: store.flushed_offset > 0)
-        assert store.flushed_offset == before < after
-        for _ in range(8):
-            after = store.put(message(b"x" * 1500)).end_offset
-        assert len(store.log.files) > 3
-        store.log.flusher.start()  # one run covers every dirty file
-        await until(lambda: store.flushed_offset == after)
-        await store.stop()
-
-    asyncio.run(work())
+async def test_flush_covers_bytes_readable_at_its_start(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    store = opened(tmp_path, disk=disk)
+    before = store.put(message(b"before")).end_offset
+    disk.syncs = 0
+    disk.gate.clear()
+    store.log.flusher.start()
+    await until(lambda: disk.syncs > 0)
+    after = store.put(message(b"during the sync")).end_offset
+    disk.gate.set()
+    await until(lambda: store.flushed_offset > 0)
+    assert store.flushed_offset == before < after
+    for _ in range(8):
+        after = store.put(message(b"x" * 1500)).end_offset
+    assert len(store.log.files) > 3
+    store.log.flusher.start()  # one run covers every dirty file
+    await until(lambda: store.flushed_offset == after)
+    await store.stop()
 
 
 @pytest.mark.spec("FLU-03", "FLU-07")
-def test_flush_of_uncommitted_bytes_waits_for_commit(tmp_path: Path) -> None:
-    async def work() -> None:
-        disk = GatedDisk()
-        store = opened(tmp_path, disk=disk, transient_pool_enable=True, transient_pool_size=2)
-        committed = store.put(message(b"committed")).end_offset
-        store.commit()
-        end = store.put(message(b"in the buffer")).end_offset
-        disk.syncs = 0
-        waiting = asyncio.create_task(wait_confirmed(store.log, end, 20_000))
-        await until(lambda: store.flushed_offset == committed)
-        await until(lambda: store.log.flusher._running is None)
-        assert disk.syncs == 1 and not waiting.done()  # nothing to flush until the next commit
-        store.commit()
-        assert await waiting is PutStatus.PUT_OK and store.flushed_offset == end
-        await store.stop()
-
-    asyncio.run(work())
+async def test_flush_of_uncommitted_bytes_waits_for_commit(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    store = opened(tmp_path, disk=disk, transient_pool_enable=True, transient_pool_size=2)
+    committed = store.put(message(b"committed")).end_offset
+    store.commit()
+    end = store.put(message(b"in the buffer")).end_offset
+    disk.syncs = 0
+    waiting = asyncio.create_task(wait_confirmed(store.log, end, 20_000))
+    await until(lambda: store.flushed_offset == committed)
+    await until(lambda: store.log.flusher._running is None)
+    assert disk.syncs == 1 and not waiting.done()  # nothing to flush until the next commit
+    store.commit()
+    assert await waiting is PutStatus.PUT_OK and store.flushed_offset == end
+    await store.stop()
 
 
 @pytest.mark.spec("MF-06", "MF-07")

@@ -10,40 +10,37 @@ from pathlib import Path
 import pytest
 from small_store import CL, bodies, message, opened
 
-from harness import virtualtime
 from saturnmq.store import FlushDiskType, PutStatus
 from saturnmq.store.log.waiter import Waiter
 
 
 @pytest.mark.spec("FLU-04")
-def test_each_waiter_times_out_at_its_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        flusher, loop = store.log.flusher, asyncio.get_running_loop()
-        monkeypatch.setattr(flusher, "start", lambda: None)  # a disk that does not finish
-        end = store.put(message()).end_offset
-        began, outcomes = loop.time(), []
+@pytest.mark.loop(real=False)
+async def test_each_waiter_times_out_at_its_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    flusher, loop = store.log.flusher, asyncio.get_running_loop()
+    monkeypatch.setattr(flusher, "start", lambda: None)  # a disk that does not finish
+    end = store.put(message()).end_offset
+    began, outcomes = loop.time(), []
 
-        def outcome(name: str, status: PutStatus) -> None:
-            outcomes.append((name, status, round(loop.time() - began)))
+    def outcome(name: str, status: PutStatus) -> None:
+        outcomes.append((name, status, round(loop.time() - began)))
 
-        for timeout_s in (40, 20, 60, 20):
-            store.log.when_confirmed(end, timeout_s * 1000, lambda status, _, at=timeout_s: outcome(f"{at} s", status))
-        later = store.put(message()).end_offset
-        store.log.when_confirmed(later, 90_000, lambda status, _: outcome("later", status))
-        await asyncio.sleep(50)  # poll: virtual time
-        late = PutStatus.FLUSH_DISK_TIMEOUT
-        assert outcomes == [("20 s", late, 20), ("20 s", late, 20), ("40 s", late, 40)]
-        flusher._done(end, 0.0)
-        assert outcomes[3:] == [("60 s", PutStatus.PUT_OK, 50)], "only what is durable now"
-        store.log.when_confirmed(end, 1000, lambda status, _: outcome("durable already", status))
-        assert outcomes[4:] == [("durable already", PutStatus.PUT_OK, 50)]
-        await asyncio.sleep(60)  # poll: virtual time
-        assert outcomes[5:] == [("later", late, 90)], "each callback runs once"
-        monkeypatch.undo()
-        await store.stop()
-
-    virtualtime.run(work())
+    for timeout_s in (40, 20, 60, 20):
+        store.log.when_confirmed(end, timeout_s * 1000, lambda status, _, at=timeout_s: outcome(f"{at} s", status))
+    later = store.put(message()).end_offset
+    store.log.when_confirmed(later, 90_000, lambda status, _: outcome("later", status))
+    await asyncio.sleep(50)  # poll: virtual time
+    late = PutStatus.FLUSH_DISK_TIMEOUT
+    assert outcomes == [("20 s", late, 20), ("20 s", late, 20), ("40 s", late, 40)]
+    flusher._done(end, 0.0)
+    assert outcomes[3:] == [("60 s", PutStatus.PUT_OK, 50)], "only what is durable now"
+    store.log.when_confirmed(end, 1000, lambda status, _: outcome("durable already", status))
+    assert outcomes[4:] == [("durable already", PutStatus.PUT_OK, 50)]
+    await asyncio.sleep(60)  # poll: virtual time
+    assert outcomes[5:] == [("later", late, 90)], "each callback runs once"
+    monkeypatch.undo()
+    await store.stop()
 
 
 def test_flush_is_slow_above_half_a_second(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -59,48 +56,39 @@ def test_flush_is_slow_above_half_a_second(tmp_path: Path, caplog: pytest.LogCap
     store.close_files()
 
 
-def test_waiter_completes_once_and_cancels_its_timer() -> None:
-    async def work() -> None:
-        loop, outcomes = asyncio.get_running_loop(), []
-        waiter = Waiter(5, 10.0, lambda status, reason: outcomes.append((status, reason)))
-        waiter.timer = loop.call_later(60, lambda: None)
-        assert not waiter.done
-        waiter.complete(PutStatus.PUT_OK)
-        waiter.complete(PutStatus.UNKNOWN_ERROR)
-        assert waiter.done and outcomes == [(PutStatus.PUT_OK, "")] and waiter.timer.cancelled()
-
-    asyncio.run(work())
+async def test_waiter_completes_once_and_cancels_its_timer() -> None:
+    loop, outcomes = asyncio.get_running_loop(), []
+    waiter = Waiter(5, 10.0, lambda status, reason: outcomes.append((status, reason)))
+    waiter.timer = loop.call_later(60, lambda: None)
+    assert not waiter.done
+    waiter.complete(PutStatus.PUT_OK)
+    waiter.complete(PutStatus.UNKNOWN_ERROR)
+    assert waiter.done and outcomes == [(PutStatus.PUT_OK, "")] and waiter.timer.cancelled()
 
 
 @pytest.mark.spec("FLU-01")
-def test_change_to_sync_flush_hides_later_messages_until_they_are_durable(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        assert store.put(message(b"async")).status is PutStatus.PUT_OK and bodies(store) == [b"async"]
-        store.flush_before_acknowledgement()
-        put = store.put(message(b"sync"))
-        assert bodies(store) == [b"async"] and store.behind_bytes == put.size
-        outcomes: list[PutStatus] = []
-        store.when_confirmed(put, lambda status, _: outcomes.append(status))
-        assert outcomes == []
-        assert await store.wait_confirmed(put) is PutStatus.PUT_OK and outcomes == [PutStatus.PUT_OK]
-        assert bodies(store) == [b"async", b"sync"] and store.flushed_offset == put.end_offset
-        await store.stop()
-
-    asyncio.run(work())
+async def test_change_to_sync_flush_hides_later_messages_until_they_are_durable(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.put(message(b"async")).status is PutStatus.PUT_OK and bodies(store) == [b"async"]
+    store.flush_before_acknowledgement()
+    put = store.put(message(b"sync"))
+    assert bodies(store) == [b"async"] and store.behind_bytes == put.size
+    outcomes: list[PutStatus] = []
+    store.when_confirmed(put, lambda status, _: outcomes.append(status))
+    assert outcomes == []
+    assert await store.wait_confirmed(put) is PutStatus.PUT_OK and outcomes == [PutStatus.PUT_OK]
+    assert bodies(store) == [b"async", b"sync"] and store.flushed_offset == put.end_offset
+    await store.stop()
 
 
-def test_discarded_records_leave_no_gap_in_queue_offsets(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        assert await store.wait_confirmed(store.put(message(b"kept"))) is PutStatus.PUT_OK
-        assert [store.put(message(b"gone")).queue_offset for _ in range(2)] == [1, 2]
-        store.discard_unconfirmed()
-        assert await store.wait_confirmed(store.put(message(b"next"))) is PutStatus.PUT_OK
-        assert bodies(store) == [b"kept", b"next"] and store.max_offset("T", 0) == 2
-        await store.abort()
-
-    asyncio.run(work())
+async def test_discarded_records_leave_no_gap_in_queue_offsets(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    assert await store.wait_confirmed(store.put(message(b"kept"))) is PutStatus.PUT_OK
+    assert [store.put(message(b"gone")).queue_offset for _ in range(2)] == [1, 2]
+    store.discard_unconfirmed()
+    assert await store.wait_confirmed(store.put(message(b"next"))) is PutStatus.PUT_OK
+    assert bodies(store) == [b"kept", b"next"] and store.max_offset("T", 0) == 2
+    await store.abort()
 
 
 def test_unit_that_does_not_follow_stops_the_store(tmp_path: Path) -> None:

@@ -80,27 +80,23 @@ def test_index_of_all_words_by_another_broker_is_accepted(tmp_path: Path, monkey
 
 @pytest.mark.spec("IX-09")
 @pytest.mark.parametrize("profile", list(StoreProfile))
-def test_messages_full_of_keys_do_not_hold_the_event_loop(tmp_path: Path, profile: StoreProfile) -> None:
+async def test_messages_full_of_keys_do_not_hold_the_event_loop(tmp_path: Path, profile: StoreProfile) -> None:
     """256 messages with 32 KB of keys stopped all clients for 8.3 s."""
-
-    async def work() -> None:
-        store = opened(tmp_path, profile=profile, **BIG)
-        await store.start()
-        hostile = [words_of(32_700), b"KEYS\x01" + b"k" * 32_700, b"KEYS\x01" + b" " * 32_700]
-        with loop_steps() as steps:
-            for n in range(256):
-                assert store.put(message(b"hostile", "H", properties=hostile[n % 3])).status is PutStatus.PUT_OK
-                if n % 16 == 0:
-                    honest = store.put(message(b"%d" % n, properties=b"UNIQ_KEY\x01u%d\x02KEYS\x01order%d" % (n, n)))
-                    assert honest.status is PutStatus.PUT_OK
-                await asyncio.sleep(0)
-            await until(lambda: found(store, "order240") == [b"240"])
-        assert steps.longest < STEP_MAX
-        assert len(bodies(store)) == 16 and found(store, "u0") == [b"0"]
-        await store.stop()
-        assert not store.settings.abort_path.exists()
-
-    asyncio.run(work())
+    store = opened(tmp_path, profile=profile, **BIG)
+    await store.start()
+    hostile = [words_of(32_700), b"KEYS\x01" + b"k" * 32_700, b"KEYS\x01" + b" " * 32_700]
+    with loop_steps() as steps:
+        for n in range(256):
+            assert store.put(message(b"hostile", "H", properties=hostile[n % 3])).status is PutStatus.PUT_OK
+            if n % 16 == 0:
+                honest = store.put(message(b"%d" % n, properties=b"UNIQ_KEY\x01u%d\x02KEYS\x01order%d" % (n, n)))
+                assert honest.status is PutStatus.PUT_OK
+            await asyncio.sleep(0)
+        await until(lambda: found(store, "order240") == [b"240"])
+    assert steps.longest < STEP_MAX
+    assert len(bodies(store)) == 16 and found(store, "u0") == [b"0"]
+    await store.stop()
+    assert not store.settings.abort_path.exists()
 
 
 @pytest.mark.spec("IX-09")
@@ -194,48 +190,43 @@ def test_index_that_cannot_keep_up_lags_and_rejects_no_message(
     assert not verify(opened_settings(tmp_path)).problems
 
 
-def test_keys_count_in_what_may_wait_for_the_index(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, **BIG)
-        assert store.index_queue is not None
-        store.put_batch([message(properties=b"KEYS\x01" + b"k" * (len(FLOOD) - 5)) for _ in range(300)])
-        assert not store.index_queue.lagging
-        flood(store)
-        assert store.index_queue.lagging
-        await store.abort()
-
-    asyncio.run(work())
+async def test_keys_count_in_what_may_wait_for_the_index(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path, **BIG)
+    assert store.index_queue is not None
+    store.put_batch([message(properties=b"KEYS\x01" + b"k" * (len(FLOOD) - 5)) for _ in range(300)])
+    assert not store.index_queue.lagging
+    flood(store)
+    assert store.index_queue.lagging
+    await store.abort()
 
 
-def test_index_work_leaves_most_of_the_event_loop_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_index_work_leaves_most_of_the_event_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each event-loop iteration had 5 ms of index work, 0.3 ms of a send: other clients got a tenth of their throughput."""
     monkeypatch.setattr(index_queue, "BACKLOG_BYTES_MAX", 1_000_000)
+    store = opened(tmp_path, **BIG)
+    assert store.index_queue is not None and store.index is not None
+    spent = 0.0
+    put_many = store.index.put_many
 
-    async def work() -> None:
-        store = opened(tmp_path, **BIG)
-        assert store.index_queue is not None and store.index is not None
-        spent = 0.0
-        put_many = store.index.put_many
+    def counted(records: Any) -> None:
+        nonlocal spent
+        began = thread_time()
+        put_many(records)
+        spent += thread_time() - began
 
-        def counted(records: Any) -> None:
-            nonlocal spent
-            began = thread_time()
-            put_many(records)
-            spent += thread_time() - began
-
-        monkeypatch.setattr(store.index, "put_many", counted)
-        for batches in (1, 4):  # what waits, and what is read from the log
-            flood(store, batches, 400)
-            assert store.index_queue.lagging == (batches > 1)
-            spent, began = 0.0, monotonic()
-            while spent < 0.03 and not complete(store):
-                list(range(20_000))  # another client's request
-                await asyncio.sleep(0)
-            assert 0 < spent < 0.35 * (monotonic() - began)
-            await until(lambda: complete(store), 100)
-        await store.stop()
-
-    asyncio.run(work())
+    monkeypatch.setattr(store.index, "put_many", counted)
+    for batches in (1, 4):  # what waits, and what is read from the log
+        flood(store, batches, 400)
+        assert store.index_queue.lagging == (batches > 1)
+        spent, began = 0.0, monotonic()
+        while spent < 0.03 and not complete(store):
+            list(range(20_000))  # another client's request
+            await asyncio.sleep(0)
+        assert 0 < spent < 0.35 * (monotonic() - began)
+        await until(lambda: complete(store), 100)
+    await store.stop()
 
 
 @pytest.mark.parametrize("how", ["stop", "abort"])
@@ -341,81 +332,69 @@ async def lagging(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> 
 
 
 @pytest.mark.spec("DUR-13")
-def test_index_that_lags_goes_on_behind_a_damaged_record(
+async def test_index_that_lags_goes_on_behind_a_damaged_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended there, said that it was complete, and every later record stayed missing."""
-
-    async def work() -> None:
-        await lagging(tmp_path, monkeypatch, 500)
-        store = opened(tmp_path, **SMALL_FILES)
-        damaged, later = (store.physical_offset("T", 0, number) for number in (150, 499))
-        await store.abort()
-        first = damaged - damaged % FILE_BYTES
-        assert first and first + FILE_BYTES < later - later % FILE_BYTES
-        with (tmp_path / "commitlog" / f"{first:020d}").open("r+b") as file:
-            file.seek(damaged - first + 4)
-            file.write(b"\1\2\3\4")
-        store = opened(tmp_path, **SMALL_FILES)
-        await store.start()
-        await until(lambda: complete(store), 100)
-        assert found(store, "u149") == [b"149"] and found(store, "u150") == [] and found(store, "u499") == [b"499"]
-        in_later_files = [n for n in range(500) if store.physical_offset("T", 0, n) >= first + FILE_BYTES]
-        assert [n for n in in_later_files if found(store, f"u{n}") != [b"%d" % n]] == []
-        await store.stop()
-        assert f"messages not indexed from={damaged} to={first + FILE_BYTES}" in caplog.text
-
-    asyncio.run(work())
+    await lagging(tmp_path, monkeypatch, 500)
+    store = opened(tmp_path, **SMALL_FILES)
+    damaged, later = (store.physical_offset("T", 0, number) for number in (150, 499))
+    await store.abort()
+    first = damaged - damaged % FILE_BYTES
+    assert first and first + FILE_BYTES < later - later % FILE_BYTES
+    with (tmp_path / "commitlog" / f"{first:020d}").open("r+b") as file:
+        file.seek(damaged - first + 4)
+        file.write(b"\1\2\3\4")
+    store = opened(tmp_path, **SMALL_FILES)
+    await store.start()
+    await until(lambda: complete(store), 100)
+    assert found(store, "u149") == [b"149"] and found(store, "u150") == [] and found(store, "u499") == [b"499"]
+    in_later_files = [n for n in range(500) if store.physical_offset("T", 0, n) >= first + FILE_BYTES]
+    assert [n for n in in_later_files if found(store, f"u{n}") != [b"%d" % n]] == []
+    await store.stop()
+    assert f"messages not indexed from={damaged} to={first + FILE_BYTES}" in caplog.text
 
 
 @pytest.mark.spec("DUR-13", "RC-05")
-def test_clean_start_without_its_newest_index_file_notes_that_the_index_lags(
+async def test_clean_start_without_its_newest_index_file_notes_that_the_index_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint went on to name the missing file as complete: after a kill `store verify` called that damage."""
+    await lagging(tmp_path, monkeypatch, 200)
+    store = opened(tmp_path, **SMALL_FILES)
+    await store.start()
+    await until(lambda: complete(store), 100)
+    await store.stop()
+    assert not store.settings.abort_path.exists()
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    store = opened(tmp_path, **SMALL_FILES)
+    assert store.index_queue is not None and store.index_queue.covered(store.dispatched) == 0
+    assert store.checkpoint.note is not None and store.checkpoint.note.indexed == 0
+    await store.abort()
+    report = verify(store.settings)
+    assert report.sound and [problem.weight for problem in report.problems] == [Weight.PENDING]
 
-    async def work() -> None:
-        await lagging(tmp_path, monkeypatch, 200)
+
+async def test_index_that_lags_gets_no_impossible_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store time of -5 in the first record, which no checksum covers, no message was found by key."""
+    await lagging(tmp_path, monkeypatch, 200)
+    store = opened(tmp_path, **SMALL_FILES)
+    at = store.physical_offset("T", 0, 0)
+    await store.abort()
+    path = tmp_path / "commitlog" / f"{at - at % FILE_BYTES:020d}"
+    with path.open("r+b") as file:
+        file.seek(at % FILE_BYTES + AT_STORE_TIMESTAMP_V4)
+        file.write((-5).to_bytes(8, "big", signed=True))
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    for _ in range(2):
         store = opened(tmp_path, **SMALL_FILES)
         await store.start()
-        await until(lambda: complete(store), 100)
+        await until(partial(complete, store), 100)
+        assert [n for n in range(200) if found(store, f"u{n}") != [b"%d" % n]] == []
         await store.stop()
-        assert not store.settings.abort_path.exists()
-        for path in (tmp_path / "index").iterdir():
-            path.unlink()
-        store = opened(tmp_path, **SMALL_FILES)
-        assert store.index_queue is not None and store.index_queue.covered(store.dispatched) == 0
-        assert store.checkpoint.note is not None and store.checkpoint.note.indexed == 0
-        await store.abort()
-        report = verify(store.settings)
-        assert report.sound and [problem.weight for problem in report.problems] == [Weight.PENDING]
-
-    asyncio.run(work())
-
-
-def test_index_that_lags_gets_no_impossible_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a store time of -5 in the first record, which no checksum covers, no message was found by key."""
-
-    async def work() -> None:
-        await lagging(tmp_path, monkeypatch, 200)
-        store = opened(tmp_path, **SMALL_FILES)
-        at = store.physical_offset("T", 0, 0)
-        await store.abort()
-        path = tmp_path / "commitlog" / f"{at - at % FILE_BYTES:020d}"
-        with path.open("r+b") as file:
-            file.seek(at % FILE_BYTES + AT_STORE_TIMESTAMP_V4)
-            file.write((-5).to_bytes(8, "big", signed=True))
-        for path in (tmp_path / "index").iterdir():
-            path.unlink()
-        for _ in range(2):
-            store = opened(tmp_path, **SMALL_FILES)
-            await store.start()
-            await until(partial(complete, store), 100)
-            assert [n for n in range(200) if found(store, f"u{n}") != [b"%d" % n]] == []
-            await store.stop()
-        assert [problem.weight for problem in verify(store.settings).problems] == [Weight.REMARK]
-
-    asyncio.run(work())
+    assert [problem.weight for problem in verify(store.settings).problems] == [Weight.REMARK]
 
 
 def test_restored_store_has_a_complete_index_although_it_lagged(
@@ -429,46 +408,41 @@ def test_restored_store_has_a_complete_index_although_it_lagged(
 
 
 @pytest.mark.spec("RC-02")
-def test_stop_whose_index_sync_fails_is_not_a_clean_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stop_whose_index_sync_fails_is_not_a_clean_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the index is complete was looked at before it was synced, and `abort` removed without an index."""
+    store = opened(tmp_path, **SMALL_FILES)
+    await store.start()
+    store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
+    sync = store.disk.sync
 
-    async def work() -> None:
-        store = opened(tmp_path, **SMALL_FILES)
-        await store.start()
-        store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
-        sync = store.disk.sync
+    def broken(fd: int) -> None:
+        if "/index/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(fd)
 
-        def broken(fd: int) -> None:
-            if "/index/" in os.readlink(f"/proc/self/fd/{fd}"):
-                raise OSError(errno.EIO, "Input/output error")
-            sync(fd)
-
-        monkeypatch.setattr(store.disk, "sync", broken)
-        await store.stop()
-        assert store.settings.abort_path.exists()
-        assert [problem.weight for problem in verify(store.settings).problems] == [Weight.PENDING]
-        store = opened(tmp_path, **SMALL_FILES)
-        assert found(store, "u0") == [b"0"]
-        await store.stop()
-
-    asyncio.run(work())
+    monkeypatch.setattr(store.disk, "sync", broken)
+    await store.stop()
+    assert store.settings.abort_path.exists()
+    assert [problem.weight for problem in verify(store.settings).problems] == [Weight.PENDING]
+    store = opened(tmp_path, **SMALL_FILES)
+    assert found(store, "u0") == [b"0"]
+    await store.stop()
 
 
 @pytest.mark.spec("RC-02")
-def test_stop_tries_an_index_again_that_a_full_disk_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, **SMALL_FILES)
-        await store.start()
-        store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
-        assert store.index is not None and store.index_queue is not None
-        with monkeypatch.context() as full:
-            full.setattr(store.index, "put_many", lambda records: (_ for _ in ()).throw(DiskFull("full")))
-            store.put_in_index()
-            assert store.index_queue.refusal
-        await store.stop()
-        assert not store.settings.abort_path.exists() and not verify(store.settings).problems
-
-    asyncio.run(work())
+async def test_stop_tries_an_index_again_that_a_full_disk_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, **SMALL_FILES)
+    await store.start()
+    store.put(message(b"0", properties=b"UNIQ_KEY\x01u0"))
+    assert store.index is not None and store.index_queue is not None
+    with monkeypatch.context() as full:
+        full.setattr(store.index, "put_many", lambda records: (_ for _ in ()).throw(DiskFull("full")))
+        store.put_in_index()
+        assert store.index_queue.refusal
+    await store.stop()
+    assert not store.settings.abort_path.exists() and not verify(store.settings).problems
 
 
 @pytest.mark.parametrize("stopped", [True, False])
@@ -682,17 +656,14 @@ def test_repeated_failures_of_index_syncs_stop_the_store(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("IX-10")
-def test_index_flush_without_descriptor_is_repeated(tmp_path: Path) -> None:
-    async def work() -> None:
-        disk = IndexDisk(1, OutOfDescriptors("cannot open the folder: Too many open files"))
-        store = opened(tmp_path, disk=disk, **BIG)
-        store.put(message(b"a", properties=b"KEYS\x01a"))
-        with pytest.raises(OutOfDescriptors):
-            await store.write_all()
-        store.put(message(b"b", properties=b"KEYS\x01b"))
+async def test_index_flush_without_descriptor_is_repeated(tmp_path: Path) -> None:
+    disk = IndexDisk(1, OutOfDescriptors("cannot open the folder: Too many open files"))
+    store = opened(tmp_path, disk=disk, **BIG)
+    store.put(message(b"a", properties=b"KEYS\x01a"))
+    with pytest.raises(OutOfDescriptors):
         await store.write_all()
-        assert store.checkpoint.note is not None and store.checkpoint.note.indexed == store.log.end
-        assert found(store, "a") == [b"a"] and found(store, "b") == [b"b"]
-        await store.stop()
-
-    asyncio.run(work())
+    store.put(message(b"b", properties=b"KEYS\x01b"))
+    await store.write_all()
+    assert store.checkpoint.note is not None and store.checkpoint.note.indexed == store.log.end
+    assert found(store, "a") == [b"a"] and found(store, "b") == [b"b"]
+    await store.stop()

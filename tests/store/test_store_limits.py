@@ -77,21 +77,18 @@ def test_pull_limits_are_lower_for_records_on_disk(
 
 @pytest.mark.spec("DEL-03", "DEL-04")
 @pytest.mark.parametrize(("forcible", "left"), [(True, 1), (False, 4)])
-def test_unexpired_files_are_deleted_only_if_forcible(tmp_path: Path, forcible: bool, left: int) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=20, delete_queue_pause_ms=0)
-        store.disk_usage = lambda: Usage(88, 20, 20)  # type: ignore[method-assign]
-        for _ in range(4):
-            store.put(message(b"x" * 3000))
-        await store.write_all()
-        assert len(store.log.files) == 4
-        begin = asyncio.get_running_loop().time()
-        await store._maintenance.clean()
-        assert len(store.log.files) == left
-        assert left > 1 or asyncio.get_running_loop().time() - begin >= 0.035, "two pauses between three files"
-        await store.stop()
-
-    asyncio.run(work())
+async def test_unexpired_files_are_deleted_only_if_forcible(tmp_path: Path, forcible: bool, left: int) -> None:
+    store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=20, delete_queue_pause_ms=0)
+    store.disk_usage = lambda: Usage(88, 20, 20)  # type: ignore[method-assign]
+    for _ in range(4):
+        store.put(message(b"x" * 3000))
+    await store.write_all()
+    assert len(store.log.files) == 4
+    begin = asyncio.get_running_loop().time()
+    await store._maintenance.clean()
+    assert len(store.log.files) == left
+    assert left > 1 or asyncio.get_running_loop().time() - begin >= 0.035, "two pauses between three files"
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-05")
@@ -121,36 +118,30 @@ def test_nearly_full_folder_gets_no_new_file(
 
 
 @pytest.mark.spec("FLU-06")
-def test_few_dirty_pages_are_flushed_by_thorough_flush(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_ms=20)
-        await store.start()
-        store.put(message())
-        await until(lambda: store.flushed_offset == store.log.end)
-        assert store.log.flusher.dirty_pages() == 0 < store.flushed_offset
-        await store.stop()
-
-    asyncio.run(work())
+async def test_few_dirty_pages_are_flushed_by_thorough_flush(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_ms=20)
+    await store.start()
+    store.put(message())
+    await until(lambda: store.flushed_offset == store.log.end)
+    assert store.log.flusher.dirty_pages() == 0 < store.flushed_offset
+    await store.stop()
 
 
 @pytest.mark.spec("FLU-10")
-def test_queue_with_enough_units_is_written_before_thorough_round(tmp_path: Path) -> None:
-    async def work() -> None:
-        more = {"flush_queue_interval_ms": 1, "flush_queue_least_pages": 1, "flush_queue_thorough_ms": 3_600_000}
-        store = opened(tmp_path, flush_interval_ms=1, commit_log_file_bytes=1 << 20, **more)
-        await store.start()
-        for _ in range(4096 // 20 + 1):
-            store.put(message())
-        await until(lambda: any(path.is_file() for path in (tmp_path / "consumequeue").rglob("0" * 20)))
-        note = store.checkpoint.note
-        assert note is None or note.dispatched == 0, "this was not the thorough round"
-        await store.stop()
-
-    asyncio.run(work())
+async def test_queue_with_enough_units_is_written_before_thorough_round(tmp_path: Path) -> None:
+    more = {"flush_queue_interval_ms": 1, "flush_queue_least_pages": 1, "flush_queue_thorough_ms": 3_600_000}
+    store = opened(tmp_path, flush_interval_ms=1, commit_log_file_bytes=1 << 20, **more)
+    await store.start()
+    for _ in range(4096 // 20 + 1):
+        store.put(message())
+    await until(lambda: any(path.is_file() for path in (tmp_path / "consumequeue").rglob("0" * 20)))
+    note = store.checkpoint.note
+    assert note is None or note.dispatched == 0, "this was not the thorough round"
+    await store.stop()
 
 
 @pytest.mark.spec("FLU-09", "RC-09")
-def test_checkpoint_has_store_time_of_last_durable_record(tmp_path: Path) -> None:
+async def test_checkpoint_has_store_time_of_last_durable_record(tmp_path: Path) -> None:
     now = [START_MS]
     store = opened(tmp_path, clock=lambda: now[0])
 
@@ -158,17 +149,14 @@ def test_checkpoint_has_store_time_of_last_durable_record(tmp_path: Path) -> Non
         log_ms, queue_ms = struct.unpack(">qq", (tmp_path / "checkpoint").read_bytes()[:16])
         return log_ms, queue_ms
 
-    async def work() -> None:
-        store.put(message())
-        now[0] += 5000
-        await store.write_all()
-        assert times() == (START_MS, START_MS)
-        store.put(message())
-        now[0] += 5000
-        await store.stop()
-        assert times() == (START_MS + 5000, START_MS + 5000)
-
-    asyncio.run(work())
+    store.put(message())
+    now[0] += 5000
+    await store.write_all()
+    assert times() == (START_MS, START_MS)
+    store.put(message())
+    now[0] += 5000
+    await store.stop()
+    assert times() == (START_MS + 5000, START_MS + 5000)
 
 
 @pytest.mark.spec("RC-09")

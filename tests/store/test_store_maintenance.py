@@ -102,68 +102,59 @@ def opened(path: Path, clock: Callable[[], int] | None = None, disk: Disk | None
 
 
 @pytest.mark.spec("DUR-01", "DUR-03", "FLU-02", "SW-01", "RP-01")
-def test_sync_flush_hides_unsynced_messages_and_shares_syncs(tmp_path: Path) -> None:
-    async def work() -> None:
-        disk = BadDisk()
-        store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
-        seen: list[int] = []
-        store.on_append = lambda topic, queue, offset, code: seen.append(offset)
-        store.put(message(b"makes the file", "Other"))
-        await store.write_all()
-        seen.clear()
-        durable, disk.syncs = store.log.confirmed_end, 0
-        disk.gate = threading.Event()
-        first = store.put(message(b"0"))
-        waits = [asyncio.ensure_future(store.wait_confirmed(first))]
-        await until(lambda: disk.syncs > 0 and store.log.flusher.flushed == durable)
-        before = disk.syncs
-        later = [store.put(message(b"%d" % n)) for n in range(1, 50)]
-        waits += [asyncio.ensure_future(store.wait_confirmed(result)) for result in later]
-        await asyncio.sleep(0)
-        assert [result.queue_offset for result in later] == list(range(1, 50))
-        assert store.max_offset("T", 0) == 0 and bodies(store) == [] and seen == [] and store.behind_bytes > 0
-        disk.gate.set()
-        assert set(await asyncio.gather(*waits)) == {PutStatus.PUT_OK}
-        assert disk.syncs <= before + 2  # all 49 share the next sync
-        assert seen == list(range(1, 51)) and len(bodies(store)) == 50 and store.behind_bytes == 0
-        await store.stop()
-
-    asyncio.run(work())
+async def test_sync_flush_hides_unsynced_messages_and_shares_syncs(tmp_path: Path) -> None:
+    disk = BadDisk()
+    store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
+    seen: list[int] = []
+    store.on_append = lambda topic, queue, offset, code: seen.append(offset)
+    store.put(message(b"makes the file", "Other"))
+    await store.write_all()
+    seen.clear()
+    durable, disk.syncs = store.log.confirmed_end, 0
+    disk.gate = threading.Event()
+    first = store.put(message(b"0"))
+    waits = [asyncio.ensure_future(store.wait_confirmed(first))]
+    await until(lambda: disk.syncs > 0 and store.log.flusher.flushed == durable)
+    before = disk.syncs
+    later = [store.put(message(b"%d" % n)) for n in range(1, 50)]
+    waits += [asyncio.ensure_future(store.wait_confirmed(result)) for result in later]
+    await asyncio.sleep(0)
+    assert [result.queue_offset for result in later] == list(range(1, 50))
+    assert store.max_offset("T", 0) == 0 and bodies(store) == [] and seen == [] and store.behind_bytes > 0
+    disk.gate.set()
+    assert set(await asyncio.gather(*waits)) == {PutStatus.PUT_OK}
+    assert disk.syncs <= before + 2  # all 49 share the next sync
+    assert seen == list(range(1, 51)) and len(bodies(store)) == 50 and store.behind_bytes == 0
+    await store.stop()
 
 
 @pytest.mark.spec("FLU-05", "DUR-01")
-def test_put_without_wait_is_flushed_soon(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_ms=3_600_000)
-        await store.start()
-        store.put(message(b"no wait"))
-        await until(lambda: bodies(store) == [b"no wait"])
-        assert store.flushed_offset == store.log.end
-        await store.stop()
-
-    asyncio.run(work())
+async def test_put_without_wait_is_flushed_soon(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_ms=3_600_000)
+    await store.start()
+    store.put(message(b"no wait"))
+    await until(lambda: bodies(store) == [b"no wait"])
+    assert store.flushed_offset == store.log.end
+    await store.stop()
 
 
 @pytest.mark.spec("MF-03", "FLU-06")
-def test_background_flush_waits_for_least_pages(tmp_path: Path) -> None:
-    async def work() -> None:
-        settings: dict[str, Any] = {
-            "commit_log_file_bytes": 2**20,
-            "flush_interval_ms": 1,
-            "flush_thorough_ms": 3_600_000,
-        }
-        store = opened(tmp_path, flush_least_pages=4, **settings)
-        store.put(message(b"x" * 12_000))
-        assert store.log.flusher.dirty_pages() == 2
-        await store.start()
-        for _ in range(20):
-            await asyncio.sleep(0.001)  # poll: time for a flush that must not happen
-        assert store.flushed_offset == 0
-        store.put(message(b"x" * 8_000))
-        await until(lambda: store.flushed_offset == store.log.end)
-        await store.stop()
-
-    asyncio.run(work())
+async def test_background_flush_waits_for_least_pages(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "commit_log_file_bytes": 2**20,
+        "flush_interval_ms": 1,
+        "flush_thorough_ms": 3_600_000,
+    }
+    store = opened(tmp_path, flush_least_pages=4, **settings)
+    store.put(message(b"x" * 12_000))
+    assert store.log.flusher.dirty_pages() == 2
+    await store.start()
+    for _ in range(20):
+        await asyncio.sleep(0.001)  # poll: time for a flush that must not happen
+    assert store.flushed_offset == 0
+    store.put(message(b"x" * 8_000))
+    await until(lambda: store.flushed_offset == store.log.end)
+    await store.stop()
 
 
 @pytest.mark.spec("MF-02", "MF-04", "MF-11", "MF-12", "MF-13", "FLU-07")
@@ -203,47 +194,41 @@ def test_transient_pool_exposes_committed_and_loses_uncommitted(tmp_path: Path) 
 
 
 @pytest.mark.spec("MF-01", "MF-02", "ST-19", "FLU-08")
-def test_flushed_committed_and_written_offsets_are_ordered(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
+async def test_flushed_committed_and_written_offsets_are_ordered(tmp_path: Path) -> None:
+    store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
 
-        def positions() -> tuple[int, int, int]:
-            return store.flushed_offset, store.max_physical_offset, store.log.end
+    def positions() -> tuple[int, int, int]:
+        return store.flushed_offset, store.max_physical_offset, store.log.end
 
-        first = store.put(message()).end_offset
-        assert positions() == (0, 0, first)
-        store.commit()
-        assert positions() == (0, first, first)
-        second = store.put(message()).end_offset
-        store.log.flusher.start()
-        await until(lambda: store.flushed_offset > 0)
-        assert positions() == (first, first, second)
-        await store.stop()
-        assert positions() == (second, second, second)
-
-    asyncio.run(work())
+    first = store.put(message()).end_offset
+    assert positions() == (0, 0, first)
+    store.commit()
+    assert positions() == (0, first, first)
+    second = store.put(message()).end_offset
+    store.log.flusher.start()
+    await until(lambda: store.flushed_offset > 0)
+    assert positions() == (first, first, second)
+    await store.stop()
+    assert positions() == (second, second, second)
 
 
 @pytest.mark.spec("MF-09", "RC-10")
-def test_next_file_is_preallocated_and_dropped_at_clean_stop(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=1)
-        await store.start()
-        for _ in range(4):
-            store.put(message(b"x" * 750))
-        ahead = tmp_path / "commitlog" / f"{CL:020d}"
-        await until(ahead.exists)
-        assert len(store.log.files) == 1
-        await until(lambda: not store.log.wants_spare)
-        assert store.put(message(b"y" * 1000)).physical_offset == CL
-        for _ in range(2):
-            store.put(message(b"z" * 1200))
-        spare = tmp_path / "commitlog" / f"{2 * CL:020d}"
-        await until(spare.exists)
-        await store.stop()
-        assert ahead.exists() and not spare.exists()
-
-    asyncio.run(work())
+async def test_next_file_is_preallocated_and_dropped_at_clean_stop(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_interval_ms=1)
+    await store.start()
+    for _ in range(4):
+        store.put(message(b"x" * 750))
+    ahead = tmp_path / "commitlog" / f"{CL:020d}"
+    await until(ahead.exists)
+    assert len(store.log.files) == 1
+    await until(lambda: not store.log.wants_spare)
+    assert store.put(message(b"y" * 1000)).physical_offset == CL
+    for _ in range(2):
+        store.put(message(b"z" * 1200))
+    spare = tmp_path / "commitlog" / f"{2 * CL:020d}"
+    await until(spare.exists)
+    await store.stop()
+    assert ahead.exists() and not spare.exists()
 
 
 @pytest.mark.spec("DUR-06", "DUR-07", "DUR-05", "SW-02")
@@ -378,38 +363,32 @@ def test_reserve_is_given_up_for_state_file_on_full_disk(tmp_path: Path) -> None
 
 @pytest.mark.spec("DUR-06")
 @pytest.mark.parametrize("error", [RuntimeError("no such device"), KeyError("topic")], ids=["runtime", "key"])
-def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path, error: Exception) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
+async def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path, error: Exception) -> None:
+    store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
 
-        def broken() -> Usage:
-            raise error
+    def broken() -> Usage:
+        raise error
 
-        store.disk_usage = broken  # type: ignore[method-assign]
-        await store.start()
-        await until(lambda: not store.writable)
-        assert f"maintenance failed: {type(error).__name__}: {error}" in store.put(message()).reason
-        await store.stop()
-        assert (tmp_path / "abort").exists()
-
-    asyncio.run(work())
+    store.disk_usage = broken  # type: ignore[method-assign]
+    await store.start()
+    await until(lambda: not store.writable)
+    assert f"maintenance failed: {type(error).__name__}: {error}" in store.put(message()).reason
+    await store.stop()
+    assert (tmp_path / "abort").exists()
 
 
 @pytest.mark.spec("DUR-06")
-def test_unexpected_flush_failure_stops_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+async def test_unexpected_flush_failure_stops_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 
-        def broken(_: int) -> object:
-            raise ValueError("flush of closed file")
+    def broken(_: int) -> object:
+        raise ValueError("flush of closed file")
 
-        await store.start()
-        result = store.put(message())
-        monkeypatch.setattr(store.log, "dirty_files", broken)
-        assert await wait_confirmed(store.log, result.end_offset, 60_000) is PutStatus.UNKNOWN_ERROR
-        assert "ValueError('flush of closed file')" in store.put(message()).reason
-
-    asyncio.run(work())
+    await store.start()
+    result = store.put(message())
+    monkeypatch.setattr(store.log, "dirty_files", broken)
+    assert await wait_confirmed(store.log, result.end_offset, 60_000) is PutStatus.UNKNOWN_ERROR
+    assert "ValueError('flush of closed file')" in store.put(message()).reason
 
 
 # ---- opening
@@ -636,22 +615,19 @@ def test_expired_files_are_deleted_with_their_queue_units(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("DEL-04", "DEL-06", "ST-03")
-def test_disk_over_limit_rejects_puts_and_resumes(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
-        used = [91]
-        store.disk_usage = lambda: Usage(used[0], 20, 20)  # type: ignore[method-assign]
-        await store.start()
-        await until(lambda: not store.writable)
-        refused = store.put(message())
-        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert "CL: 91% CQ: 20% INDEX: 20%" in refused.reason
-        used[0] = 90
-        await until(lambda: store.writable)
-        assert store.put(message()).status is PutStatus.PUT_OK
-        await store.stop()
-
-    asyncio.run(work())
+async def test_disk_over_limit_rejects_puts_and_resumes(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
+    used = [91]
+    store.disk_usage = lambda: Usage(used[0], 20, 20)  # type: ignore[method-assign]
+    await store.start()
+    await until(lambda: not store.writable)
+    refused = store.put(message())
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "CL: 91% CQ: 20% INDEX: 20%" in refused.reason
+    used[0] = 90
+    await until(lambda: store.writable)
+    assert store.put(message()).status is PutStatus.PUT_OK
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-10")
@@ -775,23 +751,20 @@ def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-01")
-def test_flush_does_not_use_the_threads_of_name_lookups(tmp_path: Path) -> None:
-    async def work() -> None:
-        loop = asyncio.get_running_loop()
-        release = threading.Event()
-        lookups = [loop.run_in_executor(None, release.wait, 60) for _ in range(64)]  # asyncio's pool is full
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_queue_thorough_ms=10)
-        await store.start()
-        for n in range(20):
-            assert await store.wait_confirmed(store.put(message(b"%d" % n * 500))) is PutStatus.PUT_OK
-        await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == store.log.end)
-        names = [thread.name for thread in threading.enumerate()]
-        assert 1 <= sum(name.startswith("saturnmq-disk") for name in names) <= 2
-        release.set()
-        await asyncio.gather(*lookups)
-        await store.stop()
-
-    asyncio.run(work())
+async def test_flush_does_not_use_the_threads_of_name_lookups(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    release = threading.Event()
+    lookups = [loop.run_in_executor(None, release.wait, 60) for _ in range(64)]  # asyncio's pool is full
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_queue_thorough_ms=10)
+    await store.start()
+    for n in range(20):
+        assert await store.wait_confirmed(store.put(message(b"%d" % n * 500))) is PutStatus.PUT_OK
+    await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == store.log.end)
+    names = [thread.name for thread in threading.enumerate()]
+    assert 1 <= sum(name.startswith("saturnmq-disk") for name in names) <= 2
+    release.set()
+    await asyncio.gather(*lookups)
+    await store.stop()
 
 
 @pytest.mark.spec("DUR-14")
@@ -813,17 +786,14 @@ def test_store_files_are_not_for_every_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-06")
-def test_dispatch_that_fails_after_a_flush_stops_the_store(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        failures: list[str] = []
-        store.on_failure = lambda error: failures.append(error.message)
+async def test_dispatch_that_fails_after_a_flush_stops_the_store(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    failures: list[str] = []
+    store.on_failure = lambda error: failures.append(error.message)
 
-        def broken(*_: object) -> None:
-            raise KeyError("listener")
+    def broken(*_: object) -> None:
+        raise KeyError("listener")
 
-        store.on_append = broken
-        assert await wait_confirmed(store.log, store.put(message()).end_offset, 60_000) is not PutStatus.PUT_OK
-        assert len(failures) == 1 and "KeyError('listener')" in failures[0] and not store.writable
-
-    asyncio.run(work())
+    store.on_append = broken
+    assert await wait_confirmed(store.log, store.put(message()).end_offset, 60_000) is not PutStatus.PUT_OK
+    assert len(failures) == 1 and "KeyError('listener')" in failures[0] and not store.writable

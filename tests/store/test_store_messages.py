@@ -493,7 +493,7 @@ def test_full_disk_fails_at_allocation(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spec("FLU-01", "FLU-02", "FLU-03")
-def test_sync_flush_shares_flushes_between_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_flush_shares_flushes_between_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes = 0
     real = MappedFile.flush
 
@@ -503,47 +503,40 @@ def test_sync_flush_shares_flushes_between_senders(tmp_path: Path, monkeypatch: 
         real(self)
 
     monkeypatch.setattr(MappedFile, "flush", counted)
-
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
-        await store.start()
-        results = [store.put(message(b"%d" % n)) for n in range(200)]
-        statuses = await asyncio.gather(*(store.wait_confirmed(r) for r in results))
-        assert set(statuses) == {PutStatus.PUT_OK}
-        assert store.flushed_offset == store.max_physical_offset
-        assert flushes < 10
-        await store.stop()
-
-    asyncio.run(work())
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
+    await store.start()
+    results = [store.put(message(b"%d" % n)) for n in range(200)]
+    statuses = await asyncio.gather(*(store.wait_confirmed(r) for r in results))
+    assert set(statuses) == {PutStatus.PUT_OK}
+    assert store.flushed_offset == store.max_physical_offset
+    assert flushes < 10
+    await store.stop()
 
 
 @pytest.mark.spec("DUR-06")
-def test_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        good = store.put(message(b"good"))
-        assert await store.wait_confirmed(good) is PutStatus.PUT_OK
+async def test_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    good = store.put(message(b"good"))
+    assert await store.wait_confirmed(good) is PutStatus.PUT_OK
 
-        def broken(self: MappedFile) -> None:
-            raise OSError(errno.EIO, "Input/output error")
+    def broken(self: MappedFile) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(MappedFile, "flush", broken)
-        bad = store.put(message(b"bad"))
-        assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
-        monkeypatch.undo()
-        assert not store.writable
-        refused = store.put(message())
-        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "Input/output error" in refused.reason
-        assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
-        with pytest.raises(StoreError, match="Input/output"):
-            await store.stop()
-        assert (tmp_path / "abort").exists()
-
-    asyncio.run(work())
+    monkeypatch.setattr(MappedFile, "flush", broken)
+    bad = store.put(message(b"bad"))
+    assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
+    monkeypatch.undo()
+    assert not store.writable
+    refused = store.put(message())
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "Input/output error" in refused.reason
+    assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
+    with pytest.raises(StoreError, match="Input/output"):
+        await store.stop()
+    assert (tmp_path / "abort").exists()
 
 
 @pytest.mark.spec("FLU-04", "UPG-14")
-def test_slow_flush_times_out_and_keeps_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_flush_times_out_and_keeps_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     release = threading.Event()
@@ -553,36 +546,30 @@ def test_slow_flush_times_out_and_keeps_the_message(tmp_path: Path, monkeypatch:
         release.wait(10)
         real(self)
 
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=20)
-        store.put(message(b"makes the file"))
-        await store.write_all()
-        monkeypatch.setattr(MappedFile, "flush", slow)
-        result = store.put(message(b"late"))
-        assert await store.wait_confirmed(result) is PutStatus.FLUSH_DISK_TIMEOUT
-        assert bodies(store) == [b"makes the file"]  # the late message is not durable, so not visible (DUR-03)
-        release.set()
-        assert await store.wait_confirmed(result) is PutStatus.PUT_OK
-        assert bodies(store) == [b"makes the file", b"late"]
-        await store.stop()
-
-    asyncio.run(work())
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=20)
+    store.put(message(b"makes the file"))
+    await store.write_all()
+    monkeypatch.setattr(MappedFile, "flush", slow)
+    result = store.put(message(b"late"))
+    assert await store.wait_confirmed(result) is PutStatus.FLUSH_DISK_TIMEOUT
+    assert bodies(store) == [b"makes the file"]  # the late message is not durable, so not visible (DUR-03)
+    release.set()
+    assert await store.wait_confirmed(result) is PutStatus.PUT_OK
+    assert bodies(store) == [b"makes the file", b"late"]
+    await store.stop()
 
 
 @pytest.mark.spec("FLU-06", "FLU-09", "FLU-10")
-def test_async_flush_runs_in_background(tmp_path: Path) -> None:
-    async def work() -> None:
-        more = {"flush_interval_ms": 5, "flush_least_pages": 1, "flush_queue_interval_ms": 5, "flush_thorough_ms": 5}
-        store = opened(tmp_path, commit_log_file_bytes=2**20, **more)
-        await store.start()
-        store.put(message(b"x" * 10_000))
-        async with asyncio.timeout(10):
-            while store.flushed_offset < store.max_physical_offset or not (tmp_path / "checkpoint").exists():
-                await asyncio.sleep(0)
-        assert store.flushed_offset == store.max_physical_offset
-        await store.stop()
-
-    asyncio.run(work())
+async def test_async_flush_runs_in_background(tmp_path: Path) -> None:
+    more = {"flush_interval_ms": 5, "flush_least_pages": 1, "flush_queue_interval_ms": 5, "flush_thorough_ms": 5}
+    store = opened(tmp_path, commit_log_file_bytes=2**20, **more)
+    await store.start()
+    store.put(message(b"x" * 10_000))
+    async with asyncio.timeout(10):
+        while store.flushed_offset < store.max_physical_offset or not (tmp_path / "checkpoint").exists():
+            await asyncio.sleep(0)
+    assert store.flushed_offset == store.max_physical_offset
+    await store.stop()
 
 
 @pytest.mark.spec("DUR-14", "CF-02")

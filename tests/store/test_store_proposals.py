@@ -27,34 +27,31 @@ def message(body: bytes, **more: int) -> Message:
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_puts_of_one_iteration_are_appended_together(flush: FlushDiskType, tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush)
-        completed: list[tuple[bytes, PutStatus, str]] = []
-        batches: list[int] = []
-        append_all = store.log.append_all
+async def test_puts_of_one_iteration_are_appended_together(flush: FlushDiskType, tmp_path: Path) -> None:
+    store = opened(tmp_path, flush)
+    completed: list[tuple[bytes, PutStatus, str]] = []
+    batches: list[int] = []
+    append_all = store.log.append_all
 
-        def counted(messages: list[Message]) -> int:
-            batches.append(len(messages))
-            return append_all(messages)
+    def counted(messages: list[Message]) -> int:
+        batches.append(len(messages))
+        return append_all(messages)
 
-        store.log.append_all = counted  # type: ignore[method-assign, assignment]
-        done = asyncio.Event()
-        for body in (b"a", b"b", b"c"):
-            store.put_soon(message(body), lambda status, reason, body=body: completed.append((body, status, reason)))
-        store.put_soon(message(b"d"), lambda *_: done.set())
-        assert not completed and not batches
-        assert store.put(message(b"last")).queue_offset == 4  # a put through another method follows
-        assert batches == [4]
-        async with asyncio.timeout(20):
-            await done.wait()
-        assert completed == [(body, PutStatus.PUT_OK, "") for body in (b"a", b"b", b"c")]
-        if flush is FlushDiskType.SYNC_FLUSH:
-            assert store.flushed_offset > 0
-        assert store.max_offset("T", 0) >= 4
-        await store.stop()
-
-    asyncio.run(work())
+    store.log.append_all = counted  # type: ignore[method-assign, assignment]
+    done = asyncio.Event()
+    for body in (b"a", b"b", b"c"):
+        store.put_soon(message(body), lambda status, reason, body=body: completed.append((body, status, reason)))
+    store.put_soon(message(b"d"), lambda *_: done.set())
+    assert not completed and not batches
+    assert store.put(message(b"last")).queue_offset == 4  # a put through another method follows
+    assert batches == [4]
+    async with asyncio.timeout(20):
+        await done.wait()
+    assert completed == [(body, PutStatus.PUT_OK, "") for body in (b"a", b"b", b"c")]
+    if flush is FlushDiskType.SYNC_FLUSH:
+        assert store.flushed_offset > 0
+    assert store.max_offset("T", 0) >= 4
+    await store.stop()
 
 
 def test_batch_with_number_out_of_range_appends_nothing(tmp_path: Path) -> None:
@@ -81,21 +78,18 @@ class Puts:
             self.store.put_soon(one, lambda status, reason, body=body: self.outcomes.append((body, status, reason)))
 
 
-def test_refused_put_does_not_affect_the_others(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        puts = Puts(store)
-        long = Message("T" * 128, b"long", b"", 0, store_host=Host("127.0.0.1", 1))
-        puts.add(message(b"a"), long, message(b"b"))
-        await asyncio.sleep(0)
-        assert puts.outcomes == [
-            (b"long", PutStatus.MESSAGE_ILLEGAL, "topic of 128 characters, at most 127"),
-            (b"a", PutStatus.PUT_OK, ""),
-            (b"b", PutStatus.PUT_OK, ""),
-        ]
-        await store.stop()
-
-    asyncio.run(work())
+async def test_refused_put_does_not_affect_the_others(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    puts = Puts(store)
+    long = Message("T" * 128, b"long", b"", 0, store_host=Host("127.0.0.1", 1))
+    puts.add(message(b"a"), long, message(b"b"))
+    await asyncio.sleep(0)
+    assert puts.outcomes == [
+        (b"long", PutStatus.MESSAGE_ILLEGAL, "topic of 128 characters, at most 127"),
+        (b"a", PutStatus.PUT_OK, ""),
+        (b"b", PutStatus.PUT_OK, ""),
+    ]
+    await store.stop()
 
 
 @pytest.mark.parametrize(
@@ -119,88 +113,76 @@ def test_refused_put_does_not_affect_the_others(tmp_path: Path) -> None:
     ],
     ids=["all", "single", "unexpected"],
 )
-def test_failed_append_is_repeated_one_by_one_if_one_put_is_the_cause(
+async def test_failed_append_is_repeated_one_by_one_if_one_put_is_the_cause(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     outcomes: list[tuple[PutStatus, str]],
     batches: list[int],
 ) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        append_all, sizes = store.append_all, []
+    store = opened(tmp_path)
+    append_all, sizes = store.append_all, []
 
-        def failing(messages: Sequence[Message], queues: Sequence[Any]) -> int:
-            sizes.append(len(messages))
-            if any(one.body == b"bad" for one in messages):
-                raise error
-            return append_all(messages, queues)
+    def failing(messages: Sequence[Message], queues: Sequence[Any]) -> int:
+        sizes.append(len(messages))
+        if any(one.body == b"bad" for one in messages):
+            raise error
+        return append_all(messages, queues)
 
-        monkeypatch.setattr(store, "append_all", failing)
-        puts = Puts(store)
-        puts.add(message(b"a"), message(b"bad"), message(b"b"))
-        await asyncio.sleep(0)
-        assert puts.outcomes == [(body, *outcome) for body, outcome in zip((b"a", b"bad", b"b"), outcomes, strict=True)]
-        assert sizes == batches
-        monkeypatch.undo()
-        await store.stop()
-
-    asyncio.run(work())
+    monkeypatch.setattr(store, "append_all", failing)
+    puts = Puts(store)
+    puts.add(message(b"a"), message(b"bad"), message(b"b"))
+    await asyncio.sleep(0)
+    assert puts.outcomes == [(body, *outcome) for body, outcome in zip((b"a", b"bad", b"b"), outcomes, strict=True)]
+    assert sizes == batches
+    monkeypatch.undo()
+    await store.stop()
 
 
-def test_queue_that_cannot_be_created_fails_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        target_of = store.target_of
+async def test_queue_that_cannot_be_created_fails_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    target_of = store.target_of
 
-        def failing(one: Message) -> Any:
-            if one.body == b"bad":
-                raise ValueError("no queue")
-            return target_of(one)
+    def failing(one: Message) -> Any:
+        if one.body == b"bad":
+            raise ValueError("no queue")
+        return target_of(one)
 
-        monkeypatch.setattr(store, "target_of", failing)
-        puts = Puts(store)
-        puts.add(message(b"bad"), message(b"good"))
-        await asyncio.sleep(0)
-        assert puts.outcomes == [(b"bad", PutStatus.UNKNOWN_ERROR, "no queue"), (b"good", PutStatus.PUT_OK, "")]
-        await store.stop()
-
-    asyncio.run(work())
+    monkeypatch.setattr(store, "target_of", failing)
+    puts = Puts(store)
+    puts.add(message(b"bad"), message(b"good"))
+    await asyncio.sleep(0)
+    assert puts.outcomes == [(b"bad", PutStatus.UNKNOWN_ERROR, "no queue"), (b"good", PutStatus.PUT_OK, "")]
+    await store.stop()
 
 
-def test_large_puts_of_one_iteration_are_several_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        append_all, sizes = store.append_all, []
+async def test_large_puts_of_one_iteration_are_several_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    append_all, sizes = store.append_all, []
 
-        def counted(messages: Sequence[Message], queues: Sequence[Any]) -> int:
-            sizes.append([len(one.body) for one in messages])
-            return append_all(messages, queues)
+    def counted(messages: Sequence[Message], queues: Sequence[Any]) -> int:
+        sizes.append([len(one.body) for one in messages])
+        return append_all(messages, queues)
 
-        monkeypatch.setattr(store, "append_all", counted)
-        puts = Puts(store)
-        puts.add(*[message(bytes(length)) for length in (65_535, 1, 65_536, 10, 10)])
-        await asyncio.sleep(0)
-        assert sizes == [[65_535, 1], [65_536], [10, 10]], "64 KiB of bodies end a part"
-        assert [status for _, status, _ in puts.outcomes] == [PutStatus.PUT_OK] * 5
-        await store.stop()
-
-    asyncio.run(work())
+    monkeypatch.setattr(store, "append_all", counted)
+    puts = Puts(store)
+    puts.add(*[message(bytes(length)) for length in (65_535, 1, 65_536, 10, 10)])
+    await asyncio.sleep(0)
+    assert sizes == [[65_535, 1], [65_536], [10, 10]], "64 KiB of bodies end a part"
+    assert [status for _, status, _ in puts.outcomes] == [PutStatus.PUT_OK] * 5
+    await store.stop()
 
 
-def test_callback_that_fails_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        store = opened(tmp_path)
-        puts = Puts(store)
+async def test_callback_that_fails_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = opened(tmp_path)
+    puts = Puts(store)
 
-        def broken(*_: object) -> None:
-            raise RuntimeError("a bug of the caller")
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug of the caller")
 
-        store.put_soon(message(b"first"), broken)
-        puts.add(message(b"second"))
-        await asyncio.sleep(0)
-        assert puts.outcomes == [(b"second", PutStatus.PUT_OK, "")]
-        assert "completion callback failed status=PUT_OK" in caplog.messages
-        await store.stop()
-
-    asyncio.run(work())
+    store.put_soon(message(b"first"), broken)
+    puts.add(message(b"second"))
+    await asyncio.sleep(0)
+    assert puts.outcomes == [(b"second", PutStatus.PUT_OK, "")]
+    assert "completion callback failed status=PUT_OK" in caplog.messages
+    await store.stop()

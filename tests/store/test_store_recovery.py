@@ -225,20 +225,17 @@ def test_stop_commits_and_flushes_remaining_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-09", "FLU-10")
-def test_thorough_round_writes_all_queues_and_checkpoint(tmp_path: Path) -> None:
-    async def work() -> None:
-        now = [1_700_000_000_000]
-        more = {"flush_interval_ms": 1, "flush_queue_least_pages": 1000, "flush_queue_interval_ms": 1}
-        store = opened(tmp_path, clock=lambda: now[0], flush_queue_thorough_ms=30, **more)
-        await store.start()
-        end = store.put(message()).end_offset  # one unit, far below least_pages of the other rounds
-        await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == end)
-        assert (tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)).read_bytes()[:20].strip(b"\0")
-        times = (tmp_path / "checkpoint").read_bytes()[:16]
-        assert times == now[0].to_bytes(8, "big") * 2
-        await store.stop()
-
-    asyncio.run(work())
+async def test_thorough_round_writes_all_queues_and_checkpoint(tmp_path: Path) -> None:
+    now = [1_700_000_000_000]
+    more = {"flush_interval_ms": 1, "flush_queue_least_pages": 1000, "flush_queue_interval_ms": 1}
+    store = opened(tmp_path, clock=lambda: now[0], flush_queue_thorough_ms=30, **more)
+    await store.start()
+    end = store.put(message()).end_offset  # one unit, far below least_pages of the other rounds
+    await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == end)
+    assert (tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)).read_bytes()[:20].strip(b"\0")
+    times = (tmp_path / "checkpoint").read_bytes()[:16]
+    assert times == now[0].to_bytes(8, "big") * 2
+    await store.stop()
 
 
 @pytest.mark.spec("IX-10", "RC-09")
@@ -262,18 +259,15 @@ def test_checkpoint_index_time_advances_with_full_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-03", "FLU-04")
-def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=10_000)
-        first = store.put(message())
-        assert await store.wait_confirmed(first) is PutStatus.PUT_OK
-        count = store.log.flusher.count
-        assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.log.flusher.count == count
-        beyond = first.end_offset + 1  # no flush will ever cover it
-        assert await wait_confirmed(store.log, beyond, 30) is PutStatus.FLUSH_DISK_TIMEOUT
-        await store.stop()
-
-    asyncio.run(work())
+async def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=10_000)
+    first = store.put(message())
+    assert await store.wait_confirmed(first) is PutStatus.PUT_OK
+    count = store.log.flusher.count
+    assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.log.flusher.count == count
+    beyond = first.end_offset + 1  # no flush will ever cover it
+    assert await wait_confirmed(store.log, beyond, 30) is PutStatus.FLUSH_DISK_TIMEOUT
+    await store.stop()
 
 
 @pytest.mark.spec("MF-03", "FLU-06")

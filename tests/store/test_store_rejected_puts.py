@@ -98,22 +98,19 @@ class BrokenDisk(Disk):
 
 
 @pytest.mark.spec("CQ-09", "DUR-06", "RC-02")
-def test_failed_queue_writes_stop_puts(tmp_path: Path) -> None:
-    async def work() -> None:
-        disk = BrokenDisk()
-        store = opened(tmp_path, disk=disk, flush_interval_ms=1, flush_queue_interval_ms=1, flush_queue_thorough_ms=5)
-        assert store.put(message(b"stored")).status is PutStatus.PUT_OK
-        disk.error = errno.EIO
-        await store.start()
-        await until(lambda: store.failure is not None)
-        refused = store.put(message())
-        assert refused.status is REFUSED and "consume queues failed" in refused.reason
-        assert bodies(store) == [b"stored"]
-        disk.error = 0
-        await store.stop()
-        assert (tmp_path / "abort").exists()
-
-    asyncio.run(work())
+async def test_failed_queue_writes_stop_puts(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    store = opened(tmp_path, disk=disk, flush_interval_ms=1, flush_queue_interval_ms=1, flush_queue_thorough_ms=5)
+    assert store.put(message(b"stored")).status is PutStatus.PUT_OK
+    disk.error = errno.EIO
+    await store.start()
+    await until(lambda: store.failure is not None)
+    refused = store.put(message())
+    assert refused.status is REFUSED and "consume queues failed" in refused.reason
+    assert bodies(store) == [b"stored"]
+    disk.error = 0
+    await store.stop()
+    assert (tmp_path / "abort").exists()
 
 
 @pytest.mark.spec("RC-02", "IX-09")
@@ -134,17 +131,13 @@ def test_abort_is_kept_if_index_is_incomplete(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-06")
-def test_full_disk_at_start_is_detected_after_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_at_start_is_detected_after_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert maintenance._RECHECK_S == 1.0
     monkeypatch.setattr(maintenance, "_RECHECK_S", 0.01)
-
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=3_600_000)
-        store.disk_usage = lambda: Usage(20, 91, 20)  # type: ignore[method-assign]
-        await store.start()
-        await until(lambda: not store.writable)
-        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
-        await until(lambda: store.writable)
-        await store.stop()
-
-    asyncio.run(work())
+    store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=3_600_000)
+    store.disk_usage = lambda: Usage(20, 91, 20)  # type: ignore[method-assign]
+    await store.start()
+    await until(lambda: not store.writable)
+    store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+    await until(lambda: store.writable)
+    await store.stop()

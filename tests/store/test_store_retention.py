@@ -38,14 +38,11 @@ async def filled(path: Path, **more: Any) -> MessageStore:
 
 @pytest.mark.spec("DEL-02", "DEL-03")
 @pytest.mark.parametrize(("hours", "left"), [(f"{HOUR:02d}", 3), (f"{(HOUR + 1) % 24:02d}", 5)])
-def test_expired_files_are_deleted_in_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when=hours)
-        await store._maintenance.clean()
-        assert len(store.log.files) == left and store.min_physical_offset == (5 - left) * CL
-        await store.stop()
-
-    asyncio.run(work())
+async def test_expired_files_are_deleted_in_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
+    store = await filled(tmp_path, delete_when=hours)
+    await store._maintenance.clean()
+    assert len(store.log.files) == left and store.min_physical_offset == (5 - left) * CL
+    await store.stop()
 
 
 @pytest.fixture
@@ -72,84 +69,74 @@ def test_delete_when_is_an_hour_of_the_local_time_zone(tmp_path: Path, ahead_h: 
 
 
 @pytest.mark.spec("DEL-08")
-def test_manual_trigger_lasts_twenty_runs(tmp_path: Path) -> None:
+async def test_manual_trigger_lasts_twenty_runs(tmp_path: Path) -> None:
     assert MANUAL_RUNS == 20
-
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when="")
-        for file in store.log.files:
-            os.utime(file.path, (NOW / 1000, NOW / 1000))
-        store.delete_expired_files()
-        for run in range(21):
-            if run == 20:  # expires just after the last armed run
-                os.utime(store.log.files[0].path, (0, 0))
-            await store._maintenance.clean()
-        assert len(store.log.files) == 5
-        store.delete_expired_files()
-        for _ in range(19):
-            os.utime(store.log.files[0].path, (NOW / 1000, NOW / 1000))
-            await store._maintenance.clean()
-        os.utime(store.log.files[0].path, (0, 0))
-        await store._maintenance.clean()  # the twentieth
-        assert len(store.log.files) == 4
-        await store.stop()
-
-    asyncio.run(work())
+    store = await filled(tmp_path, delete_when="")
+    for file in store.log.files:
+        os.utime(file.path, (NOW / 1000, NOW / 1000))
+    store.delete_expired_files()
+    for run in range(21):
+        if run == 20:  # expires just after the last armed run
+            os.utime(store.log.files[0].path, (0, 0))
+        await store._maintenance.clean()
+    assert len(store.log.files) == 5
+    store.delete_expired_files()
+    for _ in range(19):
+        os.utime(store.log.files[0].path, (NOW / 1000, NOW / 1000))
+        await store._maintenance.clean()
+    os.utime(store.log.files[0].path, (0, 0))
+    await store._maintenance.clean()  # the twentieth
+    assert len(store.log.files) == 4
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-01")
-def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when="")
-        order: list[str] = []
-        first, follow = store.log.truncate_front, store._maintenance._delete_behind
+async def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
+    store = await filled(tmp_path, delete_when="")
+    order: list[str] = []
+    first, follow = store.log.truncate_front, store._maintenance._delete_behind
 
-        async def delete_first(reason: str) -> None:
-            order.append("log")
-            await first(reason)
+    async def delete_first(reason: str) -> None:
+        order.append("log")
+        await first(reason)
 
-        async def delete_behind() -> None:
-            order.append("queues")
-            await follow()
+    async def delete_behind() -> None:
+        order.append("queues")
+        await follow()
 
-        store.log.truncate_front = delete_first  # type: ignore[method-assign]
-        store._maintenance._delete_behind = delete_behind  # type: ignore[method-assign]
-        store.delete_expired_files()
-        await store._maintenance.clean()
-        assert order == ["log", "log", "queues"]
-        assert store.min_offset("T", 0) == 4
-        await store.stop()
-
-    asyncio.run(work())
+    store.log.truncate_front = delete_first  # type: ignore[method-assign]
+    store._maintenance._delete_behind = delete_behind  # type: ignore[method-assign]
+    store.delete_expired_files()
+    await store._maintenance.clean()
+    assert order == ["log", "log", "queues"]
+    assert store.min_offset("T", 0) == 4
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-01")
 @pytest.mark.parametrize(("interval_ms", "first_s"), [(3_600_000, 60.0), (10_000, 10.0)])
-def test_first_run_is_after_one_minute_at_most(
+async def test_first_run_is_after_one_minute_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, first_s: float
 ) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, clean_interval_ms=interval_ms)
-        loop, runs = asyncio.get_running_loop(), []
-        begin = loop.time()
-        now = [begin]
-        monkeypatch.setattr(loop, "time", lambda: now[0])
+    store = opened(tmp_path, clean_interval_ms=interval_ms)
+    loop, runs = asyncio.get_running_loop(), []
+    begin = loop.time()
+    now = [begin]
+    monkeypatch.setattr(loop, "time", lambda: now[0])
 
-        async def sleep(seconds: float) -> bool:
-            now[0] += 0.5
-            return now[0] - begin > 2.2 * first_s
+    async def sleep(seconds: float) -> bool:
+        now[0] += 0.5
+        return now[0] - begin > 2.2 * first_s
 
-        async def clean() -> None:
-            runs.append(round(now[0] - begin, 1))
+    async def clean() -> None:
+        runs.append(round(now[0] - begin, 1))
 
-        store._maintenance._sleep = sleep  # type: ignore[method-assign]
-        store._maintenance.clean = clean  # type: ignore[method-assign]
-        await store._maintenance._run()
-        monkeypatch.undo()
-        assert runs == ([60.0] if first_s == 60 else [10.0, 20.0])
-        await store.stop()
-
-    asyncio.run(work())
+    store._maintenance._sleep = sleep  # type: ignore[method-assign]
+    store._maintenance.clean = clean  # type: ignore[method-assign]
+    await store._maintenance._run()
+    monkeypatch.undo()
+    assert runs == ([60.0] if first_s == 60 else [10.0, 20.0])
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-04", "DEL-05")
@@ -165,15 +152,12 @@ def test_first_run_is_after_one_minute_at_most(
         (Usage(86, 10, 10), False, 3),
     ],
 )
-def test_low_disk_space_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible: bool, left: int) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when="", clean_forcibly=forcible)
-        store.disk_usage = lambda: usage  # type: ignore[method-assign]
-        await store._maintenance.clean()
-        assert len(store.log.files) == left
-        await store.stop()
-
-    asyncio.run(work())
+async def test_low_disk_space_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible: bool, left: int) -> None:
+    store = await filled(tmp_path, delete_when="", clean_forcibly=forcible)
+    store.disk_usage = lambda: usage  # type: ignore[method-assign]
+    await store._maintenance.clean()
+    assert len(store.log.files) == left
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-04", "DEL-06")
@@ -193,51 +177,45 @@ def test_puts_are_rejected_above_90_percent(tmp_path: Path, usage: Usage, writab
 
 
 @pytest.mark.spec("DEL-07", "MF-07")
-def test_file_in_use_is_deleted_and_reader_keeps_its_slice(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when="")
-        first = store.log.files[0].path
-        view = store.get("T", 0, 0, 1).buffers[0]
-        kept = bytes(view)
-        store.delete_expired_files()
-        await store._maintenance.clean()
-        assert not first.exists() and bytes(view) == kept and store.min_physical_offset == 2 * CL
-        view.release()
-        await store.stop()
-
-    asyncio.run(work())
+async def test_file_in_use_is_deleted_and_reader_keeps_its_slice(tmp_path: Path) -> None:
+    store = await filled(tmp_path, delete_when="")
+    first = store.log.files[0].path
+    view = store.get("T", 0, 0, 1).buffers[0]
+    kept = bytes(view)
+    store.delete_expired_files()
+    await store._maintenance.clean()
+    assert not first.exists() and bytes(view) == kept and store.min_physical_offset == 2 * CL
+    view.release()
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-09")
-def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> None:
-    async def work() -> None:
-        more: dict[str, Any] = {"index_slots_max": 5, "index_entries_max": 4, "consume_queue_file_bytes": 40}
-        store = opened(tmp_path, clock=lambda: NOW, delete_pause_ms=0, delete_queue_pause_ms=30, delete_when="", **more)
-        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
-        for n in range(12):
-            store.put(message(b"%02d" % n * 900, queue=n % 2, properties=b"KEYS\x01k%d" % n))
-        await store.write_all()
-        assert store.index is not None
-        indexed = len(store.index.paths)
-        for file in store.log.files[:3]:
-            os.utime(file.path, (0, 0))
-        store.delete_expired_files()
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        await store._maintenance.clean()
-        assert loop.time() - begin >= 0.055, "a pause behind each of the two queues"
-        assert store.min_physical_offset == 3 * CL
-        for queue in (0, 1):
-            low = store.min_offset("T", queue)
-            assert low == 3 and store.physical_offset("T", queue, low) >= 3 * CL
-            names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / str(queue)).iterdir())
-            assert int(names[0]) == 40
-        assert 0 < len(store.index.paths) < indexed
-        assert store.query("T", "k0", 9, 0, 1 << 60).records == []
-        assert len(store.query("T", "k11", 9, 0, 1 << 60).records) == 1
-        await store.stop()
-
-    asyncio.run(work())
+async def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"index_slots_max": 5, "index_entries_max": 4, "consume_queue_file_bytes": 40}
+    store = opened(tmp_path, clock=lambda: NOW, delete_pause_ms=0, delete_queue_pause_ms=30, delete_when="", **more)
+    store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+    for n in range(12):
+        store.put(message(b"%02d" % n * 900, queue=n % 2, properties=b"KEYS\x01k%d" % n))
+    await store.write_all()
+    assert store.index is not None
+    indexed = len(store.index.paths)
+    for file in store.log.files[:3]:
+        os.utime(file.path, (0, 0))
+    store.delete_expired_files()
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    await store._maintenance.clean()
+    assert loop.time() - begin >= 0.055, "a pause behind each of the two queues"
+    assert store.min_physical_offset == 3 * CL
+    for queue in (0, 1):
+        low = store.min_offset("T", queue)
+        assert low == 3 and store.physical_offset("T", queue, low) >= 3 * CL
+        names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / str(queue)).iterdir())
+        assert int(names[0]) == 40
+    assert 0 < len(store.index.paths) < indexed
+    assert store.query("T", "k0", 9, 0, 1 << 60).records == []
+    assert len(store.query("T", "k11", 9, 0, 1 << 60).records) == 1
+    await store.stop()
 
 
 # ---- a clock that is wrong
@@ -245,44 +223,38 @@ def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> Non
 
 @pytest.mark.spec("DEL-03", "DUR-18")
 @pytest.mark.parametrize("jump_hours", [73, 24 * 365])
-def test_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, jump_hours: int) -> None:
-    async def work() -> None:
-        now = [NOW]
-        store = opened(tmp_path, clock=lambda: now[0], **QUICK, delete_when=";".join(map(str, range(24))))
-        store.disk_usage = lambda: Usage(80, 80, 80)  # type: ignore[method-assign]  # above diskMaxUsedSpaceRatio
-        for n in range(10):
-            store.put(message(b"%02d" % n * 900))
-        await store.write_all()
-        for file in store.log.files:
-            os.utime(file.path, (NOW / 1000, NOW / 1000))
+async def test_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, jump_hours: int) -> None:
+    now = [NOW]
+    store = opened(tmp_path, clock=lambda: now[0], **QUICK, delete_when=";".join(map(str, range(24))))
+    store.disk_usage = lambda: Usage(80, 80, 80)  # type: ignore[method-assign]  # above diskMaxUsedSpaceRatio
+    for n in range(10):
+        store.put(message(b"%02d" % n * 900))
+    await store.write_all()
+    for file in store.log.files:
+        os.utime(file.path, (NOW / 1000, NOW / 1000))
+    await store._maintenance.clean()
+    now[0] += jump_hours * HOUR_MS
+    for _ in range(3):
         await store._maintenance.clean()
-        now[0] += jump_hours * HOUR_MS
-        for _ in range(3):
-            await store._maintenance.clean()
-        assert len(store.log.files) == 5
-        store.disk_usage = lambda: Usage(86, 86, 86)  # type: ignore[method-assign]  # too full to wait
-        await store._maintenance.clean()
-        assert len(store.log.files) == 1
-        await store.stop()
-
-    asyncio.run(work())
+    assert len(store.log.files) == 5
+    store.disk_usage = lambda: Usage(86, 86, 86)  # type: ignore[method-assign]  # too full to wait
+    await store._maintenance.clean()
+    assert len(store.log.files) == 1
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-03", "DEL-08", "DUR-18")
-def test_start_with_clock_ahead_deletes_only_on_request(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path)
-        await store.stop()
-        store = opened(tmp_path, clock=lambda: NOW + 200 * HOUR_MS, **QUICK, delete_when=";".join(map(str, range(24))))
-        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
-        await store._maintenance.clean()
-        assert len(store.log.files) == 5
-        store.delete_expired_files()
-        await store._maintenance.clean()
-        assert len(store.log.files) == 1
-        await store.stop()
-
-    asyncio.run(work())
+async def test_start_with_clock_ahead_deletes_only_on_request(tmp_path: Path) -> None:
+    store = await filled(tmp_path)
+    await store.stop()
+    store = opened(tmp_path, clock=lambda: NOW + 200 * HOUR_MS, **QUICK, delete_when=";".join(map(str, range(24))))
+    store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+    await store._maintenance.clean()
+    assert len(store.log.files) == 5
+    store.delete_expired_files()
+    await store._maintenance.clean()
+    assert len(store.log.files) == 1
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-03", "DUR-18")

@@ -199,58 +199,49 @@ def test_records_are_read_in_a_thread_before_they_are_checked(tmp_path: Path, mo
     run(work)
 
 
-def test_files_that_retention_deletes_meanwhile_are_passed_over(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, 40)
-        scrub = store.scrub
-        await scrub._step(2 * CL)
-        for _ in range(8):
-            await store.log.truncate_front("test")
-        assert store.min_physical_offset > scrub._at > 0
-        await passes(store, 1)
-        assert store.scrub.found == 0 and scrub._at >= store.flushed_offset
-        await store.stop()
-
-    run(work)
+@pytest.mark.loop(real=False)
+async def test_files_that_retention_deletes_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    store = await filled(tmp_path, 40)
+    scrub = store.scrub
+    await scrub._step(2 * CL)
+    for _ in range(8):
+        await store.log.truncate_front("test")
+    assert store.min_physical_offset > scrub._at > 0
+    await passes(store, 1)
+    assert store.scrub.found == 0 and scrub._at >= store.flushed_offset
+    await store.stop()
 
 
-def test_records_that_are_not_durable_are_left_out(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = opened(tmp_path, flush_interval_ms=10**9)
-        store.put(message())
-        overwrite(store, 4, b"\0")
-        scrub = store.scrub
-        await scrub._step(1 << 20)
-        assert (scrub.found, scrub._at) == (0, 0)
-        store.close_files()
-
-    run(work)
+@pytest.mark.loop(real=False)
+async def test_records_that_are_not_durable_are_left_out(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_interval_ms=10**9)
+    store.put(message())
+    overwrite(store, 4, b"\0")
+    scrub = store.scrub
+    await scrub._step(1 << 20)
+    assert (scrub.found, scrub._at) == (0, 0)
+    store.close_files()
 
 
-def test_scrub_is_off_with_zero_days(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await filled(tmp_path, scrub_days=0)
-        async with asyncio.timeout(2 * FIRST_PASS_AFTER_MS / 1000):
-            await store._maintenance._scrub_task
-        assert (store.scrub.passes, store.scrub._at) == (0, 0)
-        await store.stop()
-
-    run(work)
+@pytest.mark.loop(real=False)
+async def test_scrub_is_off_with_zero_days(tmp_path: Path) -> None:
+    store = await filled(tmp_path, scrub_days=0)
+    async with asyncio.timeout(2 * FIRST_PASS_AFTER_MS / 1000):
+        await store._maintenance._scrub_task
+    assert (store.scrub.passes, store.scrub._at) == (0, 0)
+    await store.stop()
 
 
-def test_file_that_was_cut_is_not_touched(tmp_path: Path) -> None:
+@pytest.mark.loop(real=False)
+async def test_file_that_was_cut_is_not_touched(tmp_path: Path) -> None:
     """An access to its lost pages would end the process (DUR-04)."""
-
-    async def work() -> None:
-        store = await filled(tmp_path)
-        os.truncate(store.log.files[1].path, 0)
-        scrub = store.scrub
-        await scrub._step(1 << 20)
-        assert scrub._at == store.log.files[1].start
-        store.failure = None
-        await store.abort()
-
-    run(work)
+    store = await filled(tmp_path)
+    os.truncate(store.log.files[1].path, 0)
+    scrub = store.scrub
+    await scrub._step(1 << 20)
+    assert scrub._at == store.log.files[1].start
+    store.failure = None
+    await store.abort()
 
 
 def test_garbage_is_reported_a_limited_number_of_times(

@@ -48,27 +48,23 @@ def test_put_that_fails_leaves_the_next_one_unaffected(tmp_path: Path, monkeypat
 
 
 @pytest.mark.spec("UPG-03")
-def test_expired_file_behind_a_younger_one_is_kept(tmp_path: Path) -> None:
+async def test_expired_file_behind_a_younger_one_is_kept(tmp_path: Path) -> None:
     """ROCKETMQ-321: a file in the middle was deleted, which left a hole in the log."""
-
-    async def work() -> None:
-        store = opened(tmp_path, clock=lambda: NOW_MS, delete_pause_ms=0, delete_queue_pause_ms=0)
-        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
-        for n in range(10):
-            store.put(message(b"%02d" % n * 900))
-        await store.write_all()
-        paths = [file.path for file in store.log.files]
-        expired_s = NOW_MS / 1000 - 73 * 3600
-        for n, path in enumerate(paths):
-            modified_s = expired_s if n in (0, 2) else NOW_MS / 1000
-            os.utime(path, (modified_s, modified_s))
-        store.delete_expired_files()
-        await store._maintenance.clean()
-        assert [path.exists() for path in paths] == [False, True, True, True, True]
-        assert store.min_physical_offset == CL
-        await store.stop()
-
-    asyncio.run(work())
+    store = opened(tmp_path, clock=lambda: NOW_MS, delete_pause_ms=0, delete_queue_pause_ms=0)
+    store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+    for n in range(10):
+        store.put(message(b"%02d" % n * 900))
+    await store.write_all()
+    paths = [file.path for file in store.log.files]
+    expired_s = NOW_MS / 1000 - 73 * 3600
+    for n, path in enumerate(paths):
+        modified_s = expired_s if n in (0, 2) else NOW_MS / 1000
+        os.utime(path, (modified_s, modified_s))
+    store.delete_expired_files()
+    await store._maintenance.clean()
+    assert [path.exists() for path in paths] == [False, True, True, True, True]
+    assert store.min_physical_offset == CL
+    await store.stop()
 
 
 @pytest.mark.spec("UPG-04")

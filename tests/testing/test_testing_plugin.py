@@ -170,66 +170,56 @@ def test_pytest_finds_the_plugin_by_its_entry_point(pytester: pytest.Pytester) -
 
 
 @pytest.mark.spec("TST-03")
-def test_advance_two_hours_delivers_in_order_of_due_time(
+async def test_advance_two_hours_delivers_in_order_of_due_time(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            for level, name in [(18, b"2h"), (1, b"1s"), (17, b"1h"), (5, b"1m")]:
-                await out.send(saturn_topic, name, delay_level=level)
-            before = saturn_clock.now()
-            assert saturn_broker.published(saturn_topic) == []
-            began = time.perf_counter()
-            await saturn_clock.advance(2 * HOUR)
-            took = time.perf_counter() - began
-            messages = saturn_broker.published(saturn_topic)
-            assert [message.body for message in messages] == [b"1s", b"1m", b"1h", b"2h"]
-            lengths = [1, 60, 3600, 7200]
-            for message, length in zip(messages, lengths, strict=True):
-                waited = (message.stored_at - before).total_seconds()
-                assert abs(waited - length) < 5, (message.body, waited)
-            assert took < 20  # four deliveries on a busy machine; the limit is tested below
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        for level, name in [(18, b"2h"), (1, b"1s"), (17, b"1h"), (5, b"1m")]:
+            await out.send(saturn_topic, name, delay_level=level)
+        before = saturn_clock.now()
+        assert saturn_broker.published(saturn_topic) == []
+        began = time.perf_counter()
+        await saturn_clock.advance(2 * HOUR)
+        took = time.perf_counter() - began
+        messages = saturn_broker.published(saturn_topic)
+        assert [message.body for message in messages] == [b"1s", b"1m", b"1h", b"2h"]
+        lengths = [1, 60, 3600, 7200]
+        for message, length in zip(messages, lengths, strict=True):
+            waited = (message.stored_at - before).total_seconds()
+            assert abs(waited - length) < 5, (message.body, waited)
+        assert took < 20  # four deliveries on a busy machine; the limit is tested below
 
 
 @pytest.mark.spec("TST-03")
-def test_advance_two_hours_takes_less_than_a_second(
+async def test_advance_two_hours_takes_less_than_a_second(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     """The best of several attempts, since the machine may be busy with other tests."""
-
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            took = []
-            for sent in range(1, 9):
-                await out.send(saturn_topic, b"in two hours", delay=2 * HOUR)
-                began = time.perf_counter()
-                await saturn_clock.advance(2 * HOUR)
-                took.append(time.perf_counter() - began)
-                assert len(saturn_broker.published(saturn_topic)) == sent
-                if took[-1] < 1.0:
-                    return
-            pytest.fail(f"2 h took {took} s")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        took = []
+        for sent in range(1, 9):
+            await out.send(saturn_topic, b"in two hours", delay=2 * HOUR)
+            began = time.perf_counter()
+            await saturn_clock.advance(2 * HOUR)
+            took.append(time.perf_counter() - began)
+            assert len(saturn_broker.published(saturn_topic)) == sent
+            if took[-1] < 1.0:
+                return
+        pytest.fail(f"2 h took {took} s")
 
 
 @pytest.mark.spec("TST-03")
-def test_advance_keeps_messages_that_are_due_later(
+async def test_advance_keeps_messages_that_are_due_later(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            await out.send(saturn_topic, b"in an hour", delay=HOUR)
-            await saturn_clock.advance(timedelta(minutes=59))
-            assert saturn_broker.published(saturn_topic) == []
-            await saturn_clock.advance(timedelta(minutes=1))
-            assert len(saturn_broker.published(saturn_topic)) == 1
-            with pytest.raises(ValueError, match="forward only"):
-                await saturn_clock.advance(-HOUR)
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        await out.send(saturn_topic, b"in an hour", delay=HOUR)
+        await saturn_clock.advance(timedelta(minutes=59))
+        assert saturn_broker.published(saturn_topic) == []
+        await saturn_clock.advance(timedelta(minutes=1))
+        assert len(saturn_broker.published(saturn_topic)) == 1
+        with pytest.raises(ValueError, match="forward only"):
+            await saturn_clock.advance(-HOUR)
 
 
 @pytest.mark.spec("TST-03")
@@ -258,31 +248,28 @@ def test_advance_delivers_timed_messages(
 
 
 @pytest.mark.spec("TST-03", "TST-05")
-def test_advance_moves_retries_to_the_dead_letters(
+async def test_advance_moves_retries_to_the_dead_letters(
     saturn_broker: BrokerFixture,
     saturn_client: Client,
     saturn_topic: str,
     saturn_group: str,
     saturn_clock: ClockFixture,
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            await out.send(saturn_topic, b"poison", tag="bad", keys=["k1"])
-            async with client.consumer(saturn_group, start="first", max_times=3) as inbox:
-                await inbox.subscribe(saturn_topic)
-                for attempt in range(1, 5):
-                    message = await inbox.recv(timeout=10)
-                    assert message.attempt == attempt
-                    await message.retry()
-                    await saturn_clock.advance(HOUR)
-            (dead,) = saturn_broker.dead_letters(saturn_group)
-            assert (dead.body, dead.tag) == (b"poison", "bad")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        await out.send(saturn_topic, b"poison", tag="bad", keys=["k1"])
+        async with client.consumer(saturn_group, start="first", max_times=3) as inbox:
+            await inbox.subscribe(saturn_topic)
+            for attempt in range(1, 5):
+                message = await inbox.recv(timeout=10)
+                assert message.attempt == attempt
+                await message.retry()
+                await saturn_clock.advance(HOUR)
+        (dead,) = saturn_broker.dead_letters(saturn_group)
+        assert (dead.body, dead.tag) == (b"poison", "bad")
 
 
 @pytest.mark.spec("TST-03")
-def test_advance_runs_transaction_checks(
+async def test_advance_runs_transaction_checks(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     asked: list[str] = []
@@ -291,21 +278,18 @@ def test_advance_runs_transaction_checks(
         asked.append(message.message_id)
         return TransactionState.COMMIT if len(asked) == 3 else TransactionState.UNKNOWN
 
-    async def work() -> None:
-        async with saturn_client as client, client.producer("tx", check=check) as out:
-            async with out.transaction(saturn_topic, b"left open") as half:
-                half.leave_open()
-            await saturn_clock.advance(timedelta(seconds=5))
-            assert asked == []
-            await saturn_clock.advance(timedelta(minutes=10))
-            assert asked == [half.message_id] * 3
-            assert [m.body for m in saturn_broker.published(saturn_topic)] == [b"left open"]
-
-    run(work)
+    async with saturn_client as client, client.producer("tx", check=check) as out:
+        async with out.transaction(saturn_topic, b"left open") as half:
+            half.leave_open()
+        await saturn_clock.advance(timedelta(seconds=5))
+        assert asked == []
+        await saturn_clock.advance(timedelta(minutes=10))
+        assert asked == [half.message_id] * 3
+        assert [m.body for m in saturn_broker.published(saturn_topic)] == [b"left open"]
 
 
 @pytest.mark.spec("TST-03", "TST-06")
-def test_advance_expires_a_stalled_client_but_not_a_live_one(
+async def test_advance_expires_a_stalled_client_but_not_a_live_one(
     saturn_broker: BrokerFixture,
     saturn_topic: str,
     saturn_group: str,
@@ -319,22 +303,19 @@ def test_advance_expires_a_stalled_client_but_not_a_live_one(
         group = saturn_broker.server.broker.clients.consumers.get(saturn_group)
         return len(group.members) if group is not None else 0
 
-    async def work() -> None:
-        async with Client.from_url(saturn_broker.url) as one, Client.from_url(saturn_broker.url, timeout=0.5) as two:
-            a, b = one.consumer(saturn_group), two.consumer(saturn_group)
-            async with a:
-                await a.subscribe(saturn_topic)
-                async with b:
-                    await b.subscribe(saturn_topic)
-                    while members() < 2:
-                        await asyncio.sleep(0.01)  # poll, bounded by `run`
-                    await saturn_clock.advance(HOUR)
-                    assert members() == 2
-                    assert saturn_broker.stall_connections(two.client_id) == 1
-                    await saturn_clock.advance(timedelta(minutes=3))
-                    assert members() == 1
-
-    run(work)
+    async with Client.from_url(saturn_broker.url) as one, Client.from_url(saturn_broker.url, timeout=0.5) as two:
+        a, b = one.consumer(saturn_group), two.consumer(saturn_group)
+        async with a:
+            await a.subscribe(saturn_topic)
+            async with b:
+                await b.subscribe(saturn_topic)
+                while members() < 2:
+                    await asyncio.sleep(0.01)  # poll, bounded by `run`
+                await saturn_clock.advance(HOUR)
+                assert members() == 2
+                assert saturn_broker.stall_connections(two.client_id) == 1
+                await saturn_clock.advance(timedelta(minutes=3))
+                assert members() == 1
 
 
 SMALL_FILES = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, delete_pause_ms=0)
@@ -400,17 +381,14 @@ def test_expect_that_fails_lists_what_arrived(saturn_broker: BrokerFixture, satu
 
 
 @pytest.mark.spec("TST-05")
-def test_expect_waits_for_later_messages(
+async def test_expect_waits_for_later_messages(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            waiting = saturn_broker.expect(saturn_topic, 1, within=10)
-            await out.send(saturn_topic, b"later")
-            (message,) = await waiting
-            assert message.body == b"later"
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        waiting = saturn_broker.expect(saturn_topic, 1, within=10)
+        await out.send(saturn_topic, b"later")
+        (message,) = await waiting
+        assert message.body == b"later"
 
 
 @pytest.mark.spec("TST-05")
@@ -454,24 +432,21 @@ def test_drop_connections_lets_the_client_reconnect(
 
 
 @pytest.mark.spec("TST-06")
-def test_stalled_connection_answers_after_it_is_resumed(
+async def test_stalled_connection_answers_after_it_is_resumed(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            await out.send(saturn_topic, b"first")
-            async with client.consumer(saturn_group, start="first") as inbox:
-                await inbox.subscribe(saturn_topic)
-                await (await inbox.recv(timeout=10)).ack()
-                assert saturn_broker.stall_connections() == 1
-                sending = asyncio.create_task(out.send(saturn_topic, b"second"))
-                done, _ = await asyncio.wait([sending], timeout=0.2)
-                assert not done
-                saturn_broker.resume_connections()
-                await sending
-                assert (await inbox.recv(timeout=10)).body == b"second"
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        await out.send(saturn_topic, b"first")
+        async with client.consumer(saturn_group, start="first") as inbox:
+            await inbox.subscribe(saturn_topic)
+            await (await inbox.recv(timeout=10)).ack()
+            assert saturn_broker.stall_connections() == 1
+            sending = asyncio.create_task(out.send(saturn_topic, b"second"))
+            done, _ = await asyncio.wait([sending], timeout=0.2)
+            assert not done
+            saturn_broker.resume_connections()
+            await sending
+            assert (await inbox.recv(timeout=10)).body == b"second"
 
 
 @pytest.mark.spec("TST-06")

@@ -28,7 +28,8 @@ REAL_SECONDS: Final = 60
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "loop(real, seconds): the event loop of a coroutine test and the time that it may take (harness.gate.coroutines)"
+        "markers",
+        "loop(real, seconds): the event loop of a coroutine test and the time that it may take (harness.gate.coroutines)",
     )
 
 
