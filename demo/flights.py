@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from saturnmq import Client, Consumer, Outgoing
-from saturnmq.spark.progress import Report
+from saturnmq.spark.progress import ProgressReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ async def produce(name_servers: str, outcome: Outcome) -> None:
     outcome.expected = Counter(row["carrier"] for row in rows)
     numbers = iter(range(0, len(rows), BATCH))
     began = time.monotonic()
-    with Report("send", len(rows)) as report:
+    with ProgressReport("send", len(rows)) as report:
         async with Client(name_servers=name_servers, timeout=30) as client, client.producer("flights-producers") as out:
             await client.create_topic(TOPIC, queues=QUEUES)
 
@@ -144,7 +144,7 @@ async def consume(name_servers: str, outcome: Outcome) -> None:
     done, shared_out = asyncio.Event(), asyncio.Event()
     inboxes: dict[str, Consumer[bytes]] = {}
     seen = 0
-    with Report("consume", outcome.sent) as report:
+    with ProgressReport("consume", outcome.sent) as report:
 
         async def member(name: str) -> None:
             nonlocal seen

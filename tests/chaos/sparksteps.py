@@ -139,7 +139,7 @@ class Source(RocketMQDataSource):
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        return make_writer(Writer, dict(self._given), schema, overwrite)
+        return make_writer(Writer, dict(self._raw_options), schema, overwrite)
 
 
 def run(spark: Any, name_servers: str, folder: str, name: str) -> None:

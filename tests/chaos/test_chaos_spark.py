@@ -31,7 +31,7 @@ from recorded import SHORT_JAVA
 from saturnmq import Outgoing
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC
-from saturnmq.spark.connect import Connection, Link, close_all, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, close_all, linked
 from saturnmq.spark.pipelines.sink_log import read_log
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
@@ -99,7 +99,7 @@ def undecided(broker: Broker) -> int:
     async def stored(link: Link, topic: str) -> int:
         return int(await link.puller.max_offset(MessageQueue(topic, "broker-a", 0)))
 
-    with linked(Connection(broker.name_servers)) as link:
+    with linked(ConnectionOptions(broker.name_servers)) as link:
         return link.run(stored(link, HALF_TOPIC)) - link.run(stored(link, OP_HALF_TOPIC))
 
 

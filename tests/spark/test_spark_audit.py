@@ -63,4 +63,4 @@ def test_audit_compares_each_incarnation_of_a_topic_by_itself(spark: Any, tmp_pa
     (daily,) = lake.head(spark, conf.table("audit_daily"), 10)
     assert daily["out_of_order"] == sum(count for _, _, count, _ in QUEUES.values())
     assert outcome.more["recreated"] == sum(is_recreated for *_, is_recreated in QUEUES.values()) == 4
-    assert "4 queues hold messages of a topic that was created again" in outcome.says
+    assert "4 queues hold messages of a topic that was created again" in outcome.message

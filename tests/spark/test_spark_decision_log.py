@@ -22,18 +22,18 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.spark import decision_log, transactional
-from saturnmq.spark.connect import Connection
-from saturnmq.spark.decision_log import KEPT_BATCHES, QUIET_MS, Decision, DecisionLog, Fence, Half
+from saturnmq.spark.connect import ConnectionOptions
+from saturnmq.spark.decision_log import KEPT_BATCHES, QUIET_MS, BatchDecision, DecisionLog, Fence, StoredHalf
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
 
-def half(n: int, broker: str = "b") -> Half:
-    return Half(f"ID{n}", "T", broker, QueueOffset(n), offset_message_id(("127.0.0.1", 1), PhysicalOffset(n)))
+def half(n: int, broker: str = "b") -> StoredHalf:
+    return StoredHalf(f"ID{n}", "T", broker, QueueOffset(n), offset_message_id(("127.0.0.1", 1), PhysicalOffset(n)))
 
 
-def decision(batch: str, count: int = 3) -> Decision:
-    return Decision("q", batch, frozenset({"t"}), tuple(half(n) for n in range(count)))
+def decision(batch: str, count: int = 3) -> BatchDecision:
+    return BatchDecision("q", batch, frozenset({"t"}), tuple(half(n) for n in range(count)))
 
 
 FENCE = Fence("q", "7", 0, 0, "t")
@@ -111,7 +111,7 @@ def test_files_of_finished_batch_writes_are_deleted(tmp_path: Path, monkeypatch:
     for n in range(KEPT_BATCHES + 50):
         run = f"run-{n}"
         if n % 2:
-            transactional.abort(Connection(), log, "g", [], "-", run)
+            transactional.abort(ConnectionOptions(), log, "g", [], "-", run)
         else:
             log.decide(decision(run))
             log.finish(run)
@@ -223,7 +223,7 @@ class Broker:
 
 def linked_to(broker: Broker) -> Any:
     @contextmanager
-    def linked(connection: Connection) -> Iterator[Broker]:
+    def linked(connection: ConnectionOptions) -> Iterator[Broker]:
         yield broker
 
     return linked
@@ -242,9 +242,9 @@ def test_commit_does_not_wait_for_a_broker_without_unsent_ends(tmp_path: Path, m
     patched(monkeypatch, broker := Broker(away="away"))
     log, halves = DecisionLog(str(tmp_path)), (half(0, "away"), half(1, "b"))
     fence = FENCE._replace(batch="0")
-    log.decide(Decision("q", "0", frozenset({"t"}), halves))
+    log.decide(BatchDecision("q", "0", frozenset({"t"}), halves))
     assert log.claim("0", iter(halves[:1]), 1)
-    assert transactional.commit(Connection(), log, "g", [transactional.Halves(fence, halves)], "0") == 1
+    assert transactional.commit(ConnectionOptions(), log, "g", [transactional.Halves(fence, halves)], "0") == 1
     assert "away" not in broker.calls
 
 
@@ -253,7 +253,7 @@ def test_commit_stops_at_a_broker_that_stays_busy(tmp_path: Path, monkeypatch: p
     patched(monkeypatch, Broker(busy="busy"))
     log, halves = DecisionLog(str(tmp_path)), tuple(half(n, "busy") for n in range(1000))
     with pytest.raises(StoreError, match="broker busy accepts no ends: "):
-        transactional.commit(Connection(), log, "g", [transactional.Halves(FENCE, halves)], "7")
+        transactional.commit(ConnectionOptions(), log, "g", [transactional.Halves(FENCE, halves)], "7")
     assert len(log.noted("7")[0]) == 4 * transactional.ENDS_AT_ONCE and QUIET_MS
 
 
@@ -264,6 +264,6 @@ def test_rollback_asks_an_unreachable_broker_only_once(
     patched(monkeypatch, broker := Broker(away="away"))
     halves = tuple(half(n, "away" if n % 2 else "b") for n in range(2000))
     written = [transactional.Halves(FENCE, halves)]
-    assert transactional.abort(Connection(), DecisionLog(str(tmp_path)), "g", written, "q", "7") == 1000
+    assert transactional.abort(ConnectionOptions(), DecisionLog(str(tmp_path)), "g", written, "q", "7") == 1000
     assert broker.calls["away"] <= transactional.ENDS_AT_ONCE and broker.calls["b"] == 1000
     assert "half message ends not sent broker=away count=" in caplog.text and len(caplog.records) < 100

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import planning
-from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.connect import ConnectionOptions, linked
 from saturnmq.spark.pipelines import export, main, running
 from saturnmq.spark.ranges import Key, Preceding, to_offset
 from saturnmq.sync import Client
@@ -110,7 +110,7 @@ def test_export_starts_session_unless_checkpoint_is_at_all_ends(conf: export.Exp
 def test_export_of_topic_created_again_starts_session(conf: export.ExportConf) -> None:
     """It ends where the old one ended; only the records before the offsets differ."""
     keys = {(conf.topics, "broker-a", queue): end for queue, end in ends_of(conf).items()}
-    with linked(Connection(conf.name_servers)) as link:
+    with linked(ConnectionOptions(conf.name_servers)) as link:
 
         async def records() -> dict[Key, Preceding]:
             await link.puller.queues(conf.topics)  # its route

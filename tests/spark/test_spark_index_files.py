@@ -146,7 +146,7 @@ def test_unreliable_index_is_not_used(stopped: Path, tmp_path: Path, monkeypatch
     elif why == "reported":
         options = {"plan": "log"}
     elif why == "long":
-        monkeypatch.setattr(index_files, "PLACES_MAX", 2)
+        monkeypatch.setattr(index_files, "OFFSETS_MAX", 2)
     elif why == "packed":
         (store / "commitlog" / f"{65536 * 50:020d}.gz").write_bytes(b"")
     made = reader(store, keys=keys, **options)

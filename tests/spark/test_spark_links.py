@@ -10,7 +10,7 @@ import pytest
 
 from saturnmq.client.connection.core import State
 from saturnmq.spark import connect
-from saturnmq.spark.connect import Connection, Link, close_all, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, close_all, linked
 from saturnmq.testing import SyncEmbeddedBroker
 
 
@@ -33,7 +33,7 @@ async def _expire(link: Link) -> None:
 
 
 def test_client_is_shared_counted_and_idle_after_its_last_user(server: SyncEmbeddedBroker) -> None:
-    options = Connection(server.name_servers)
+    options = ConnectionOptions(server.name_servers)
     with linked(options) as first:
         assert (first.users, first.idle) == (1, None)
         with linked(dataclasses.replace(options)) as second:
@@ -48,13 +48,13 @@ def test_client_is_shared_counted_and_idle_after_its_last_user(server: SyncEmbed
 
 
 def test_user_that_fails_leaves_the_client_idle(server: SyncEmbeddedBroker) -> None:
-    with pytest.raises(ValueError, match="of the user"), linked(Connection(server.name_servers)) as link:
+    with pytest.raises(ValueError, match="of the user"), linked(ConnectionOptions(server.name_servers)) as link:
         raise ValueError("of the user")
     assert link.users == 0 and link.idle is not None
 
 
 def test_idle_client_is_closed_and_the_next_use_opens_another(server: SyncEmbeddedBroker) -> None:
-    options = Connection(server.name_servers)
+    options = ConnectionOptions(server.name_servers)
     with linked(options) as first:
         assert first.core.state is State.RUNNING
     first.run(_expire(first))
@@ -65,7 +65,7 @@ def test_idle_client_is_closed_and_the_next_use_opens_another(server: SyncEmbedd
 
 def test_timer_closes_no_client_in_use_or_of_another(server: SyncEmbeddedBroker) -> None:
     """A timer may run at the moment when the next user comes."""
-    options = Connection(server.name_servers)
+    options = ConnectionOptions(server.name_servers)
     with linked(options) as link:
         pass
     link.users += 1
@@ -80,7 +80,7 @@ def test_timer_closes_no_client_in_use_or_of_another(server: SyncEmbeddedBroker)
 
 def test_timer_that_finds_the_lock_taken_tries_again_later(server: SyncEmbeddedBroker) -> None:
     """It runs on the loop's thread, for which the holder of the lock may wait: perhaps to open a client of another cluster."""
-    with linked(Connection(server.name_servers)) as link:
+    with linked(ConnectionOptions(server.name_servers)) as link:
         pass
     timer = link.idle
     with connect._state.lock:
@@ -93,7 +93,7 @@ def test_timer_that_finds_the_lock_taken_tries_again_later(server: SyncEmbeddedB
 
 
 def test_link_of_masters_is_not_counted(server: SyncEmbeddedBroker) -> None:
-    with linked(Connection(server.name_servers)) as link:
+    with linked(ConnectionOptions(server.name_servers)) as link:
         masters = link.masters()
         assert masters.client is link.client and masters.puller is not link.puller
         assert list(connect._state.links.values()) == [link] and link.users == 1

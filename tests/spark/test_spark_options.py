@@ -25,7 +25,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
-from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, linked
 from saturnmq.spark.decode import Selection, arrow_schema, decode_block
 from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
@@ -159,8 +159,8 @@ def test_read_from_slave_falls_back_to_master(server: SyncEmbeddedBroker) -> Non
         b"%d" % n for n in range(5)
     ]
     with (
-        linked(Connection(server.name_servers)) as one,
-        linked(Connection(server.name_servers, read_from="slave")) as other,
+        linked(ConnectionOptions(server.name_servers)) as one,
+        linked(ConnectionOptions(server.name_servers, read_from="slave")) as other,
     ):
         assert one is not other
     with pytest.raises(ConfigError, match="readFrom='leader': must be auto or master or slave"):

@@ -217,7 +217,7 @@ def test_pipelines_refuse_tables_of_others_on_paths_and_uris(
     conf = replace(conf, lake=folder.as_uri(), checkpoint_path=str(folder / "_checkpoint"))  # the same tables, as a URI
     send("owned", 5, 10)
     again = export.run(spark, conf, quietly)
-    assert again.rows_out == 5 and "another writer" not in again.says
+    assert again.rows_out == 5 and "another writer" not in again.message
     elsewhere = replace(conf, checkpoint_path=f"{conf.lake}/elsewhere")
     with pytest.raises(ConfigError, match=rf"belongs to query {query} of pipeline export.*elsewhere holds no query"):
         export.run(spark, elsewhere, quietly)
@@ -231,7 +231,8 @@ def test_pipelines_refuse_tables_of_others_on_paths_and_uris(
     assert spark.read.parquet(conf.messages).count() == 15
     assert dataset.dataset(folder / "messages", format="parquet", partitioning="hive").count_rows() == 18
     assert (
-        "another writer has appended files, which readers in Spark do not see" in export.run(spark, conf, quietly).says
+        "another writer has appended files, which readers in Spark do not see"
+        in export.run(spark, conf, quietly).message
     )
     streams: dict[str, Callable[[], Any]] = {
         "trace": lambda: running.watch(

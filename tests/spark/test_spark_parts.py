@@ -23,9 +23,19 @@ from saturnmq.spark import java_home, planning
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.planning import checked
-from saturnmq.spark.progress import Report
+from saturnmq.spark.progress import ProgressReport
 from saturnmq.spark.queue_state import QueueState
-from saturnmq.spark.ranges import Bounds, Key, QueueRange, from_offset, key_of, limited, place, split, to_offset
+from saturnmq.spark.ranges import (
+    Bounds,
+    Key,
+    QueueRange,
+    from_offset,
+    key_of,
+    limited,
+    resolved_offsets,
+    split,
+    to_offset,
+)
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 
 GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
@@ -69,10 +79,10 @@ QUEUES = {MessageQueue("T", "b", n): Bounds(10 * n, 100) for n in range(3)}
 @pytest.mark.spec("SRC-02")
 def test_json_offsets_must_name_exactly_the_queues() -> None:
     offsets = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"1":-2,"2":-1}}}'}).starting
-    assert list(place(QUEUES, offsets, "startingOffsets").values()) == [5, 10, 100]
+    assert list(resolved_offsets(QUEUES, offsets, "startingOffsets").values()) == [5, 10, 100]
     short = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"7":1}}}'}).starting
     with pytest.raises(ConfigError, match=r"does not name T/b/1, T/b/2 and names T/b/7"):
-        place(QUEUES, short, "startingOffsets")
+        resolved_offsets(QUEUES, short, "startingOffsets")
 
 
 @pytest.mark.spec("SRC-02", "SRC-15")
@@ -173,14 +183,14 @@ def test_progress_prints_lines_or_nothing_when_quiet(monkeypatch: pytest.MonkeyP
     now = [0.0]
     monkeypatch.setattr("saturnmq.spark.progress.time.monotonic", lambda: now[0])
     out = io.StringIO()
-    with Report("work", 1000, stream=out) as report:
+    with ProgressReport("work", 1000, stream=out) as report:
         for n in range(100):
             now[0] += 0.125
             report.advance(10)
             assert out.getvalue().count("\n") == (n + 1) // 40
     assert out.getvalue().splitlines()[-1] == "work: 1,000 of 1,000"
     silent = io.StringIO()
-    with Report("work", 10, quiet=True, stream=silent) as report:
+    with ProgressReport("work", 10, quiet=True, stream=silent) as report:
         now[0] += 60
         report.at(10)
     assert silent.getvalue() == ""
@@ -198,7 +208,7 @@ def test_progress_bar_on_terminal_respects_no_color(colour: bool, monkeypatch: p
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
-    with Report("work", 10, stream=out) as report:
+    with ProgressReport("work", 10, stream=out) as report:
         report.at(10)
     assert "━" in out.getvalue() and "10/10" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", out.getvalue())) is colour

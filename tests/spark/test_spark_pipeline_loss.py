@@ -153,7 +153,7 @@ def test_trace_and_stats_follow_fail_on_data_loss(spark: Any, server: SyncEmbedd
     assert ingest(fail_on_data_loss=False) == 6
     totals = lake.table(spark, tick_conf.table("stats_ticks"), stats.TICKS).select("total").collect()
     assert sorted(row[0] for row in totals) == list(range(6))
-    bad = lake.table(spark, trace_conf.table("trace_events_bad"), trace.BAD).select("body").collect()
+    bad = lake.table(spark, trace_conf.table("trace_events_bad"), trace.BAD_COLUMNS).select("body").collect()
     assert sorted(bytes(row[0]).decode() for row in bad) == [
         f"What {word} {n}" for word in ("new", "old") for n in range(3)
     ]

@@ -25,7 +25,7 @@ from saturnmq.protocol.headers.messaging import ConsumerSendMsgBack
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.spark import lake_sink
-from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.connect import ConnectionOptions, linked
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.pipelines import (
@@ -87,7 +87,7 @@ def test_pipeline_help_shows_inputs_outputs_and_guarantee(capsys: pytest.Capture
 
 @pytest.mark.spec("PIP-05", "PIP-06")
 def test_pipeline_result_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    running.say("export", running.Outcome(5, 4, 1, 0, "five rows"), 1.23, as_json=False)
+    running.say("export", running.PipelineOutcome(5, 4, 1, 0, "five rows"), 1.23, as_json=False)
     said = capsys.readouterr().out.splitlines()
     row = json.loads(said[-1])
     assert said[0] == "five rows" and set(row) == {"pipeline", "run", "rows_in", "rows_out", "bad", "lag", "seconds"}
@@ -139,7 +139,7 @@ def test_failed_run_prints_cause_in_one_line(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    def run(*_given: Any) -> running.Outcome:
+    def run(*_given: Any) -> running.PipelineOutcome:
         raise error
 
     monkeypatch.setattr(running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: None))
@@ -160,7 +160,7 @@ def test_pipeline_silences_spark_log_unless_configured(monkeypatch: pytest.Monke
         return SimpleNamespace(stop=lambda: None)
 
     monkeypatch.setattr(running, "session", session)
-    made = replace(pipeline("stats"), run=lambda *_given: running.Outcome())
+    made = replace(pipeline("stats"), run=lambda *_given: running.PipelineOutcome())
     for more in ([], ["--conf", "spark.log.level=INFO"]):
         running.run(made, ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet", *more])
     assert levels == ["FATAL", "INFO"]
@@ -169,7 +169,7 @@ def test_pipeline_silences_spark_log_unless_configured(monkeypatch: pytest.Monke
 @pytest.mark.spec("PIP-05")
 @pytest.mark.parametrize("before", ["planning\n", "[PYTHON_ERROR] Failed when perform latestOffset: "])
 def test_config_error_from_spark_is_usage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str) -> None:
-    def run(*_given: Any) -> running.Outcome:
+    def run(*_given: Any) -> running.PipelineOutcome:
         raise PySparkException(f"{before}saturnmq.protocol.errors.ConfigError: unknown option\n")
 
     monkeypatch.setattr(running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: None))
@@ -187,9 +187,9 @@ def test_too_many_bad_rows_fail_the_run_with_exit_1(
     )
     found = 3
 
-    def run(_spark: Any, conf: running.Conf, _step: Any) -> running.Outcome:
+    def run(_spark: Any, conf: running.Conf, _step: Any) -> running.PipelineOutcome:
         conf.check_bad(found, "messages_bad")
-        return running.Outcome(bad=found)
+        return running.PipelineOutcome(bad_rows=found)
 
     made = replace(pipeline("export"), run=run)
     argv = ["--name-servers", "h:1", "--topic", "T", "--lake", str(tmp_path), "--quiet"]
@@ -276,7 +276,7 @@ def test_files_reports_damage_and_keeps_valid_records(spark: Any, tmp_path: Path
         lake=str(tmp_path / "lake"), path=str(tmp_path / "store"), broker_name="b", partition_by=("topic",)
     )
     done = files.run(spark, conf, quietly)
-    assert (done.rows_in, done.rows_out, done.bad) == (records - 1, records - 2, 2)
+    assert (done.rows_in, done.rows_out, done.bad_rows) == (records - 1, records - 2, 2)
     assert files.run(spark, conf, quietly) == done, "it writes the same tables again"
     archived = replay.build(spark, replay.ReplayConf(lake=conf.lake, path=conf.path, topic="0123", keys=("k",)))
     resent = [(r["queue_offset"], bytes(r["body"]), r["offset_msg_id"]) for r in archived.collect()]
@@ -406,7 +406,7 @@ def send_back(server: SyncEmbeddedBroker, group: str, receipts: list[Any]) -> No
             answer = await link.core.call_broker(server.broker_address, command, 3000)
             assert answer.code == 0, answer.remark
 
-    with linked(Connection(server.name_servers)) as link:
+    with linked(ConnectionOptions(server.name_servers)) as link:
         link.run(back(link))
 
 
@@ -485,7 +485,7 @@ def test_export_decodes_json_and_separates_bad_bodies(spark: Any, server: SyncEm
         out.send_many("decoded", [Outgoing(value=b) for b in (b'{"id": 1, "name": "x"}', b"no json", b'{"id": 2}')])
     conf = export.ExportConf(server.name_servers, str(tmp_path), topics="decoded", schema="id BIGINT, name STRING")
     done = export.run(spark, conf, quietly)
-    assert (done.rows_in, done.rows_out, done.bad, done.lag) == (3, 2, 1, 0)
+    assert (done.rows_in, done.rows_out, done.bad_rows, done.lag) == (3, 2, 1, 0)
     values = spark.read.parquet(conf.messages).select("value.id", "value.name").orderBy("id").collect()
     assert [tuple(r) for r in values] == [(1, "x"), (2, None)]
     bad = spark.read.parquet(conf.table("messages_bad")).collect()
@@ -516,7 +516,7 @@ def test_export_decodes_avro_and_separates_bad_bodies(spark: Any, server: SyncEm
         out.send_many("avro", [Outgoing(value=body) for body in bodies])
     conf = export.ExportConf(server.name_servers, str(tmp_path), topics="avro", schema=schema, decode="avro")
     done = export.run(spark, conf, quietly)
-    assert (done.rows_in, done.rows_out, done.bad) == (4, 2, 2)
+    assert (done.rows_in, done.rows_out, done.bad_rows) == (4, 2, 2)
     values = (
         spark.read.parquet(conf.messages)
         .select("value.id", "value.name", functions.unix_millis("value.at"))
@@ -618,10 +618,10 @@ def test_trace_latencies_are_exact_and_include_late_events(
         client.create_topic("traces", queues=1)
         out.send_many("traces", [Outgoing(value="".join(texts[n : n + 40]).encode()) for n in range(0, len(texts), 40)])
         first = trace.run(spark, replace(conf, max_bad=1), quietly)
-        assert (first.bad, first.rows_out, first.more["unconsumed"]) == (1, 188, 15)
+        assert (first.bad_rows, first.rows_out, first.more["unconsumed"]) == (1, 188, 15)
         out.send("traces", "".join(deliver(n, f"M{n}", n) for n in range(186, 196)).encode())  # late
     second = trace.run(spark, conf, quietly)
-    assert (second.rows_in, second.bad, second.rows_out, second.more["unconsumed"]) == (1, 1, 198, 5)
+    assert (second.rows_in, second.bad_rows, second.rows_out, second.more["unconsumed"]) == (1, 1, 198, 5)
     minutes = lake.head(spark, conf.table("latency_1m"), 10)
     assert [(r["topic"], r["group"], r["n"], r["fail"]) for r in minutes] == [("orders", "c", 198, 1)]
     for share, name in ((0.5, "p50_ms"), (0.95, "p95_ms"), (0.99, "p99_ms")):

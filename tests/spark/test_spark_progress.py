@@ -7,7 +7,7 @@ import io
 import pytest
 
 from saturnmq.spark import progress
-from saturnmq.spark.progress import Report
+from saturnmq.spark.progress import ProgressReport
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 def test_a_line_is_written_every_5_s_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, stream = Clock(monkeypatch), io.StringIO()
-    with Report("reading", 12_000, stream=stream, unit="rows") as report:
+    with ProgressReport("reading", 12_000, stream=stream, unit="rows") as report:
         report.advance(1000)
         clock.seconds += 4.9
         report.advance(1000)
@@ -43,7 +43,7 @@ def test_a_line_is_written_every_5_s_and_at_the_end(monkeypatch: pytest.MonkeyPa
 def test_line_without_total_or_unit_has_the_amount_only(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
     stream = io.StringIO()
-    with Report("first", stream=stream) as report:
+    with ProgressReport("first", stream=stream) as report:
         report.advance(3)
         report.rename("second")
     assert stream.getvalue() == "second: 3\n"
@@ -52,7 +52,7 @@ def test_line_without_total_or_unit_has_the_amount_only(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
 def test_quiet_operation_writes_nothing(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
     clock = Clock(monkeypatch)
-    with Report("reading", 10, quiet=True, stream=stream) as report:
+    with ProgressReport("reading", 10, quiet=True, stream=stream) as report:
         clock.seconds += 60
         report.advance(5)
         report.rename("writing")
@@ -63,7 +63,7 @@ def test_terminal_gets_a_bar_with_the_amount_and_the_last_title(monkeypatch: pyt
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
-    with Report("reading", 10, stream=stream) as report:
+    with ProgressReport("reading", 10, stream=stream) as report:
         report.advance(3)
         report.advance(4)
         report.rename("writing")

@@ -100,7 +100,7 @@ def test_sigterm_stops_query_between_batches() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with running.stoppable(True):
         assert running.watch(Query(), lambda _words: None) == 0  # type: ignore[arg-type]
-        outcome = running.repeated(running.Conf(interval_ms=3_600_000), running.Outcome, lambda _words: None)
+        outcome = running.repeated(running.Conf(interval_ms=3_600_000), running.PipelineOutcome, lambda _words: None)
     assert events == ["batch ended", "stopped"] and outcome.rows_in == 0
     assert signal.getsignal(signal.SIGTERM) is before
     with running.stoppable(False):
@@ -115,7 +115,7 @@ def test_run_stops_session_then_commits_last_offsets(monkeypatch: pytest.MonkeyP
     session = SimpleNamespace(stop=lambda: events.append("session stopped"))
     monkeypatch.setattr(running, "session", lambda *_given, **_settings: session)
     monkeypatch.setattr(running, "stop_all", lambda: events.append("offsets committed"))
-    made = replace(pipeline("stats"), run=lambda *_given: running.Outcome())
+    made = replace(pipeline("stats"), run=lambda *_given: running.PipelineOutcome())
     assert running.run(made, ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet"]) == 0
     assert events == ["session stopped", "offsets committed"]
 

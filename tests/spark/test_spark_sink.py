@@ -24,7 +24,7 @@ from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_batch, decode_properties, java_hash
 from saturnmq.spark import encode, sending, sink
 from saturnmq.spark.connect import linked
-from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
+from saturnmq.spark.encode import BadRowError, EncodedRequest, Encoder, SendTarget
 from saturnmq.spark.sink import for_ordered_write
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
@@ -37,7 +37,7 @@ GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 def encoder(**options: Any) -> Encoder:
     ids = iter(f"ID{n}" for n in range(10_000))
     return Encoder(SinkOptions(**({"topic": "T"} | options)), lambda: next(ids), "q/1/0",
-                   lambda topic, key: Target(topic, "b", abs(java_hash(key)) % 4))  # fmt: skip
+                   lambda topic, key: SendTarget(topic, "b", abs(java_hash(key)) % 4))  # fmt: skip
 
 
 @pytest.mark.spec("SNK-02", "SNK-03", "SNK-07")
@@ -63,7 +63,7 @@ def test_encoder_batches_rows_with_properties() -> None:
                "properties": [[("p", "1")], "q\x012", None, None, None], "flag": [7, None, 0, 0, 0],
                "delayLevel": [None, None, None, 3, None]}  # fmt: skip
     full = list(made.add(columns, 5))
-    rest = list(made.rest())
+    rest = list(made.remaining())
     assert [(r.rows, r.prepared.batch) for r in full + rest] == [(1, False), (3, True), (1, True)] or [
         (r.rows, r.prepared.batch) for r in full + rest
     ] == [(3, True), (1, False), (1, True)]
@@ -130,7 +130,7 @@ def test_sink_task_never_exceeds_its_rate(
     monkeypatch.setattr(sink, "time", clock)
     send = sending.Sender.send
 
-    async def noted(self: sending.Sender, requests: Iterable[Request]) -> None:
+    async def noted(self: sending.Sender, requests: Iterable[EncodedRequest]) -> None:
         requests = list(requests)
         sends.append((now[0], sends[-1][1] + sum(request.rows for request in requests)))
         await send(self, requests)
@@ -183,13 +183,13 @@ def test_sink_retries_transient_results_but_not_rejections(
     """A send not durable at first is repeated; a queue that must not be written fails at the first response."""
     monkeypatch.setattr(sending, "PAUSE_S", (0.001, 0.001))
     options = SinkOptions(name_server=server.name_servers, ack="durable", retries=3)
-    request = Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1)
+    request = EncodedRequest(SendTarget("T"), Prepared("T", b"x", ("1",), ""), 1, 1)
     answers = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.SEND_OK]
 
     with linked(options) as link:
         sender = sending.Sender(link, options)
 
-        async def deliver(_request: Request) -> list[Receipt]:
+        async def deliver(_request: EncodedRequest) -> list[Receipt]:
             return [Receipt(answers.pop(0), "1", "", MessageQueue("T", "b", 0), 0)]
 
         sender._deliver = deliver  # type: ignore[method-assign]
@@ -201,7 +201,7 @@ def test_sink_retries_transient_results_but_not_rejections(
         assert len(answers) == 5
         strict = sending.Sender(link, options)
         began = time.monotonic()
-        bad = Request(Target("T", "broker-a", 99), Prepared("T", b"x", ("1",), "WAIT\x01true"), 1, 1)
+        bad = EncodedRequest(SendTarget("T", "broker-a", 99), Prepared("T", b"x", ("1",), "WAIT\x01true"), 1, 1)
         with pytest.raises(StoreError, match="rejected a message"):
             link.run(strict.send([bad]))
         assert time.monotonic() - began < 2
@@ -289,7 +289,7 @@ def test_cancelled_sink_task_leaves_nothing_pending(server: SyncEmbeddedBroker) 
     with linked(options) as link:
         sender = sending.Sender(link, options)
 
-        async def deliver(_request: Request) -> list[Receipt]:
+        async def deliver(_request: EncodedRequest) -> list[Receipt]:
             started.append(1)
             if len(started) == 2:
                 both.set()
@@ -302,7 +302,7 @@ def test_cancelled_sink_task_leaves_nothing_pending(server: SyncEmbeddedBroker) 
         sender._deliver = deliver  # type: ignore[method-assign]
 
         async def cancelled() -> None:
-            requests = [Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1) for _ in range(5)]
+            requests = [EncodedRequest(SendTarget("T"), Prepared("T", b"x", ("1",), ""), 1, 1) for _ in range(5)]
             task = asyncio.create_task(sender.send(requests))
             assert await asyncio.to_thread(both.wait, 10)
             task.cancel()
@@ -310,4 +310,4 @@ def test_cancelled_sink_task_leaves_nothing_pending(server: SyncEmbeddedBroker) 
                 await task
 
         link.run(cancelled())
-    assert len(ended) == 2 and encode.queue_of(Target("T")) is None
+    assert len(ended) == 2 and encode.queue_of(SendTarget("T")) is None

@@ -32,8 +32,8 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.spark import decision_log, transactional
-from saturnmq.spark.connect import Connection
-from saturnmq.spark.decision_log import QUIET_MS, Decision, DecisionLog, Fence, Half
+from saturnmq.spark.connect import ConnectionOptions
+from saturnmq.spark.decision_log import QUIET_MS, BatchDecision, DecisionLog, Fence, StoredHalf
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 GROUP = "G-model"
@@ -171,7 +171,7 @@ class Model:
             self.bodies[offset] = fence, row
             self.unsettled.add(offset)
             place = offset_message_id(("127.0.0.1", 1), PhysicalOffset(offset))
-            halves.append(Half(f"U{offset}", "T", f"b{offset % 2}", QueueOffset(offset), place))
+            halves.append(StoredHalf(f"U{offset}", "T", f"b{offset % 2}", QueueOffset(offset), place))
         return transactional.Halves(fence, tuple(halves))
 
     def check(self, offset: int) -> None:
@@ -193,13 +193,13 @@ class Model:
             if driver.pause() == "fail":
                 written = written[:1]  # a task failed: Spark aborts with the messages of the others
                 raise StoreError("a task failed")
-            transactional.commit(Connection(), log, GROUP, written, str(driver.batch))
+            transactional.commit(ConnectionOptions(), log, GROUP, written, str(driver.batch))
         except Exception:
             self.abort(driver, written)
             raise
 
     def abort(self, driver: Driver, written: Sequence[transactional.Halves]) -> None:
-        transactional.abort(Connection(), SteppedLog(str(self.folder)), GROUP, written, "q", str(driver.batch))
+        transactional.abort(ConnectionOptions(), SteppedLog(str(self.folder)), GROUP, written, "q", str(driver.batch))
 
     def stop(self, driver: Driver) -> None:
         """Stop the query: Spark interrupts its own wait for the commit and aborts, while the commit goes on in its process."""
@@ -273,7 +273,7 @@ def model() -> Iterator[Model]:
         made = Model(folder / "log")
 
         @contextmanager
-        def linked(connection: Connection) -> Iterator[Model]:
+        def linked(connection: ConnectionOptions) -> Iterator[Model]:
             yield made
 
         patch.setattr(transactional, "linked", linked)
@@ -303,9 +303,9 @@ def test_rows_are_committed_once_in_every_order_of_events(seed: int, killed: boo
 
 def test_claim_of_batch_finished_meanwhile_is_withdrawn(tmp_path: Path) -> None:
     """A finished batch has no journals any more: without this check a slow driver would send all its ends a second time."""
-    halves = tuple(Half(f"U{n}", "T", "b", QueueOffset(n), "") for n in range(2))
+    halves = tuple(StoredHalf(f"U{n}", "T", "b", QueueOffset(n), "") for n in range(2))
     fast, slow = DecisionLog(str(tmp_path)), DecisionLog(str(tmp_path))
-    fast.decide(Decision("q", "0", frozenset({"t"}), halves))
+    fast.decide(BatchDecision("q", "0", frozenset({"t"}), halves))
     create = slow._create
 
     def created(path: Path, text: str) -> bool:

@@ -22,22 +22,22 @@ from saturnmq.protocol.message import decode_batch, decode_properties
 from saturnmq.spark import sending, sink, transactional
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.decision_log import DecisionLog
-from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
+from saturnmq.spark.encode import BadRowError, EncodedRequest, Encoder, SendTarget
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.testing import SyncEmbeddedBroker
 
 GIVEN = {"nameServer": "127.0.0.1:1", "topic": "T"}
 BODY = StructType([StructField("body", BinaryType(), True)])
-Deliver = Callable[[Request], Any]
+Deliver = Callable[[EncodedRequest], Any]
 
 
-def encoded(columns: dict[str, list[Any]], **options: Any) -> list[Request]:
+def encoded(columns: dict[str, list[Any]], **options: Any) -> list[EncodedRequest]:
     made = Encoder(
-        SinkOptions(**({"topic": "T"} | options)), lambda: "ID", "q/1/0", lambda t, k: Target(t, "hashed", 3)
+        SinkOptions(**({"topic": "T"} | options)), lambda: "ID", "q/1/0", lambda t, k: SendTarget(t, "hashed", 3)
     )
     rows = len(columns["body"])
-    return [*made.add(columns, rows), *made.rest()]
+    return [*made.add(columns, rows), *made.remaining()]
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Link, sending.Send
         yield link, sending.Sender(link, options)
 
 
-def request(broker: str = "", queue: int = -1) -> Request:
-    return Request(Target("T", broker, queue), Prepared("T", b"x", ("1",), ""), 1, 1)
+def request(broker: str = "", queue: int = -1) -> EncodedRequest:
+    return EncodedRequest(SendTarget("T", broker, queue), Prepared("T", b"x", ("1",), ""), 1, 1)
 
 
 @pytest.mark.spec("SNK-02")
@@ -75,7 +75,7 @@ def test_target_prefers_named_queue_over_sharding_key() -> None:
     found = encoded({"body": [b"1", b"2", b"3"], "brokerName": ["b", None, None], "queueId": [0, None, None],
                      "shardingKey": ["k", "k", None]})  # fmt: skip
     assert {made.target: decode_batch(made.prepared.body)[0].body for made in found} == {
-        Target("T", "b", 0): b"1", Target("T", "hashed", 3): b"2", Target("T"): b"3"}  # fmt: skip
+        SendTarget("T", "b", 0): b"1", SendTarget("T", "hashed", 3): b"2", SendTarget("T"): b"3"}  # fmt: skip
     assert [made.ordered for made in found] == [True, True, False]
 
 
@@ -98,11 +98,11 @@ def test_retry_of_fixed_queue_goes_to_same_queue(sender: Any, monkeypatch: pytes
 @pytest.mark.spec("SNK-06")
 def test_fixed_queue_has_one_request_in_flight(sender: Any) -> None:
     link, made = sender
-    running: dict[Target, int] = {}
-    most: dict[Target, int] = {}
+    running: dict[SendTarget, int] = {}
+    most: dict[SendTarget, int] = {}
     order: list[int] = []
 
-    async def deliver(item: Request) -> list[Receipt]:
+    async def deliver(item: EncodedRequest) -> list[Receipt]:
         running[item.target] = running.get(item.target, 0) + 1
         most[item.target] = max(most.get(item.target, 0), running[item.target])
         for _ in range(3):
@@ -113,9 +113,9 @@ def test_fixed_queue_has_one_request_in_flight(sender: Any) -> None:
         return [Receipt(SendStatus.SEND_OK, "1", "", MessageQueue("T", "b", 0), 0)]
 
     made._deliver = deliver
-    fixed = [Request(Target("T", "b", 1), Prepared("T", b"x", ("1",), ""), 1, n) for n in range(5)]
+    fixed = [EncodedRequest(SendTarget("T", "b", 1), Prepared("T", b"x", ("1",), ""), 1, n) for n in range(5)]
     link.run(made.send([*fixed, *(request() for _ in range(5))]))
-    assert most == {Target("T", "b", 1): 1, Target("T"): 5} and order == list(range(5))
+    assert most == {SendTarget("T", "b", 1): 1, SendTarget("T"): 5} and order == list(range(5))
 
 
 @pytest.mark.spec("SNK-07")
@@ -153,7 +153,7 @@ def test_sink_retries_transient_codes_only(sender: Any, code: ResponseCode, atte
     link, made = sender
     asked = [0]
 
-    async def deliver(_request: Request) -> list[Receipt]:
+    async def deliver(_request: EncodedRequest) -> list[Receipt]:
         asked[0] += 1
         raise ResponseError("the broker's remark", code=int(code))
 

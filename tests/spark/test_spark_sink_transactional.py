@@ -23,9 +23,9 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_properties
 from saturnmq.spark import decision_log, sink, transactional
-from saturnmq.spark.connect import Connection, linked
-from saturnmq.spark.decision_log import QUIET_MS, Decision, DecisionLog, Fence, Half
-from saturnmq.spark.encode import Request, Target
+from saturnmq.spark.connect import ConnectionOptions, linked
+from saturnmq.spark.decision_log import QUIET_MS, BatchDecision, DecisionLog, Fence, StoredHalf
+from saturnmq.spark.encode import EncodedRequest, SendTarget
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
@@ -34,19 +34,19 @@ from saturnmq.testing import SyncEmbeddedBroker
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
 
-def half(n: int) -> Half:
-    return Half(f"ID{n}", "T", "b", n, f"OFF{n}")
+def half(n: int) -> StoredHalf:
+    return StoredHalf(f"ID{n}", "T", "b", n, f"OFF{n}")
 
 
-def decision(batch: str, token: str, count: int = 3) -> Decision:
-    return Decision("q", batch, frozenset({token}), tuple(half(n) for n in range(count)))
+def decision(batch: str, token: str, count: int = 3) -> BatchDecision:
+    return BatchDecision("q", batch, frozenset({token}), tuple(half(n) for n in range(count)))
 
 
 @pytest.mark.spec("SNK-13", "SNK-14")
 def test_first_decision_of_batch_wins(tmp_path: Path) -> None:
     log = DecisionLog(str(tmp_path / "log"))
     assert log.read("4") is None and log.last() == -1
-    won: list[Decision] = []
+    won: list[BatchDecision] = []
     barrier = threading.Barrier(4)
 
     def decide(token: str) -> None:
@@ -185,7 +185,7 @@ def test_replayed_batch_commits_only_decided_halves(server: SyncEmbeddedBroker, 
     assert bodies(server, "tx-replay") == Counter(range(60))
     # killed after the decision with some ends sent: the others are committed, those sent are left to the check-back
     third = writer.task("1", range(60, 90))
-    writer.log.decide(Decision("-", "1", frozenset({third.fence.token}), third.halves))
+    writer.log.decide(BatchDecision("-", "1", frozenset({third.fence.token}), third.halves))
     assert writer.log.claim("1", iter(third.halves), 10)
     assert writer.commit("1", writer.task("1", range(60, 90))) == 20
     assert bodies(server, "tx-replay") == Counter(range(60)) + Counter(range(70, 90))
@@ -208,7 +208,7 @@ def test_driver_answers_check_backs(
     good, failed = writer.task("0", range(5)), writer.task("0", range(100, 105))
     with linked(writer.options) as link:
         assert writer.group not in link.core.producers  # tasks do not register as producers
-    writer.log.decide(Decision("-", "0", frozenset({good.fence.token}), good.halves))
+    writer.log.decide(BatchDecision("-", "0", frozenset({good.fence.token}), good.halves))
     with pytest.MonkeyPatch.context() as patch:  # their ends were sent long ago, and lost
         patch.setattr(decision_log, "now_ms", lambda: 0)
         claim = writer.log.claim("0", iter(good.halves), 5)
@@ -276,9 +276,9 @@ def test_broker_rejecting_transactions_is_named_at_start(
 @pytest.mark.spec("SNK-11")
 def test_half_message_carries_fencing_key() -> None:
     prepared = sink.Encoder(
-        SinkOptions(topic="T", delivery="transactional"), lambda: "ID", "q/1/0", lambda t, k: Target(t)
+        SinkOptions(topic="T", delivery="transactional"), lambda: "ID", "q/1/0", lambda t, k: SendTarget(t)
     )
-    request = [r for r in [*prepared.add({"body": [b"x"]}, 1), *prepared.rest()] if isinstance(r, Request)]
+    request = [r for r in [*prepared.add({"body": [b"x"]}, 1), *prepared.remaining()] if isinstance(r, EncodedRequest)]
     assert len(request) == 1 and not request[0].prepared.batch
     made = transactional.fenced(request[0], Fence("q", "1", 2, 3, "token"), "G", 300).prepared
     properties = decode_properties(made.properties.encode())
@@ -466,4 +466,4 @@ def test_stream_sink_with_transactional_delivery(
     log = DecisionLog(str(tmp_path / "c" / "_saturnmq_tx"))
     found = [log.read(str(n)) for n in range(2)]
     assert [d.query for d in found if d] == [str(query.id)] * 2 and log.open_ends() == []
-    assert Connection(server.name_servers).name_server
+    assert ConnectionOptions(server.name_servers).name_server

@@ -13,7 +13,7 @@ import pytest
 from saturnmq import CallTimeout, Outgoing
 from saturnmq.history.file import History, Sample, Series
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.connect import Connection
+from saturnmq.spark.connect import ConnectionOptions
 from saturnmq.spark.pipelines import collect, lake, stats
 from saturnmq.spark.pipelines.collect import Tick
 from saturnmq.spark.source import RocketMQDataSource
@@ -97,7 +97,7 @@ def test_stats_sums_are_exact_and_alerts_fire_once(spark: Any, tmp_path: Path) -
 def test_stats_collects_runtime_info_of_every_broker(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = collect.runtime_info(Connection(server.name_servers), NOON_MS)
+    entries = collect.runtime_info(ConnectionOptions(server.name_servers), NOON_MS)
     (broker,) = {(e.ts, e.broker_name, e.broker_id, e.address) for e in entries}
     assert broker == (NOON_MS, "broker-a", 0, entries[0].address)
     found = {e.key: e.value for e in entries}
@@ -108,7 +108,7 @@ def test_stats_collects_runtime_info_of_every_broker(
         raise CallTimeout("no answer")
 
     monkeypatch.setattr(collect, "_ask", silent)
-    assert collect.runtime_info(Connection(server.name_servers), NOON_MS) == []
+    assert collect.runtime_info(ConnectionOptions(server.name_servers), NOON_MS) == []
     assert f"no runtime information broker=broker-a address={broker[3]}" in caplog.text
 
 
@@ -123,7 +123,7 @@ def test_stats_collects_the_bytes_of_the_last_minute(server: SyncEmbeddedBroker)
             pass
 
     server.thread.call(sample())
-    (tick,) = [one for one in collect.collect(Connection(server.name_servers), NOON_MS) if one.topic == "sized"]
+    (tick,) = [one for one in collect.collect(ConnectionOptions(server.name_servers), NOON_MS) if one.topic == "sized"]
     assert tick.total == 15 and 15_000 < (tick.bytes or 0) < 20_000
 
 
@@ -139,7 +139,7 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
         puller = client.puller("counting")
         for queue in puller.queues("counted"):
             puller.commit("counting", queue, 5)
-    connection = Connection(server.name_servers)
+    connection = ConnectionOptions(server.name_servers)
     found = {(t.topic, t.group): t for t in collect.collect(connection, NOON_MS)}
     assert found[("counted", "")].total == 30
     group = found[("counted", "counting")]
@@ -149,7 +149,7 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
     collect.publish(connection, "SATURN_STATS", [(body, "k") for body in bodies])
     conf = stats.StatsConf(server.name_servers, str(tmp_path), mode="topic", alert_topic="SATURN_ALERT")
     first = stats.run(spark, conf, quietly)
-    assert (first.rows_in, first.bad, first.lag, first.more["alerts"]) == (5, 3, 21, 2)
+    assert (first.rows_in, first.bad_rows, first.lag, first.more["alerts"]) == (5, 3, 21, 2)
     errors = sorted(r["error"] for r in lake.head(spark, conf.table("stats_ticks_bad"), 10))
     assert (
         errors[0] == "a tick is a JSON object"

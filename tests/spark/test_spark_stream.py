@@ -23,11 +23,11 @@ from saturnmq.protocol.bodies import ConsumerIdList, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.connect import ConnectionOptions, linked
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.offset_tracker import OffsetCommitter, Tracker, positions_of
 from saturnmq.spark.options import SourceOptions
-from saturnmq.spark.ranges import Admission, Bounds, from_offset, to_offset
+from saturnmq.spark.ranges import BatchAdmission, Bounds, from_offset, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
 from saturnmq.spark.stream_queries import Snapshot, StreamQueries
@@ -114,7 +114,7 @@ def test_stream_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -
 
 @pytest.mark.spec("STR-06")
 def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
-    admission = Admission(0, 0, 100, SourceOptions().trigger_delay_ms)  # 15 min
+    admission = BatchAdmission(0, 0, 100, SourceOptions().trigger_delay_ms)  # 15 min
     start = {("T", "b", 0): 0}
 
     def reach(waiting: int, now_ms: float, **more: bool) -> int:
@@ -123,7 +123,7 @@ def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
     assert reach(99, 0) == 0 and reach(100, 1000) == 100
     assert reach(99, 900_999) == 0 and reach(99, 901_000) == 99
     assert reach(5, 901_001) == 0 and reach(5, 901_002, no_minimum=True) == 5
-    sized = Admission(50, 1000, 0, 0)
+    sized = BatchAdmission(50, 1000, 0, 0)
     assert sized.needs_sizes
     assert sized.reach(start, {("T", "b", 0): 200}, 0, {("T", "b", 0): 100.0}) == {("T", "b", 0): 10}
     assert sized.reach(start, {("T", "b", 0): 200}, 0, {("T", "b", 0): 1.0}) == {("T", "b", 0): 50}
@@ -310,7 +310,7 @@ def committed(server: SyncEmbeddedBroker, group: str) -> int | None:
 @pytest.mark.spec("STR-11", "STR-12", "STR-13", "STR-14")
 def test_tracker_commits_finished_batches_and_records_lag(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     fill(server, "tracked", [100])
-    tracker = Tracker(Connection(server.name_servers), interval_ms=60_000, lag_table=str(tmp_path))
+    tracker = Tracker(ConnectionOptions(server.name_servers), interval_ms=60_000, lag_table=str(tmp_path))
     try:
         other = SimpleNamespace(endOffset='{"topic":{"0":5}}', latestOffset=None, numInputRows=5)
         tracker.onQueryProgress(
@@ -339,7 +339,7 @@ def test_tracker_commits_finished_batches_and_records_lag(server: SyncEmbeddedBr
 def test_lag_gauges_report_messages_and_age(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])
     now_ms = time.time() * 1000
-    tracker = Tracker(Connection(server.name_servers), interval_ms=60_000)
+    tracker = Tracker(ConnectionOptions(server.name_servers), interval_ms=60_000)
     labels = '{query="query-1",topic="tracked"}'
 
     def measured() -> dict[str, float]:
@@ -365,7 +365,7 @@ def test_lag_gauges_report_messages_and_age(server: SyncEmbeddedBroker) -> None:
 
 @pytest.mark.spec("STR-14", "STR-11")
 def test_lag_gauge_omits_unknown_age() -> None:
-    tracker = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200))
+    tracker = Tracker(ConnectionOptions("127.0.0.1:1", pull_timeout_ms=200))
     try:
         tracker.onQueryProgress(progress(None, 30, 100))
         assert tracker.flush()
@@ -383,7 +383,7 @@ def test_lag_gauge_omits_unknown_age() -> None:
 @pytest.mark.spec("STR-14", "STR-11")
 def test_restarted_query_is_tracked_again() -> None:
     """Spark gives a query that resumes from its checkpoint the id of the previous run."""
-    tracker, query = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200)), SimpleNamespace(id="query-1")
+    tracker, query = Tracker(ConnectionOptions("127.0.0.1:1", pull_timeout_ms=200)), SimpleNamespace(id="query-1")
     try:
         for end in (100, 100):
             tracker.onQueryStarted(query)
@@ -399,7 +399,7 @@ def test_restarted_query_is_tracked_again() -> None:
 @pytest.mark.spec("STR-12")
 def test_group_offsets_are_committed_at_interval_and_never_backwards(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])
-    made = OffsetCommitter(Connection(server.name_servers))  # the default is 5 s
+    made = OffsetCommitter(ConnectionOptions(server.name_servers))  # the default is 5 s
     key = ("tracked", "broker-a", 0)
     for now_ms, offset, expected in ((0, 10, 10), (4999, 20, 10), (5000, 30, 30), (20_000, 5, 30)):
         made.reached("slow-group", {key: offset})
@@ -458,7 +458,7 @@ def test_group_with_live_members_gets_warning_instead_of_heartbeat(
     """Offsets are committed in any case; when the members have left, the retry topic is created."""
     link, key = Cluster(["a-member"]), ("tracked", "broker-a", 0)
     monkeypatch.setattr("saturnmq.spark.offset_tracker.linked", lambda _options: contextlib.nullcontext(link))
-    made = OffsetCommitter(Connection("h:1"), 0)
+    made = OffsetCommitter(ConnectionOptions("h:1"), 0)
     members = [(a, int(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) for a in ("a:1", "b:1")]
     for offset in (3, 5):
         made.reached("G", {key: offset})
@@ -475,7 +475,7 @@ def test_group_with_live_members_gets_warning_instead_of_heartbeat(
 
 @pytest.mark.spec("STR-11", "STR-12")
 def test_unreachable_broker_does_not_slow_query() -> None:
-    tracker = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200), interval_ms=0)
+    tracker = Tracker(ConnectionOptions("127.0.0.1:1", pull_timeout_ms=200), interval_ms=0)
     began = time.monotonic()
     for n in range(100):
         tracker.onQueryProgress(progress("g", n, 100, n))
@@ -487,7 +487,7 @@ def test_unreachable_broker_does_not_slow_query() -> None:
 @pytest.mark.spec("STR-17")
 def test_tracker_names_supported_triggers(caplog: pytest.LogCaptureFixture) -> None:
     refusal = "[STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED] ... The input stream {} is not supported"
-    tracker = Tracker(Connection("127.0.0.1:1"))
+    tracker = Tracker(ConnectionOptions("127.0.0.1:1"))
     try:
         for stream_name in ("org.apache.spark.sql.connect.Other", None, "v2.python.PythonMicroBatchStream"):
             assert "availableNow" not in caplog.text

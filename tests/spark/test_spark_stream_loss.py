@@ -18,7 +18,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import close_all
-from saturnmq.spark.fetch import DataLossError, Loss, met_loss
+from saturnmq.spark.fetch import DataLoss, DataLossError, met_loss
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.ranges import Bounds, begins_of, from_offset, preceding_of, to_offset
 from saturnmq.spark.source import BatchReader, RocketMQDataSource
@@ -273,7 +273,7 @@ def test_batch_that_starts_behind_its_end_is_refused(
 def test_loss_is_recorded_in_every_form_of_a_local_folder(form: str, tmp_path: Path) -> None:
     folder = tmp_path / "lost messages"
     given = {"nameServer": "h:1", "topic": "T", "failOnDataLoss": "false", "dataLossLog": form.format(folder)}
-    met_loss(parse_options(given, streaming=True), Loss("T", "b", 0, 1, 2, "deleted"), "read")
+    met_loss(parse_options(given, streaming=True), DataLoss("T", "b", 0, 1, 2, "deleted"), "read")
     (path,) = folder.iterdir()
     assert json.loads(path.read_text())["begin"] == 1
 

@@ -13,9 +13,9 @@ from simulated_topics import KnownBounds, reader_of
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.fetch import DataLossError
-from saturnmq.spark.offset_tracker import Connection, Lag, OffsetCommitter, write_lag
+from saturnmq.spark.offset_tracker import ConnectionOptions, Lag, OffsetCommitter, write_lag
 from saturnmq.spark.partition import RangePartition
-from saturnmq.spark.ranges import Admission, Bounds, Key, from_offset, limited, to_offset
+from saturnmq.spark.ranges import BatchAdmission, Bounds, Key, from_offset, limited, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
 
@@ -57,8 +57,8 @@ def test_missing_queue_keeps_offset_and_new_topic_starts_at_min() -> None:
 def test_trigger_limit_is_shared_by_backlog_and_limits_combine() -> None:
     start, ends = {A: 0, B: 5, C: 0}, {A: 900, B: 105, C: 1}
     assert limited(start, ends, 100) == {A: 89, B: 14, C: 1}
-    both = Admission(50, 1000, 0, 0)
-    assert both.needs_sizes and not Admission(50, 0, 0, 0).needs_sizes
+    both = BatchAdmission(50, 1000, 0, 0)
+    assert both.needs_sizes and not BatchAdmission(50, 0, 0, 0).needs_sizes
     for size, expected in ((100.0, 10), (1.0, 50)):
         assert both.reach({A: 0}, {A: 200}, 0, {A: size}) == {A: expected}
 
@@ -116,7 +116,7 @@ def test_micro_batch_is_split_like_batch_read() -> None:
 
 @pytest.mark.spec("STR-11")
 def test_failed_offset_commit_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    made = OffsetCommitter(Connection("127.0.0.1:1", pull_timeout_ms=200))
+    made = OffsetCommitter(ConnectionOptions("127.0.0.1:1", pull_timeout_ms=200))
     made.reached("G", {A: 5})
     with caplog.at_level(logging.WARNING):
         made.flush(0.0, all_of_it=True)

@@ -21,7 +21,7 @@ from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import sink, transactional
-from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.connect import ConnectionOptions, linked
 from saturnmq.spark.decision_log import DecisionLog
 from saturnmq.spark.offset_tracker import Tracker, track
 from saturnmq.spark.sink_options import SinkOptions
@@ -163,7 +163,7 @@ def test_tls_cluster_receives_driver_offsets(cluster: Cluster, topic: str) -> No
         assert tracker.flush(20)
     finally:
         tracker.stop()
-    with linked(Connection(cluster.name_servers, **cluster.settings)) as link:
+    with linked(ConnectionOptions(cluster.name_servers, **cluster.settings)) as link:
         link.run(link.puller.queues(topic))
         assert link.run(link.puller.committed("CG-tls", MessageQueue(topic, "broker-a", 0))) == 7
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from saturnmq.spark.pipelines import audit, lake, stats, trace
 
 LATE = datetime(2026, 3, 1, 21, 45, 30, tzinfo=UTC)  # the next day in Kolkata, where hours begin at half past UTC hours
-EVENT_COLUMNS = [column.split(" ") for column in f"{trace.EVENTS}, {trace._PLACE}".split(", ")
+EVENT_COLUMNS = [column.split(" ") for column in f"{trace.EVENTS}, {trace._POSITION_COLUMNS}".split(", ")
                  if column.split(" ")[0] not in ("type", "ts", "_error")]  # fmt: skip
 ZONE = "spark.sql.session.timeZone"
 

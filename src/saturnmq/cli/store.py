@@ -20,7 +20,7 @@ from saturnmq.broker.dledger import refuse_unread_ledger
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show, warn, write
 from saturnmq.cli.settings import broker_classes, configure
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.progress import Report as Bar
+from saturnmq.spark.progress import ProgressReport
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools import dump, repair
@@ -71,14 +71,14 @@ class Watched:
     def __init__(self, args: argparse.Namespace, title: str) -> None:
         self._title = title
         self._quiet = args.quiet or args.json
-        self._bar: Bar | None = None
+        self._bar: ProgressReport | None = None
 
     def __enter__(self) -> Progress:
         return self._report
 
     def _report(self, processed: int, total: int) -> None:
         if self._bar is None:
-            self._bar = Bar(self._title, total, quiet=self._quiet).__enter__()
+            self._bar = ProgressReport(self._title, total, quiet=self._quiet).__enter__()
         self._bar.at(processed)
 
     def __exit__(self, *error: Any) -> None:

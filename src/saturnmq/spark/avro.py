@@ -24,7 +24,7 @@ from saturnmq.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_WORDS: Final = "null boolean int long float double bytes string record enum array map union fixed"
+_TYPE_NAMES: Final = "null boolean int long float double bytes string record enum array map union fixed"
 _DIGITS: Final = 38  # of a decimal in Spark
 _NO_BRANCHES: Final = ("no branch",) * 64
 _INT: Final = {"type": "int", "logicalType": "saturnmq-int"}
@@ -38,7 +38,7 @@ class _Kind(NamedTuple):
     schema: Any
 
 
-_PLAIN: Final[Mapping[str, _Kind]] = {
+_PRIMITIVES: Final[Mapping[str, _Kind]] = {
     "int": _Kind("INT", 1, _INT),
     "long": _Kind("BIGINT", 1, "long"),
     "float": _Kind("FLOAT", 4, "float"),
@@ -64,42 +64,42 @@ class _Mapper:
             return self._union(schema)
         if isinstance(schema, str):
             if schema == "boolean":
-                flag = {"type": "fixed", "size": 1, "name": self._fresh(), "logicalType": "saturnmq-boolean"}
+                flag = {"type": "fixed", "size": 1, "name": self._next_name(), "logicalType": "saturnmq-boolean"}
                 return _Kind("BOOLEAN", 1, flag)
-            if schema in _PLAIN:
-                return _PLAIN[schema]
-            known = self._named.get(schema, schema)
-            if isinstance(known, _Kind):
-                return known
-            why = "holds itself, columns cannot" if known is None else f"is unknown; there are {_WORDS}"
+            if schema in _PRIMITIVES:
+                return _PRIMITIVES[schema]
+            named_type = self._named.get(schema, schema)
+            if isinstance(named_type, _Kind):
+                return named_type
+            why = "holds itself, columns cannot" if named_type is None else f"is unknown; there are {_TYPE_NAMES}"
             raise ConfigError(f"Avro schema: type {schema!r} {why}")
         name = schema.get("type") if isinstance(schema, dict) else None
         if isinstance(name, dict | list):
             return self.kind(name)
         try:
             if name in ("array", "map"):
-                return self._many(name, schema)
+                return self._collection(name, schema)
             if name in ("record", "enum", "fixed"):
                 return self._name(name, schema)
         except KeyError as error:
             raise ConfigError(f"Avro schema: {name} has no {error}") from None
-        if name != "boolean" and name not in _PLAIN:
-            raise ConfigError(f"Avro schema: {name!r} is no type of a column; there are {_WORDS}")
+        if name != "boolean" and name not in _PRIMITIVES:
+            raise ConfigError(f"Avro schema: {name!r} is no type of a column; there are {_TYPE_NAMES}")
         return _logical(self.kind(name), schema)
 
-    def _fresh(self) -> str:
+    def _next_name(self) -> str:
         self._names += 1
         return f"T{self._names}"
 
     def _union(self, branches: list[Any]) -> _Kind:
         """Map a union of null and one type; other unions have no column type."""
-        others = [branch for branch in branches if branch != "null"]
-        if len(others) != 1 or len(branches) > 2:
+        non_null = [branch for branch in branches if branch != "null"]
+        if len(non_null) != 1 or len(branches) > 2:
             raise ConfigError(f"Avro schema: union {json.dumps(branches)} must be a type, or null and a type")
-        inner = self.kind(others[0])
+        inner = self.kind(non_null[0])
         return _Kind(inner.ddl, 1, [branch if branch == "null" else inner.schema for branch in branches])
 
-    def _many(self, name: str, schema: dict[str, Any]) -> _Kind:
+    def _collection(self, name: str, schema: dict[str, Any]) -> _Kind:
         if name == "map":
             value = self.kind(schema["values"])
             return _Kind(f"MAP<STRING, {value.ddl}>", 1, {"type": "map", "values": value.schema})
@@ -111,13 +111,17 @@ class _Mapper:
         return _Kind(f"ARRAY<{item.ddl}>", 1, {"type": "array", "items": item.schema})
 
     def _name(self, name: str, schema: dict[str, Any]) -> _Kind:
-        own, space = str(schema["name"]), schema.get("namespace")
-        names = {own, f"{space}.{own}" if space else own, own.rpartition(".")[2]}
+        declared_name, space = str(schema["name"]), schema.get("namespace")
+        names = {
+            declared_name,
+            f"{space}.{declared_name}" if space else declared_name,
+            declared_name.rpartition(".")[2],
+        }
         self._named |= dict.fromkeys(names)
-        called = self._fresh()
-        made = {"record": self._record, "enum": _enum, "fixed": _fixed}[name](schema, called)
-        self._named |= dict.fromkeys(names, made._replace(schema=called))
-        return made
+        called = self._next_name()
+        kind = {"record": self._record, "enum": _enum, "fixed": _fixed}[name](schema, called)
+        self._named |= dict.fromkeys(names, kind._replace(schema=called))
+        return kind
 
     def _record(self, schema: dict[str, Any], called: str) -> _Kind:
         fields = [(str(item["name"]), self.kind(item["type"])) for item in schema["fields"]]
@@ -138,14 +142,14 @@ def _fixed(schema: dict[str, Any], called: str) -> _Kind:
     return _logical(_Kind("BINARY", size, {"type": "fixed", "name": called, "size": size}), schema)
 
 
-def _logical(plain: _Kind, schema: Mapping[str, Any]) -> _Kind:
+def _logical(underlying: _Kind, schema: Mapping[str, Any]) -> _Kind:
     """Return the logical type where Spark has it, else the underlying type."""
     name = schema.get("logicalType")
-    if name == "date" and plain.ddl == "INT":
-        return plain._replace(ddl="DATE", schema={"type": "int", "logicalType": name})
-    if name in ("timestamp-millis", "timestamp-micros") and plain.ddl == "BIGINT":
-        return plain._replace(ddl="TIMESTAMP", schema={"type": "long", "logicalType": name})
-    if name == "decimal" and plain.ddl == "BINARY":
+    if name == "date" and underlying.ddl == "INT":
+        return underlying._replace(ddl="DATE", schema={"type": "int", "logicalType": name})
+    if name in ("timestamp-millis", "timestamp-micros") and underlying.ddl == "BIGINT":
+        return underlying._replace(ddl="TIMESTAMP", schema={"type": "long", "logicalType": name})
+    if name == "decimal" and underlying.ddl == "BINARY":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if (
             type(precision) is not int
@@ -156,10 +160,10 @@ def _logical(plain: _Kind, schema: Mapping[str, Any]) -> _Kind:
             raise ConfigError(
                 f"Avro schema: decimal({precision}, {scale}) is none of Spark's, of 1 to {_DIGITS} digits"
             )
-        inner = {"type": "bytes"} if plain.schema == "bytes" else plain.schema
+        inner = {"type": "bytes"} if underlying.schema == "bytes" else underlying.schema
         inner = {**inner, "logicalType": "saturnmq-decimal", "precision": precision, "scale": scale}
-        return plain._replace(ddl=f"DECIMAL({precision}, {scale})", schema=inner)
-    return plain
+        return underlying._replace(ddl=f"DECIMAL({precision}, {scale})", schema=inner)
+    return underlying
 
 
 def _read_boolean(data: bytes, _schema: Any = None, _reader: Any = None) -> bool:
@@ -227,11 +231,11 @@ def _top(text: str) -> _Top:
     """Return the Spark type and the reader of a schema. Raises ConfigError."""
     library = _fastavro()
     try:
-        made = _Mapper().kind(json.loads(text))
-        if not made.ddl.startswith("STRUCT<`"):
+        kind = _Mapper().kind(json.loads(text))
+        if not kind.ddl.startswith("STRUCT<`"):
             raise ConfigError("Avro schema: it must be a record with fields")
         # An enclosing record has the same encoding, and makes a union at the top an ordinary field.
-        outer = {"type": "record", "name": "Top", "fields": [{"name": "top", "type": made.schema}]}
+        outer = {"type": "record", "name": "Top", "fields": [{"name": "top", "type": kind.schema}]}
         parsed = _strict(library.parse_schema(outer))
     except ConfigError:
         raise
@@ -241,10 +245,10 @@ def _top(text: str) -> _Top:
         raise ConfigError(f"Avro schema: {type(error).__name__}: {error}") from error
 
     def read(stream: io.BytesIO) -> dict[str, Any]:
-        found: dict[str, Any] = library.schemaless_reader(stream, parsed, None)["top"]
-        return found
+        datum: dict[str, Any] = library.schemaless_reader(stream, parsed, None)["top"]
+        return datum
 
-    return _Top(made.ddl, read)
+    return _Top(kind.ddl, read)
 
 
 def ddl(schema: str) -> str:
@@ -256,13 +260,13 @@ def decode(schema: str, data: bytes) -> dict[str, Any]:
     """Decode one datum. Raises ValueError for a body that does not match the schema, ConfigError for an invalid schema."""
     read, stream = _top(schema).read, io.BytesIO(data)
     try:
-        made = read(stream)
+        datum = read(stream)
     except Exception as error:  # fastavro raises EOFError, IndexError, OverflowError and others for bad data
         raise ValueError(f"no datum of the schema: {error!r}") from error
-    left = len(data) - stream.tell()
-    if left:
-        raise ValueError(f"{left} bytes are behind the datum")
-    return made
+    trailing_bytes = len(data) - stream.tell()
+    if trailing_bytes:
+        raise ValueError(f"{trailing_bytes} bytes are behind the datum")
+    return datum
 
 
 def _or_none(schema: str, data: bytes | None) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from saturnmq.protocol.codes import SysFlag
 LEVEL: Final = 5
 _HEAD: Final = struct.Struct("<IBBBI")
 _MAGIC: Final = 0x184D2204
-_PLAIN: Final = 1 << 31
+_UNCOMPRESSED: Final = 1 << 31
 _END: Final = bytes(4)
 
 
@@ -41,7 +41,7 @@ def _lz4(body: bytes) -> bytes:
     block: bytes = pa.Codec("lz4_raw").compress(body, asbytes=True)
     size = len(block)
     if size >= len(body):
-        block, size = body, len(body) | _PLAIN
+        block, size = body, len(body) | _UNCOMPRESSED
     return _HEAD.pack(_MAGIC, 0x60, 0x70, 0x73, size) + block + _END
 
 

@@ -42,11 +42,11 @@ def main(argv: Sequence[str]) -> int:
     args = p.parse_args(argv)
     spark = session("saturnmq-check")
     try:
-        found = facts(spark)
+        environment = facts(spark)
     finally:
         spark.stop()
     if args.json:
-        print(json.dumps({"schema": 1, "command": "spark --check", "rows": [found]}), flush=True)
+        print(json.dumps({"schema": 1, "command": "spark --check", "rows": [environment]}), flush=True)
     else:
-        print("\n".join(f"{name:10} {value}" for name, value in found.items()), flush=True)
-    return 0 if found["worker"] == "works" else 1
+        print("\n".join(f"{name:10} {value}" for name, value in environment.items()), flush=True)
+    return 0 if environment["worker"] == "works" else 1

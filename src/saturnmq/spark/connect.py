@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionOptions:
     """Identity of a client: two connections that differ in any field use two clients. Secrets are not in the repr.
 
     read_from: auto: the broker id that brokers suggest; master or slave: that one, or another of its name while it does not
@@ -54,9 +54,9 @@ class Connection:
     key_file: str | None = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionOptions:
         """Only these fields, of any options that extend them."""
-        return Connection(**{item.name: getattr(self, item.name) for item in fields(Connection)})
+        return ConnectionOptions(**{item.name: getattr(self, item.name) for item in fields(ConnectionOptions)})
 
     def make_client(self) -> Client:
         """Return a client that is not started. Raises ConfigError."""
@@ -119,7 +119,7 @@ class _State:
     def __init__(self) -> None:
         self.thread = LoopThread("saturnmq-spark")
         self.lock = threading.Lock()
-        self.links: dict[Connection, Link] = {}
+        self.links: dict[ConnectionOptions, Link] = {}
 
     def close(self) -> None:
         """Close every client and end the thread."""
@@ -156,7 +156,7 @@ def close_all() -> None:
 
 
 @contextmanager
-def linked(options: Connection) -> Iterator[Link]:
+def linked(options: ConnectionOptions) -> Iterator[Link]:
     """Yield the client for these options, shared inside the process. Raises ConfigError for invalid addresses."""
     state, key = _state, options.connection
     with state.lock:
@@ -178,7 +178,7 @@ def linked(options: Connection) -> Iterator[Link]:
                 state.thread.run(_close_later(state, key, link))
 
 
-async def _close_later(state: _State, key: Connection, link: Link) -> None:
+async def _close_later(state: _State, key: ConnectionOptions, link: Link) -> None:
     loop = asyncio.get_running_loop()
 
     def close() -> None:

@@ -50,7 +50,7 @@ _OUTCOME_NAME: Final = re.compile(r"(0|[1-9][0-9]*|run-[^.]+)(\.[1-9][0-9]*)?\.j
 _JOURNAL_LINE: Final = re.compile(r"([TD]) (\S+)(?: ([0-9]+))?$")
 
 
-class Half(NamedTuple):
+class StoredHalf(NamedTuple):
     """A half message: its unique id, topic, broker, offset in the half topic, and offset message id."""
 
     uniq: str
@@ -95,16 +95,16 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True)
-class Decision:
+class BatchDecision:
     """A decided batch: its tokens and half messages are committed, all others of the batch are rolled back."""
 
     query: str
     batch: str
     tokens: frozenset[str]
-    pending: tuple[Half, ...]
+    pending: tuple[StoredHalf, ...]
 
     @cached_property
-    def by_id(self) -> dict[str, Half]:
+    def by_id(self) -> dict[str, StoredHalf]:
         """The pending halves by unique id."""
         return {half.uniq: half for half in self.pending}
 
@@ -121,7 +121,7 @@ class Claim(NamedTuple):
     """Half messages whose ends only the holder of the claim may send, until QUIET_MS / 2 after since_ms (Unix ms)."""
 
     number: int
-    halves: tuple[Half, ...]
+    halves: tuple[StoredHalf, ...]
     since_ms: int
 
 
@@ -145,8 +145,8 @@ class DecisionLog:
                 "object stores cannot create a file only when it is absent"
             )
         self.folder = path
-        self._outcomes: dict[str, list[Abort | Decision]] = {}  # read before; none of them ever changes
-        self._last: tuple[float, Decision | None] = (-LAST_SECONDS, None)  # when it was read, in monotonic seconds
+        self._outcomes: dict[str, list[Abort | BatchDecision]] = {}  # read before; none of them ever changes
+        self._last: tuple[float, BatchDecision | None] = (-LAST_SECONDS, None)  # when it was read, in monotonic seconds
         self._claims: dict[str, tuple[int, set[str]]] = {}  # next claim and claimed unique ids of the batch in work
         self._journals: dict[Path, tuple[int, _Entries]] = {}  # read before, with the size of the file
         self._lock = threading.Lock()  # of these: check-backs are answered in several threads
@@ -190,7 +190,7 @@ class DecisionLog:
 
     # ---- outcomes
 
-    def decide(self, decision: Decision) -> Decision:
+    def decide(self, decision: BatchDecision) -> BatchDecision:
         """Record the decision, unless the batch was decided before; return the one that stands.
 
         Raises OSError if the decision cannot be recorded; nothing may be committed then. Raises StoreError for attempts that
@@ -203,7 +203,7 @@ class DecisionLog:
         number = 0
         while True:
             outcome = self._outcome(batch, number)
-            if isinstance(outcome, Decision):
+            if isinstance(outcome, BatchDecision):
                 sync_path(self.folder)  # a decision that is acted upon is durable, whichever driver recorded it
                 return outcome
             if outcome is not None:
@@ -219,19 +219,19 @@ class DecisionLog:
                 self._last = -LAST_SECONDS, None
                 return decision
 
-    def abort(self, query: str, batch: str, tokens: frozenset[str]) -> Decision | None:
+    def abort(self, query: str, batch: str, tokens: frozenset[str]) -> BatchDecision | None:
         """Record that these attempts must never be decided, unless the batch is decided; return that decision, else None.
 
         A batch write is not repeated: its abort is final, a decision for no half message at all. Raises OSError if the abort
         cannot be recorded; nothing may be rolled back then.
         """
         if not is_repeatable(batch):
-            return self.decide(Decision(query, batch, frozenset(), ()))
+            return self.decide(BatchDecision(query, batch, frozenset(), ()))
         text = json.dumps({"queryId": query, "batchId": batch, "aborted": sorted(tokens)})
         aborted, number = frozenset[str](), 0
         while True:
             outcome = self._outcome(batch, number)
-            if isinstance(outcome, Decision):
+            if isinstance(outcome, BatchDecision):
                 return outcome
             if outcome is not None:
                 aborted |= outcome.tokens
@@ -239,7 +239,7 @@ class DecisionLog:
             elif tokens <= aborted or self._create(self._path(batch, "json", number), text):
                 return None
 
-    def _check_owner(self, decision: Decision) -> None:
+    def _check_owner(self, decision: BatchDecision) -> None:
         """Raise StoreError if another query wrote the log, or if a later batch is decided and this one is not."""
         if not is_repeatable(decision.batch) or (newest := self.read(str(self.last()))) is None:
             return
@@ -254,19 +254,19 @@ class DecisionLog:
                 "checkpoint is older than the log; restore both, or use a new checkpoint and a new folder for option decisionLog"
             )
 
-    def read(self, batch: str) -> Decision | None:
+    def read(self, batch: str) -> BatchDecision | None:
         """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""
         outcomes = self._read_outcomes(batch)
-        return outcomes[-1] if outcomes and isinstance(outcomes[-1], Decision) else None
+        return outcomes[-1] if outcomes and isinstance(outcomes[-1], BatchDecision) else None
 
     def aborted(self, batch: str) -> frozenset[str]:
         """Return the tokens of the batch that must never be decided."""
         return frozenset[str]().union(*(o.tokens for o in self._read_outcomes(batch) if isinstance(o, Abort)))
 
-    def _read_outcomes(self, batch: str) -> list[Abort | Decision]:
+    def _read_outcomes(self, batch: str) -> list[Abort | BatchDecision]:
         """Return all outcomes of the batch; reads only those recorded since the last call. Raises StoreError."""
         outcomes = self._outcomes.get(batch, [])
-        while not (outcomes and isinstance(outcomes[-1], Decision)):
+        while not (outcomes and isinstance(outcomes[-1], BatchDecision)):
             outcome = self._outcome(batch, len(outcomes))
             if outcome is None:
                 break
@@ -279,14 +279,14 @@ class DecisionLog:
                     del self._outcomes[next(iter(self._outcomes))]
         return outcomes
 
-    def _outcome(self, batch: str, number: int) -> Decision | Abort | None:
+    def _outcome(self, batch: str, number: int) -> BatchDecision | Abort | None:
         path = self._path(batch, "json", number)
         try:
             value = json.loads(path.read_text())
             if "aborted" in value:
                 return Abort(value["queryId"], frozenset(value["aborted"]))
-            return Decision(value["queryId"], str(value["batchId"]), frozenset(value["tokens"]),
-                            tuple(Half(*item) for item in value["pending"]))  # fmt: skip
+            return BatchDecision(value["queryId"], str(value["batchId"]), frozenset(value["tokens"]),
+                                 tuple(StoredHalf(*item) for item in value["pending"]))  # fmt: skip
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -294,9 +294,9 @@ class DecisionLog:
 
     # ---- ends
 
-    def claim(self, batch: str, halves: Iterator[Half], limit: int) -> Claim | None:
+    def claim(self, batch: str, halves: Iterator[StoredHalf], limit: int) -> Claim | None:
         """Claim the ends of the next halves, at most limit, that no driver has claimed; None if there are none. Raises OSError."""
-        part: list[Half] = []
+        part: list[StoredHalf] = []
         with self._lock:
             while not self.is_finished(batch):
                 number, claimed = self._claimed(batch)
@@ -311,7 +311,7 @@ class DecisionLog:
                     path.unlink(missing_ok=True)  # another driver finished the batch and deleted its journals meanwhile
         return None
 
-    def acknowledge(self, batch: str, claim: Claim, halves: Iterable[Half]) -> None:
+    def acknowledge(self, batch: str, claim: Claim, halves: Iterable[StoredHalf]) -> None:
         """Record that brokers acknowledged the ends of these halves of a claim. Raises OSError."""
         now, path = now_ms(), self._path(batch, "journal", claim.number)
         with self._written(path), path.open("a") as handle:
@@ -380,9 +380,9 @@ class DecisionLog:
 
     def finish(self, batch: str) -> None:
         """Record that every pending half is acknowledged; delete its journals, and the files of batches finished long ago."""
-        done = self._path(batch, "done")
-        with self._written(done):
-            done.touch()
+        marker = self._path(batch, "done")
+        with self._written(marker):
+            marker.touch()
             sync_path(self.folder)  # before the journals go: without both, the ends would be sent again
         for path in self.folder.glob(f"{batch}.*journal"):
             path.unlink(missing_ok=True)
@@ -424,14 +424,14 @@ class DecisionLog:
         """Return the newest decided batch of a stream, -1 for none."""
         return next((int(b) for b in reversed(self.batches()) if is_repeatable(b) and self.read(b) is not None), -1)
 
-    def open_ends(self) -> list[tuple[str, Half]]:
+    def open_ends(self) -> list[tuple[str, StoredHalf]]:
         """Return (batch, half) of halves that are decided and not acknowledged: a check-back will settle them, or already did."""
         unacknowledged = []
         for batch in self.batches():
             if not self.is_finished(batch):
-                decision, (_, done) = self.read(batch), self.noted(batch)
+                decision, (_, acknowledged) = self.read(batch), self.noted(batch)
                 unacknowledged += [
-                    (batch, half) for half in (decision.pending if decision else ()) if half.uniq not in done
+                    (batch, half) for half in (decision.pending if decision else ()) if half.uniq not in acknowledged
                 ]
         return unacknowledged
 
@@ -468,7 +468,7 @@ class DecisionLog:
             return TransactionState.UNKNOWN
         return TransactionState.COMMIT
 
-    def _recent(self) -> Decision | None:
+    def _recent(self) -> BatchDecision | None:
         """Return the newest decided batch of a stream, as of LAST_SECONDS ago at the earliest: listing a folder takes time.
 
         An older one only makes a check-back's answer UNKNOWN instead of COMMIT or ROLLBACK.

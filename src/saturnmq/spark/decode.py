@@ -82,7 +82,7 @@ HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC})
 _TOTAL: Final = struct.Struct(">i")
 _WORD_BYTES: Final = 8
 _CRC_MASK: Final = 0x7FFFFFFF  # MSG-06: 31 bits are stored
-_PLAIN: Final = {  # column -> field of the head
+_HEAD_FIELDS: Final = {  # column -> field of the head
     "queueId": "queue_id",
     "queueOffset": "queue_offset",
     "flag": "flag",
@@ -135,8 +135,8 @@ def record_positions(buffer: bytes | memoryview) -> Ints:
     Raises MessageError when a record does not end where the next begins.
     """
     at, end = 0, len(buffer)
-    found: list[int] = []
-    unpack, add, last = _TOTAL.unpack_from, found.append, end - RECORD_FIXED_BYTES
+    positions: list[int] = []
+    unpack, add, last = _TOTAL.unpack_from, positions.append, end - RECORD_FIXED_BYTES
     while at <= last:
         add(at)
         (total,) = unpack(buffer, at)
@@ -144,10 +144,12 @@ def record_positions(buffer: bytes | memoryview) -> Ints:
             raise MessageError(f"record at {at} claims {total} bytes")
         at += total
     if at > end:
-        raise MessageError(f"record at {found[-1]} claims {at - found[-1]} bytes, {end - found[-1]} are there")
+        raise MessageError(
+            f"record at {positions[-1]} claims {at - positions[-1]} bytes, {end - positions[-1]} are there"
+        )
     if at != end:
         raise MessageError(f"a block of records ends inside a record at {at}")
-    return np.array(found, dtype=np.int64)
+    return np.array(positions, dtype=np.int64)
 
 
 def decode_block(
@@ -260,12 +262,13 @@ class _Fast:
     def check_crc(self) -> None:
         view, crc32 = memoryview(self._buffer), zlib.crc32
         begin, end = self._at + _HEAD_BYTES, self._body_end
-        found = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
-        wrong = np.flatnonzero((np.array(found, dtype=np.int64) & _CRC_MASK) != self._head["crc"])
+        checksums = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+        wrong = np.flatnonzero((np.array(checksums, dtype=np.int64) & _CRC_MASK) != self._head["crc"])
         if len(wrong):
             first = int(wrong[0])
             raise MessageError(
-                f"record at {self._at[first]}: body CRC is {found[first] & _CRC_MASK}, the record says {self._head['crc'][first]}"
+                f"record at {self._at[first]}: body CRC is {checksums[first] & _CRC_MASK}, "
+                f"the record says {self._head['crc'][first]}"
             )
 
     def select(self, want: Selection) -> None:
@@ -282,9 +285,9 @@ class _Fast:
         self._keep(keep)
         if want.consumer_view:
             self._keep(~_is_in(self.column("topic"), HIDDEN_TOPICS))
-        for column, wanted in (("topic", want.topics), ("tags", want.tags), ("uniqKey", want.uniq_keys)):
-            if wanted:
-                self._keep(_is_in(self.column(column), wanted))
+        for column, allowed in (("topic", want.topics), ("tags", want.tags), ("uniqKey", want.uniq_keys)):
+            if allowed:
+                self._keep(_is_in(self.column(column), allowed))
         if want.keys:
             texts = self.column("keys").to_pylist()
             self._keep(np.array([_has_key(text, want.keys) for text in texts], dtype=np.bool_))
@@ -306,9 +309,9 @@ class _Fast:
 
     def column(self, name: str) -> pa.Array:
         head = self._head
-        plain = _PLAIN.get(name)
-        if plain is not None:
-            values = head[plain]
+        head_field = _HEAD_FIELDS.get(name)
+        if head_field is not None:
+            values = head[head_field]
             return pa.array(values.astype(values.dtype.newbyteorder("=")))
         if name in ("bornTimestamp", "storeTimestamp"):
             times = head["born_ms" if name == "bornTimestamp" else "store_ms"].astype(np.int64) * 1000
@@ -333,9 +336,9 @@ class _Fast:
         return self._pairs.value(_PROPERTY[name])
 
     def _hosts(self, packed: Any) -> pa.Array:
-        distinct, which = np.unique(np.frombuffer(packed.tobytes(), dtype=">u8"), return_inverse=True)
+        distinct, host_indexes = np.unique(np.frombuffer(packed.tobytes(), dtype=">u8"), return_inverse=True)
         names = [_host_text(_host(int(value).to_bytes(8, "big"))) for value in distinct]
-        return pa.array(names, type=pa.string()).take(pa.array(which.astype(np.int64)))
+        return pa.array(names, type=pa.string()).take(pa.array(host_indexes.astype(np.int64)))
 
     def bodies(self, decompressed: bool) -> pa.Array:
         """Return the bodies of all rows, or of the first ones when they decompress to more than DECOMPRESSED_BYTES."""
@@ -343,7 +346,7 @@ class _Fast:
         if not decompressed or not np.any(flags & 1):
             return _cut(self._buffer, begin, self._body_end)
         view, rows = memoryview(self._buffer), zip(begin.tolist(), self._body_end.tolist(), flags.tolist(), strict=True)
-        return pa.array(_plain_bodies((view[a:b], flag) for a, b, flag in rows), type=pa.binary())
+        return pa.array(_decompressed_bodies((view[a:b], flag) for a, b, flag in rows), type=pa.binary())
 
 
 class _Pairs:
@@ -367,18 +370,18 @@ class _Pairs:
         starts = np.flatnonzero(begins)  # the last one is the end of the data
         self._starts, self._ends = starts[:-1], starts[1:] - (padded[starts[1:] - 1] == ord(PAIR_SEPARATOR))
         starts = self._starts
-        words = np.ndarray((content + 1,), dtype="<u8", buffer=padded, strides=(1,))
-        self._words = words[starts]
+        prefixes = np.ndarray((content + 1,), dtype="<u8", buffer=padded, strides=(1,))
+        self._prefixes = prefixes[starts]
 
     def value(self, name: str) -> pa.Array:
         """Return the property of each record, null when it is missing or empty; the last of several wins, as in Java."""
         mark = name.encode() + NAME_SEPARATOR.encode()
         first = mark[:_WORD_BYTES]
         mask = (1 << 8 * len(first)) - 1
-        which = np.flatnonzero((self._words & np.uint64(mask)) == np.uint64(int.from_bytes(first, "little")))
+        matches = np.flatnonzero((self._prefixes & np.uint64(mask)) == np.uint64(int.from_bytes(first, "little")))
         for n in range(_WORD_BYTES, len(mark)):
-            which = which[self._data[np.minimum(self._starts[which] + n, len(self._data) - 1)] == mark[n]]
-        begin, end = self._starts[which] + len(mark), self._ends[which]
+            matches = matches[self._data[np.minimum(self._starts[matches] + n, len(self._data) - 1)] == mark[n]]
+        begin, end = self._starts[matches] + len(mark), self._ends[matches]
         some = end > begin
         begin, end = begin[some], end[some]
         rows = len(self._bounds) - 1
@@ -432,7 +435,7 @@ class _Slow:
         """Return the bodies of all rows, or of the first ones when they decompress to more than DECOMPRESSED_BYTES."""
         if not decompressed:
             return pa.array([bytes(m.body) for m, _ in self._rows], type=pa.binary())
-        return pa.array(_plain_bodies((m.body, m.sys_flag) for m, _ in self._rows), type=pa.binary())
+        return pa.array(_decompressed_bodies((m.body, m.sys_flag) for m, _ in self._rows), type=pa.binary())
 
     def column(self, name: str) -> pa.Array:
         getter = _GETTERS[name]
@@ -460,8 +463,8 @@ def _texts(raw: pa.Array) -> pa.Array:
 
 def _hashes(tags: list[str | None]) -> pa.Array:
     """Return tags codes as stored in consume queues, 0 without a tag; hashed once per distinct tag, of which a topic has few."""
-    known = {tag: java_hash(tag or "") for tag in set(tags)}
-    return pa.array([known[tag] for tag in tags], type=pa.int64())
+    code_by_tag = {tag: java_hash(tag or "") for tag in set(tags)}
+    return pa.array([code_by_tag[tag] for tag in tags], type=pa.int64())
 
 
 def _maps(raw: pa.Array) -> pa.Array:
@@ -480,9 +483,9 @@ def _json(raw: bytes) -> str:
     return json.dumps(pairs_of(raw), ensure_ascii=False)
 
 
-def _is_in(column: pa.Array, wanted: frozenset[str]) -> Mask:
-    found = pc.is_in(column, value_set=pa.array(sorted(wanted), type=pa.string()))
-    mask: Mask = found.to_numpy(zero_copy_only=False)
+def _is_in(column: pa.Array, allowed: frozenset[str]) -> Mask:
+    matched = pc.is_in(column, value_set=pa.array(sorted(allowed), type=pa.string()))
+    mask: Mask = matched.to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -494,38 +497,38 @@ def _host_text(host: Host) -> str:
     return f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
 
 
-def _has_key(text: str | None, wanted: frozenset[str]) -> bool:
-    """Whether one of the words of KEYS, which blanks separate, is wanted."""
-    return text is not None and not wanted.isdisjoint(text.split(" "))
+def _has_key(text: str | None, keys: frozenset[str]) -> bool:
+    """Whether one of the words of KEYS, which blanks separate, is in `keys`."""
+    return text is not None and not keys.isdisjoint(text.split(" "))
 
 
 def pairs_of(raw: bytes) -> dict[str, str]:
     """Parse properties by name; undecodable bytes are replaced, entries without a name or value are dropped."""
-    found = {}
+    properties = {}
     for pair in raw.decode("utf-8", "replace").split(PAIR_SEPARATOR):
         name, separator, value = pair.partition(NAME_SEPARATOR)
         if name and separator and value:
-            found[name] = value
-    return found
+            properties[name] = value
+    return properties
 
 
 def _property(message: Message, name: str) -> str | None:
     return pairs_of(message.properties_raw).get(name)
 
 
-def _plain_bodies(bodies: Iterable[tuple[Buffer, int]]) -> list[bytes]:
+def _decompressed_bodies(bodies: Iterable[tuple[Buffer, int]]) -> list[bytes]:
     """Decompress bodies, given with their system flags, until they have DECOMPRESSED_BYTES. Raises MessageError."""
-    plain: list[bytes] = []
+    decompressed: list[bytes] = []
     size = 0
     for body, flag in bodies:
         try:
-            plain.append(decompress(body, flag) if flag & 1 else bytes(body))
+            decompressed.append(decompress(body, flag) if flag & 1 else bytes(body))
         except MessageError as error:
             raise MessageError(f"{error}; option decompress=false returns bodies as they are stored") from None
-        size += len(plain[-1])
+        size += len(decompressed[-1])
         if size >= DECOMPRESSED_BYTES:
             break
-    return plain
+    return decompressed
 
 
 _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {

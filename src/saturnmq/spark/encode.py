@@ -34,7 +34,7 @@ class BadRowError(SaturnError):
     """A row that cannot be encoded as a message; the message names the row and the reason."""
 
 
-class Target(NamedTuple):
+class SendTarget(NamedTuple):
     """Destination of a request; an empty broker name leaves the choice of the queue to the sender."""
 
     topic: str
@@ -43,10 +43,10 @@ class Target(NamedTuple):
 
 
 @dataclass
-class Request:
+class EncodedRequest:
     """One send request. ordered: at most one request in flight for its target."""
 
-    target: Target
+    target: SendTarget
     prepared: Prepared
     rows: int
     size: int
@@ -81,36 +81,36 @@ class Encoder:
         options: SinkOptions,
         next_id: Callable[[], str],
         row_name: str,
-        shard_target: Callable[[str, str], Target],
+        shard_target: Callable[[str, str], SendTarget],
     ) -> None:
         self._options = options
         self._codec = CODECS.get(options.compress)
         self._next_id = next_id
         self._row_name = row_name
         self._shard_target = shard_target
-        self._open: dict[Target, _Open] = {}
+        self._open: dict[SendTarget, _Open] = {}
         self._tail = f"\x02WAIT\x01{'false' if options.ack == 'none' else 'true'}"
         self.rows = 0
         self.skipped = 0
         self.last_id = ""
 
-    def add(self, columns: dict[str, list[Any]], rows: int) -> Iterator[Request]:
+    def add(self, columns: dict[str, list[Any]], rows: int) -> Iterator[EncodedRequest]:
         """Encode rows; yield the requests that are full. Raises BadRowError naming row, column and limit."""
         topic = self._options.topic
         bodies = columns["body"]
         empty: list[Any] = [None] * rows
-        get = columns.get
-        topics, tags, keys = get("topic", empty), get("tags", empty), get("keys", empty)
-        extras, flags, shards = get("properties", empty), get("flag", empty), get("shardingKey", empty)
-        brokers, queues = get("brokerName", empty), get("queueId", empty)
-        delays, times = get("delayLevel", empty), get("deliverAt", empty)
+        column = columns.get
+        topics, tags, keys = column("topic", empty), column("tags", empty), column("keys", empty)
+        extras, flags, shards = column("properties", empty), column("flag", empty), column("shardingKey", empty)
+        brokers, queues = column("brokerName", empty), column("queueId", empty)
+        delays, times = column("delayLevel", empty), column("deliverAt", empty)
         for n in range(rows):
             row = self.rows
             self.rows += 1
             try:
                 target = self._target(topic or topics[n], brokers[n], queues[n], shards[n])
                 body = self._body(bodies[n])
-                made = self._one(
+                request = self._encode_row(
                     target, body, (tags[n], keys[n], extras[n], flags[n] or 0, shards[n], delays[n], times[n]), row
                 )
             except MessageRefused as error:
@@ -118,15 +118,15 @@ class Encoder:
                     raise BadRowError(f"row {row} of the task: {error}; badRows=skip leaves such rows out") from error
                 self.skipped += 1
                 continue
-            if made is not None:
-                yield made
+            if request is not None:
+                yield request
 
-    def rest(self) -> Iterator[Request]:
+    def remaining(self) -> Iterator[EncodedRequest]:
         """Yield the requests that are not full."""
         for target in list(self._open):
             yield self._close(target)
 
-    def _target(self, topic: str | None, broker: str | None, queue: int | None, key: str | None) -> Target:
+    def _target(self, topic: str | None, broker: str | None, queue: int | None, key: str | None) -> SendTarget:
         if not topic:
             raise MessageRefused("column topic is null, and there is no option topic")
         if broker or queue is not None:
@@ -135,8 +135,8 @@ class Encoder:
                     f"columns brokerName and queueId belong together: brokerName is {broker!r}, queueId is {queue}; "
                     "set both, or neither to let the client choose the queue"
                 )
-            return Target(topic, broker, queue)
-        return self._shard_target(topic, key) if key is not None else Target(topic)
+            return SendTarget(topic, broker, queue)
+        return self._shard_target(topic, key) if key is not None else SendTarget(topic)
 
     @staticmethod
     def _body(value: Any) -> bytes:
@@ -149,7 +149,7 @@ class Encoder:
             raise MessageRefused(f"column body has {len(body)} bytes, at most {BODY_BYTES_MAX} fit")
         return body
 
-    def _one(self, target: Target, body: bytes, fields: tuple[Any, ...], row: int) -> Request | None:
+    def _encode_row(self, target: SendTarget, body: bytes, fields: tuple[Any, ...], row: int) -> EncodedRequest | None:
         tags, keys, extra, flag, shard, delay, deliver_at = fields
         unique = self._next_id()
         text = self._extra(extra) if extra else ""
@@ -181,27 +181,29 @@ class Encoder:
         size = BATCH_FIXED_BYTES + len(body) + len(properties)
         if single or size > BODY_BYTES_MAX or options.delivery == "transactional":
             return self._single(target, body, unique, text, flag, 0)
-        made = None
+        request = None
         batch = self._open.get(target)
         if batch is not None and batch.size + size > options.batch_bytes:
-            made, batch = self._close(target), None
+            request, batch = self._close(target), None
         if batch is None:
             batch = self._open[target] = _Open()
         batch.parts += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
         batch.ids.append(unique)
         batch.size += size
-        if made is None and len(batch.ids) >= options.batch_messages:
-            made = self._close(target)
-        return made
+        if request is None and len(batch.ids) >= options.batch_messages:
+            request = self._close(target)
+        return request
 
-    def _single(self, target: Target, body: bytes, unique: str, text: str, flag: int, sys_flag: int) -> Request:
-        return Request(target, Prepared(target.topic, body, (unique,), text, flag, sys_flag), 1, len(body))
+    def _single(
+        self, target: SendTarget, body: bytes, unique: str, text: str, flag: int, sys_flag: int
+    ) -> EncodedRequest:
+        return EncodedRequest(target, Prepared(target.topic, body, (unique,), text, flag, sys_flag), 1, len(body))
 
-    def _close(self, target: Target) -> Request:
+    def _close(self, target: SendTarget) -> EncodedRequest:
         batch = self._open.pop(target)
         wait = self._tail[1:]
         prepared = Prepared(target.topic, b"".join(batch.parts), tuple(batch.ids), wait, batch=True)
-        return Request(target, prepared, len(batch.ids), batch.size)
+        return EncodedRequest(target, prepared, len(batch.ids), batch.size)
 
     @staticmethod
     def _extra(value: Any) -> str:
@@ -223,6 +225,6 @@ def _epoch_ms(value: Any) -> int:
     return int(value)
 
 
-def queue_of(target: Target) -> MessageQueue | None:
+def queue_of(target: SendTarget) -> MessageQueue | None:
     """Return the queue that a target fixes, if any."""
     return MessageQueue(target.topic, target.broker, target.queue_id) if target.broker else None

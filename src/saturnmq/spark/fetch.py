@@ -40,7 +40,7 @@ SEGMENT_BYTES: Final = 4 * 1024 * 1024  # a task that holds this much ends, what
 FILTERED_COUNT: Final = 32_768
 BULK_BYTES: Final = 1024 * 1024  # per response; honoured by SaturnMQ's brokers, Apache's return 32 messages
 BACKOFF_S: Final = (0.1, 5.0)
-_NONE: Final = QueueOffset(0)
+_NO_OFFSET: Final = QueueOffset(0)
 _PASSING: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
@@ -52,7 +52,7 @@ class DataLossError(StoreError):
 
 
 @dataclass(frozen=True)
-class Loss:
+class DataLoss:
     """A hole: the broker no longer has queue offsets [begin, end)."""
 
     topic: str
@@ -69,7 +69,7 @@ class Loss:
         )
 
 
-def met_loss(options: SourceOptions, loss: Loss, work: str) -> None:
+def met_loss(options: SourceOptions, loss: DataLoss, work: str) -> None:
     """Raise DataLossError, or with failOnDataLoss=false log a warning and write one JSON file to dataLossLog.
 
     work: what the query did, such as the range of a task. A task or plan that runs again records the loss again, with the same id,
@@ -83,8 +83,8 @@ def met_loss(options: SourceOptions, loss: Loss, work: str) -> None:
 
         system, folder = fs.FileSystem.from_uri(arrow_uri(options.data_loss_log))
         system.create_dir(folder, recursive=True)
-        place = json.dumps([loss.topic, loss.broker, loss.queue_id, loss.begin, work])
-        loss_id = hashlib.sha256(place.encode()).hexdigest()[:16]
+        loss_key = json.dumps([loss.topic, loss.broker, loss.queue_id, loss.begin, work])
+        loss_id = hashlib.sha256(loss_key.encode()).hexdigest()[:16]
         name = f"loss-{time.time_ns()}-{random.getrandbits(32):08x}.json"
         with system.open_output_stream(f"{folder}/{name}") as out:
             out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000), "id": loss_id}).encode())
@@ -123,12 +123,12 @@ class RangeFetcher:
             if part is None:
                 break
             bodies += part
-            taken = sum(map(len, part))
-            size += taken
+            part_bytes = sum(map(len, part))
+            size += part_bytes
             if (
                 self._filtered
             ):  # the filter may drop most records: count what arrived, as small blocks cost as much as large ones
-                count += taken // RECORD_FIXED_BYTES
+                count += part_bytes // RECORD_FIXED_BYTES
             else:
                 count += max(self._next - before, len(part)) if not self._flying else self._span
         return bodies or None
@@ -199,9 +199,9 @@ class RangeFetcher:
                     state = await self._master_state(offset)
                 is_deleted = state is not None and state.deleted
                 if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST and not is_deleted:
-                    place = f"{where(self._queue)}, group {self._puller.group}"
+                    location = f"{where(self._queue)}, group {self._puller.group}"
                     raise response_error(
-                        error.code or 0, f"{place}: {error.message}", broker=error.broker, hint=error.hint
+                        error.code or 0, f"{location}: {error.message}", broker=error.broker, hint=error.hint
                     ) from error
                 cause = str(error)
             except SaturnError as error:
@@ -256,7 +256,7 @@ class RangeFetcher:
         """Report messages as lost; the result goes on behind them."""
         met_loss(
             self._options,
-            Loss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason),
+            DataLoss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason),
             str(self._piece),
         )
-        return PullResult(PullStatus.NO_MATCHED_MESSAGE, QueueOffset(end), _NONE, _NONE, queue=self._queue)
+        return PullResult(PullStatus.NO_MATCHED_MESSAGE, QueueOffset(end), _NO_OFFSET, _NO_OFFSET, queue=self._queue)

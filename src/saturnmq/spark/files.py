@@ -18,7 +18,7 @@ import numpy as np
 from saturnmq.protocol.errors import ConfigError, CorruptRecord
 from saturnmq.spark import index_files, queue_units
 from saturnmq.spark.decode import Ints, Selection, decode_block, joined, readable_parts, rebatched
-from saturnmq.spark.fetch import Loss, met_loss
+from saturnmq.spark.fetch import DataLoss, met_loss
 from saturnmq.spark.index_files import IndexPiece
 from saturnmq.spark.log_archive import is_archive
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
@@ -37,13 +37,13 @@ def plan_files(options: SourceOptions, columns: tuple[str, ...] = COLUMNS) -> li
     """Return the tasks of a read; the end is fixed now. Raises ConfigError for a path that holds no log."""
     if (by_index := index_files.plan_by_index(options)) is not None:
         return [*by_index]
-    found: list[FilePiece | QueuePiece | IndexPiece] = []
+    pieces: list[FilePiece | QueuePiece | IndexPiece] = []
     since = 0
     by_queues = queue_units.plan_queues(options, columns)
     if by_queues is not None:
-        found += by_queues.pieces
+        pieces += by_queues.pieces
         if by_queues.walk_from is None:
-            return found
+            return pieces
         since = by_queues.walk_from
     elif options.plan == "queues":
         raise ConfigError(
@@ -52,10 +52,10 @@ def plan_files(options: SourceOptions, columns: tuple[str, ...] = COLUMNS) -> li
     for file in log_files(options.path, uncommitted=options.uncommitted, base_offset=options.base_offset):
         try:
             if is_archive(file.path) or file.base + Path(file.path).stat().st_size > since:
-                found += pieces_of(file, split=options.split, begin=max(since - file.base, 0))
+                pieces += pieces_of(file, split=options.split, begin=max(since - file.base, 0))
         except FileNotFoundError:
             _gone(options, file.path, file.base, file.base)
-    return found
+    return pieces
 
 
 def files_selection(options: SourceOptions) -> Selection:
@@ -73,20 +73,22 @@ def files_selection(options: SourceOptions) -> Selection:
     )
 
 
-def read_files(options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...]) -> Iterator[pa.RecordBatch]:
+def read_files(
+    options: SourceOptions, columns: tuple[str, ...], piece_fields: tuple[object, ...]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one piece; runs in a worker.
 
     Raises CorruptRecord naming file and byte, unless option corrupt says otherwise.
     """
     mapper = mapper_of(options)
     select = files_selection(options)
-    if given[0] == "queue":
-        made = _by_units(options, columns, QueuePiece(*given), select)  # type: ignore[arg-type]
-    elif given[0] == "index":
-        made = _by_index(options, columns, IndexPiece(*given), select)  # type: ignore[arg-type]
+    if piece_fields[0] == "queue":
+        batches = _by_units(options, columns, QueuePiece(*piece_fields), select)  # type: ignore[arg-type]
+    elif piece_fields[0] == "index":
+        batches = _by_index(options, columns, IndexPiece(*piece_fields), select)  # type: ignore[arg-type]
     else:
-        made = _batches(options, columns, FilePiece(*given), select)  # type: ignore[arg-type]
-    yield from mapped(rebatched(made, options.batch_rows), mapper, options.batch_rows)
+        batches = _batches(options, columns, FilePiece(*piece_fields), select)  # type: ignore[arg-type]
+    yield from mapped(rebatched(batches, options.batch_rows), mapper, options.batch_rows)
 
 
 def _batches(
@@ -94,9 +96,9 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     try:
         for chunk in chunks(piece):
-            for bad in chunk.bad:
-                if not bad.torn:
-                    _damaged(options, piece, bad.begin, bad.end, bad.reason)
+            for damage in chunk.damaged:
+                if not damage.torn:
+                    _damaged(options, piece, damage.begin, damage.end, damage.reason)
             if len(chunk.positions):
                 yield from _together(options, columns, select, [(piece, chunk)])
     except FileNotFoundError:
@@ -106,15 +108,15 @@ def _batches(
 def _by_index(
     options: SourceOptions, columns: tuple[str, ...], piece: IndexPiece, select: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows at the places that the index names; a place without a record is reported as damage (FMD-09)."""
+    """Yield the rows at the offsets that the index names; an offset without a record is reported as damage (FMD-09)."""
     try:
         for file, chunk in index_files.records(piece):
-            for bad in chunk.bad:
-                _damaged(options, file, bad.begin, bad.end, bad.reason)
+            for damage in chunk.damaged:
+                _damaged(options, file, damage.begin, damage.end, damage.reason)
             if len(chunk.positions):
                 yield from _together(options, columns, select, [(file, chunk)])
     except FileNotFoundError:
-        _gone(options, piece.path, piece.base, piece.base + piece.places[-1])
+        _gone(options, piece.path, piece.base, piece.base + piece.offsets[-1])
 
 
 def _by_units(
@@ -130,15 +132,15 @@ def _by_units(
                 yield queue_units.unit_batch(columns, piece, options.broker_name, offsets, units)
                 continue
             near: list[tuple[FilePiece, Chunk]] = []
-            for found in queue_units.records(piece, offsets, units):
-                file = FilePiece(found.path, found.base, 0, 0, False, False, 0)
-                for offset, at, size in found.strange:
+            for unit_records in queue_units.records(piece, offsets, units):
+                file = FilePiece(unit_records.path, unit_records.base, 0, 0, False, False, 0)
+                for offset, at, size in unit_records.strange:
                     reason = (
                         f"topic {piece.topic} queue {piece.queue_id} has offset {offset} there, no such record begins"
                     )
                     _damaged(options, file, at, at + size, reason)
-                if len(found.chunk.positions):
-                    near.append((file, found.chunk))
+                if len(unit_records.chunk.positions):
+                    near.append((file, unit_records.chunk))
                     if sum(len(chunk.data) for _, chunk in near) >= JOINED_BYTES:
                         yield from _together(options, columns, select, near)
                         near = []
@@ -190,8 +192,8 @@ def _damaged(options: SourceOptions, piece: FilePiece, begin: int, end: int, rea
     logger.warning("damage file=%s from=%d to=%d reason=%s", piece.path, begin, end, reason)
     if options.corrupt == "report":
         tolerant = replace(options, fail_on_data_loss=False)
-        met_loss(tolerant, Loss("", piece.path, 0, begin, end, reason), options.corrupt)
+        met_loss(tolerant, DataLoss("", piece.path, 0, begin, end, reason), options.corrupt)
 
 
 def _gone(options: SourceOptions, path: str, begin: int, end: int) -> None:
-    met_loss(options, Loss("", path, 0, begin, end, "the file was deleted by retention"), "read")
+    met_loss(options, DataLoss("", path, 0, begin, end, "the file was deleted by retention"), "read")

@@ -20,13 +20,13 @@ import numpy as np
 
 from saturnmq.spark.index_lookup import index_keys
 from saturnmq.spark.log_archive import packed
-from saturnmq.spark.log_scan import Bad, Chunk, FilePiece, LogFile, log_files, pieces_of, record_at
+from saturnmq.spark.log_scan import Chunk, DamagedRange, FilePiece, ScanFile, log_files, pieces_of, record_at
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.queue_units import store_root
 from saturnmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
 
-PIECE_PLACES: Final = 32  # per task; keeps the pickled task small
-PLACES_MAX: Final = 10_000  # above this number scanning the log is faster
+PIECE_OFFSETS: Final = 32  # per task; keeps the pickled task small
+OFFSETS_MAX: Final = 10_000  # above this number scanning the log is faster
 STEPS_MAX: Final = 100_000  # entries followed in one hash chain
 _ENTRIES_PER_SLOT: Final = (
     4  # ratio in the files of Apache RocketMQ and SaturnMQ; the file does not record its number of slots
@@ -39,7 +39,7 @@ class IndexPiece(NamedTuple):
     kind: str
     path: str
     base: int
-    places: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
 class _Index:
@@ -72,20 +72,20 @@ class _Index:
         data = os.pread(self._handle, ENTRY_BYTES, at)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
-    def find(self, wanted: int) -> set[int] | None:
+    def find(self, hash_code: int) -> set[int] | None:
         """Return the physical offsets of entries with this hash; None when the chain is too long or invalid."""
-        slot = os.pread(self._handle, SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * (wanted % self.slots))
-        number, found = int.from_bytes(slot, "big", signed=True), set[int]()
+        slot = os.pread(self._handle, SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * (hash_code % self.slots))
+        number, offsets = int.from_bytes(slot, "big", signed=True), set[int]()
         if number >= self.count:
             return None
         for _ in range(STEPS_MAX):
             if number <= 0:
-                return found
+                return offsets
             entry = self._entry(number)
             if entry is None or entry[3] >= number:
                 return None
-            if entry[0] == wanted:
-                found.add(entry[1])
+            if entry[0] == hash_code:
+                offsets.add(entry[1])
             number = entry[3]
         return None
 
@@ -101,19 +101,19 @@ def plan_by_index(options: SourceOptions) -> list[FilePiece | IndexPiece] | None
         return None
     files = log_files(options.path)
     hashes = {key_hash(topic_hash(topic), key) for topic in topics for key in keys}
-    found = _looked_up(root / "index", hashes)
-    if found is None or not files:
+    lookup = _looked_up(root / "index", hashes)
+    if lookup is None or not files:
         return None
-    places, covered = found
+    offsets, covered = lookup
     gaps = _gaps(files, covered)
     walked = [piece for begin, end in gaps for piece in _between(files, begin, end, options.split)]
-    inside = sorted(at for at in places if at >= files[0].base and not any(a <= at < b for a, b in gaps))
+    inside = sorted(at for at in offsets if at >= files[0].base and not any(a <= at < b for a, b in gaps))
     return [*_index_pieces(files, inside), *walked]
 
 
 def _looked_up(folder: Path, hashes: Iterable[int]) -> tuple[set[int], list[tuple[int, int]]] | None:
     """Return (physical offsets, range covered by each index file); None when a file is inconsistent or the result too large."""
-    places, covered = set[int](), list[tuple[int, int]]()
+    offsets, covered = set[int](), list[tuple[int, int]]()
     paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{17}", p.name)) if folder.is_dir() else []
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
@@ -123,19 +123,19 @@ def _looked_up(folder: Path, hashes: Iterable[int]) -> tuple[set[int], list[tupl
                 continue
             if index.slots < 1 or not index.is_sound:
                 return None
-            for wanted in hashes:
-                more = index.find(wanted)
+            for hash_code in hashes:
+                more = index.find(hash_code)
                 if more is None:
                     return None
-                places |= more
+                offsets |= more
             covered.append((index.begin, index.end))
         finally:
             os.close(handle)
     bounds = [bound for pair in covered for bound in pair]
-    return (places, covered) if covered and bounds == sorted(bounds) and len(places) <= PLACES_MAX else None
+    return (offsets, covered) if covered and bounds == sorted(bounds) and len(offsets) <= OFFSETS_MAX else None
 
 
-def _gaps(files: list[LogFile], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _gaps(files: list[ScanFile], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the parts of the log that no index file covers.
 
     The record of a file's last entry belongs to the gap after it, unless the next file begins with the same record.
@@ -146,7 +146,7 @@ def _gaps(files: list[LogFile], covered: list[tuple[int, int]]) -> list[tuple[in
     return [(max(begin, low), end) for begin, end in zip(begins, ends, strict=True) if max(begin, low) < end]
 
 
-def _between(files: list[LogFile], begin: int, end: int, split: str) -> Iterator[FilePiece]:
+def _between(files: list[ScanFile], begin: int, end: int, split: str) -> Iterator[FilePiece]:
     """Yield tasks for a part of the log that begins at a frame and ends at a frame or with the log."""
     for file, after in itertools.zip_longest(files, files[1:]):
         size = Path(file.path).stat().st_size
@@ -160,27 +160,29 @@ def _between(files: list[LogFile], begin: int, end: int, split: str) -> Iterator
             yield FilePiece(file.path, file.base, first - file.base, end - file.base, False, False, file.committed)
 
 
-def _index_pieces(files: list[LogFile], places: list[int]) -> Iterator[IndexPiece]:
+def _index_pieces(files: list[ScanFile], offsets: list[int]) -> Iterator[IndexPiece]:
     bases = [file.base for file in files]
-    which = (np.searchsorted(bases, places, side="right") - 1).tolist()
-    for number, group in itertools.groupby(zip(which, places, strict=True), key=lambda pair: pair[0]):
+    file_indexes = (np.searchsorted(bases, offsets, side="right") - 1).tolist()
+    for number, group in itertools.groupby(zip(file_indexes, offsets, strict=True), key=lambda pair: pair[0]):
         file = files[number]
-        own = [at - file.base for _, at in group]
-        for first in range(0, len(own), PIECE_PLACES):
-            yield IndexPiece("index", file.path, file.base, tuple(own[first : first + PIECE_PLACES]))
+        file_offsets = [at - file.base for _, at in group]
+        for first in range(0, len(file_offsets), PIECE_OFFSETS):
+            yield IndexPiece("index", file.path, file.base, tuple(file_offsets[first : first + PIECE_OFFSETS]))
 
 
 def records(piece: IndexPiece) -> Iterator[tuple[FilePiece, Chunk]]:
-    """Yield the record at each place as a chunk of its own, or damage where no record begins.
+    """Yield the record at each offset as a chunk of its own, or damage where no record begins.
 
     Raises OSError when the file was deleted.
     """
     handle = os.open(piece.path, os.O_RDONLY)
     try:
-        for at in piece.places:
+        for at in piece.offsets:
             data = record_at(handle, at, piece.base)
-            bad = [] if data else [Bad(at, at + 1, "an entry of the index leads there, no record begins", False)]
+            damaged = (
+                [] if data else [DamagedRange(at, at + 1, "an entry of the index leads there, no record begins", False)]
+            )
             starts = np.zeros(1 if data else 0, dtype=np.int64)
-            yield FilePiece(piece.path, piece.base, at, at, False, False, 0), Chunk(data or b"", starts, at, bad)
+            yield FilePiece(piece.path, piece.base, at, at, False, False, 0), Chunk(data or b"", starts, at, damaged)
     finally:
         os.close(handle)

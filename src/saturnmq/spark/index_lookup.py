@@ -44,8 +44,14 @@ async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], options: S
     groups: dict[tuple[str, str], list[QueueRange]] = {}
     for r in whole:
         groups.setdefault((r.topic, r.broker), []).append(r)
-    found = await asyncio.gather(*(_of_broker(link, *name, own, keys) for name, own in groups.items()))
-    return [r for own, better in zip(groups.values(), found, strict=True) for r in (own if better is None else better)]
+    narrowed = await asyncio.gather(
+        *(_of_broker(link, *name, broker_ranges, keys) for name, broker_ranges in groups.items())
+    )
+    return [
+        r
+        for broker_ranges, better in zip(groups.values(), narrowed, strict=True)
+        for r in (broker_ranges if better is None else better)
+    ]
 
 
 def index_keys(options: SourceOptions) -> list[str] | None:
@@ -69,27 +75,27 @@ async def _of_broker(
         return None
     if any(answer is None for answer in answers):
         return None
-    places = {(m.queue_id, m.queue_offset) for answer in answers for m in answer or ()}
-    pieces = [piece for r in live for piece in _pieces(r, places)]
+    positions = {(m.queue_id, m.queue_offset) for answer in answers for m in answer or ()}
+    pieces = [piece for r in live for piece in _pieces(r, positions)]
     return pieces if len(pieces) <= PIECES_MAX else None
 
 
-def _pieces(r: QueueRange, places: set[tuple[int, QueueOffset]]) -> list[QueueRange]:
-    """Return the parts of a range around these places; places close together share one."""
-    found: list[QueueRange] = []
-    for offset in sorted(at for queue_id, at in places if queue_id == r.queue_id and r.begin <= at < r.end):
-        if found and offset - found[-1].end < NEAR:
-            found[-1] = found[-1]._replace(end=offset + 1)
+def _pieces(r: QueueRange, positions: set[tuple[int, QueueOffset]]) -> list[QueueRange]:
+    """Return the parts of a range around these positions; positions close together share one."""
+    parts: list[QueueRange] = []
+    for offset in sorted(at for queue_id, at in positions if queue_id == r.queue_id and r.begin <= at < r.end):
+        if parts and offset - parts[-1].end < NEAR:
+            parts[-1] = parts[-1]._replace(end=offset + 1)
         else:
-            found.append(r._replace(begin=offset, end=offset + 1))
-    return found
+            parts.append(r._replace(begin=offset, end=offset + 1))
+    return parts
 
 
 async def _covers(link: Link, topic: str, broker: str, ranges: Sequence[QueueRange]) -> bool:
     """Whether the oldest and the newest record of the ranges are in the index, which is built in log order."""
-    places = [(r.queue_id, at) for r in ranges for at in sorted({r.begin, r.end - 1})]
+    positions = [(r.queue_id, at) for r in ranges for at in sorted({r.begin, r.end - 1})]
     pulled = await asyncio.gather(
-        *(link.puller.pull(MessageQueue(topic, broker, queue_id), at, max_count=1) for queue_id, at in places)
+        *(link.puller.pull(MessageQueue(topic, broker, queue_id), at, max_count=1) for queue_id, at in positions)
     )
     if not all(result.body for result in pulled):
         return False

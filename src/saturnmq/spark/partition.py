@@ -38,7 +38,7 @@ def read_partition(
     from saturnmq.spark.reading import read_range, selection
 
     say_decoder()
-    given = getattr(partition, "piece", None)
-    if given is not None:
-        piece = QueueRange(*given)
+    piece_fields = getattr(partition, "piece", None)
+    if piece_fields is not None:
+        piece = QueueRange(*piece_fields)
         yield from read_range(options, columns, piece, selection(options, piece), schema)

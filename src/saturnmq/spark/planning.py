@@ -22,19 +22,29 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.connect import Link, linked
-from saturnmq.spark.fetch import BACKOFF_S, Loss, met_loss, where
+from saturnmq.spark.fetch import BACKOFF_S, DataLoss, met_loss, where
 from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import EARLIEST, Positions, SourceOptions
 from saturnmq.spark.parallel import gathered
 from saturnmq.spark.queue_state import queue_states, record_at
-from saturnmq.spark.ranges import Bounds, Key, Preceding, QueueRange, key_of, listed, named_queues, place, split
+from saturnmq.spark.ranges import (
+    Bounds,
+    Key,
+    Preceding,
+    QueueRange,
+    key_of,
+    listed,
+    named_queues,
+    resolved_offsets,
+    split,
+)
 from saturnmq.spark.source_puller import NoMaster
 
 logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
 BRIEF_CHARS: Final = 300  # of an option's value in an error: JSON may name thousands of queues
-Known = dict[MessageQueue, Bounds]
+QueueBounds = dict[MessageQueue, Bounds]
 RangeOption = tuple[str, str | int | Positions]  # name and value
 Missing = dict[str, ConfigError]  # by topic, or by pattern
 R = TypeVar("R")
@@ -67,17 +77,17 @@ async def topics_of(link: Link, options: SourceOptions, missing: Missing | None 
         _topic_list(link, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
         _topic_list(link, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS),  # cluster and broker names
     )
-    found = sorted(
+    matched = sorted(
         name
         for name in names
         if re.fullmatch(options.pattern, name) and name not in system and not is_system_topic(name)
     )
-    if not found:
+    if not matched:
         error = ConfigError(f"option subscribePattern={options.pattern!r} matches none of {len(names)} topics")
         if missing is None:
             raise error
         missing[options.pattern] = error
-    return found
+    return matched
 
 
 def selects(options: SourceOptions, key: Key) -> bool:
@@ -98,7 +108,7 @@ async def queues_of(link: Link, options: SourceOptions, missing: Missing | None 
     missing: takes the error of each topic that has no route or not all queues of option assign, by topic, so that the other topics
     can be read. Raises ConfigError for an unknown topic or queue.
     """
-    found: list[MessageQueue] = []
+    selected: list[MessageQueue] = []
     for topic in await topics_of(link, options, missing):
         try:
             queues = await link.puller.queues(topic)
@@ -109,21 +119,21 @@ async def queues_of(link: Link, options: SourceOptions, missing: Missing | None 
             missing[topic] = error
             continue
         if options.assign is not None:
-            wanted = {(broker, queue) for broker, ids in options.assign[topic].items() for queue in ids}
-            strange = sorted(wanted - {(q.broker_name, q.queue_id) for q in queues})
+            assigned = {(broker, queue) for broker, ids in options.assign[topic].items() for queue in ids}
+            strange = sorted(assigned - {(q.broker_name, q.queue_id) for q in queues})
             if strange:
                 error = ConfigError(f"option assign: topic {topic!r} has no queue {strange[0][1]} on {strange[0][0]!r}")
                 if missing is None:
                     raise error
                 missing[topic] = error
-            queues = [q for q in queues if (q.broker_name, q.queue_id) in wanted]
+            queues = [q for q in queues if (q.broker_name, q.queue_id) in assigned]
         elif options.queue_ids:
             queues = [q for q in queues if q.queue_id in options.queue_ids]
-        found += queues
-    return sorted(found, key=key_of)
+        selected += queues
+    return sorted(selected, key=key_of)
 
 
-async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
+async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> QueueBounds:
     """Return first and next offset of each queue, queried in parallel.
 
     Raises the error of the first broker that does not answer.
@@ -133,11 +143,11 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
         low, high = await asyncio.gather(link.puller.min_offset(queue), link.puller.max_offset(queue))
         return Bounds(low, max(low, high))
 
-    asked = list(queues)
-    return dict(zip(asked, await gathered(ask, asked), strict=True))
+    all_queues = list(queues)
+    return dict(zip(all_queues, await gathered(ask, all_queues), strict=True))
 
 
-async def bounds(link: Link, options: SourceOptions, missing: Missing | None = None) -> Known:
+async def bounds(link: Link, options: SourceOptions, missing: Missing | None = None) -> QueueBounds:
     """Return every selected queue with its bounds. missing: see `queues_of`."""
     return await bounds_of(link, await queues_of(link, options, missing))
 
@@ -162,35 +172,39 @@ def _behind(queue: MessageQueue, limits: Bounds, reason: str) -> NoMaster:
 
 
 async def checked(
-    link: Link, known: Known, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
+    link: Link, queue_bounds: QueueBounds, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
 ) -> dict[MessageQueue, int]:
     """Clamp offsets to the bounds; an offset outside is data loss: raised, or with failOnDataLoss=false recorded (SRC-15).
 
     Masters are asked about offsets outside, as a slave's bounds may be narrower (SRC-14). Raises NoMaster.
     """
-    outside = {q: known[q].low for q, offset in offsets.items() if not known[q].low <= offset <= known[q].high}
+    outside = {
+        q: queue_bounds[q].low
+        for q, offset in offsets.items()
+        if not queue_bounds[q].low <= offset <= queue_bounds[q].high
+    }
     states = await queue_states(link.core, link.puller.group, outside) if outside else {}
     for queue in outside:
         state = states[key_of(queue)]
         if state.bounds is None:
-            raise _behind(queue, known[queue], state.reason)
-        known[queue] = state.bounds
+            raise _behind(queue, queue_bounds[queue], state.reason)
+        queue_bounds[queue] = state.bounds
     moved = {}
     for queue, offset in offsets.items():
-        limits = known[queue]
+        limits = queue_bounds[queue]
         inside = min(max(offset, limits.low), limits.high)
         if inside != offset:
             reason = f"option {name}: offset {offset} of {where(queue)} is outside {limits.low}..{limits.high}"
             low, high = sorted((offset, inside))
-            met_loss(options, Loss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason), name)
+            met_loss(options, DataLoss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason), name)
         moved[queue] = inside
     return moved
 
 
-async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[MessageQueue, int]:
+async def _committed(link: Link, queue_bounds: QueueBounds, options: SourceOptions) -> dict[MessageQueue, int]:
     """Return the group's committed offsets unchanged; groupOffsetFallback for queues without one (SRC-05)."""
     group = options.group or ""
-    queues = list(known)
+    queues = list(queue_bounds)
     stored = await gathered(lambda queue: link.puller.committed(group, queue), queues)
     missing = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
     if missing and options.group_fallback == "error":
@@ -198,7 +212,7 @@ async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[M
             f"option startingOffsets=group: group {group!r} has no offset for {listed(missing)}; "
             "set groupOffsetFallback to earliest or latest"
         )
-    fallback = place(known, options.group_fallback, "groupOffsetFallback") if missing else {}
+    fallback = resolved_offsets(queue_bounds, options.group_fallback, "groupOffsetFallback") if missing else {}
     return {q: fallback[q] if offset is None else offset for q, offset in zip(queues, stored, strict=True)}
 
 
@@ -233,49 +247,51 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     low, high = limits
     if low >= high:
         return TimeBound(low, False)
-    seen: dict[int, int] = {}  # offset: store time
+    store_times: dict[int, int] = {}  # offset: store time
     hint = min(max(await link.puller.offset_by_time(queue, time_ms), low), high)
-    found = await _crossing(link, queue, limits, time_ms, hint, seen)
+    crossing = await _crossing(link, queue, limits, time_ms, hint, store_times)
     steps = [1 << n for n in range((high - low).bit_length())]
-    around = [at for step in steps for at in (found - step, found + step) if low <= at < high and at not in seen]
+    around = [
+        at for step in steps for at in (crossing - step, crossing + step) if low <= at < high and at not in store_times
+    ]
     for at in around:  # sequential: many queues are searched in parallel
         if (stored := await _store_ms(link, queue, at)) is not None:
-            seen[at] = stored
-    early = min((at for at, stored in seen.items() if stored >= time_ms), default=high)
-    late = max((at for at, stored in seen.items() if stored < time_ms), default=low - 1)
-    if late < early:
-        return TimeBound(found, False)
-    before = max((at for at, stored in seen.items() if at < early and stored < time_ms), default=low - 1)
-    early = await _searched(link, queue, Bounds(before + 1, early), time_ms, seen)
+            store_times[at] = stored
+    earliest = min((at for at, stored in store_times.items() if stored >= time_ms), default=high)
+    late = max((at for at, stored in store_times.items() if stored < time_ms), default=low - 1)
+    if late < earliest:
+        return TimeBound(crossing, False)
+    before = max((at for at, stored in store_times.items() if at < earliest and stored < time_ms), default=low - 1)
+    earliest = await _searched(link, queue, Bounds(before + 1, earliest), time_ms, store_times)
     logger.warning("store times decrease queue=%s from=%d to=%d; the bound of %d ms is not exact there",
-                   where(queue), early, late, time_ms)  # fmt: skip
-    return TimeBound(early, True)
+                   where(queue), earliest, late, time_ms)  # fmt: skip
+    return TimeBound(earliest, True)
 
 
 async def _crossing(
-    link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, hint: int, seen: dict[int, int]
+    link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, hint: int, store_times: dict[int, int]
 ) -> int:
     """Return a first message stored at time_ms or later: the broker's hint or the one after it, else by search."""
     low, high = limits
     for guess in (hint, min(hint + 1, high)):
         for at in (guess - 1, guess):
-            if low <= at < high and at not in seen and (stored := await _store_ms(link, queue, at)) is not None:
-                seen[at] = stored
-        if (guess == low or seen.get(guess - 1, time_ms) < time_ms) and (
-            guess == high or seen.get(guess, time_ms - 1) >= time_ms
+            if low <= at < high and at not in store_times and (stored := await _store_ms(link, queue, at)) is not None:
+                store_times[at] = stored
+        if (guess == low or store_times.get(guess - 1, time_ms) < time_ms) and (
+            guess == high or store_times.get(guess, time_ms - 1) >= time_ms
         ):
             return guess
-    return await _searched(link, queue, limits, time_ms, seen)
+    return await _searched(link, queue, limits, time_ms, store_times)
 
 
-async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, seen: dict[int, int]) -> int:
+async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, store_times: dict[int, int]) -> int:
     """Binary search by single reads; a message that cannot be read counts as earlier."""
     low, high = limits
     while low < high:
         middle = (low + high) // 2
-        if middle not in seen and (stored := await _store_ms(link, queue, middle)) is not None:
-            seen[middle] = stored
-        if seen.get(middle, time_ms - 1) >= time_ms:
+        if middle not in store_times and (stored := await _store_ms(link, queue, middle)) is not None:
+            store_times[middle] = stored
+        if store_times.get(middle, time_ms - 1) >= time_ms:
             high = middle
         else:
             low = middle + 1
@@ -283,16 +299,20 @@ async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: in
 
 
 async def _by_times(
-    link: Link, known: Known, times: Positions | int, name: str
+    link: Link, queue_bounds: QueueBounds, times: Positions | int, name: str
 ) -> tuple[dict[MessageQueue, TimeBound], dict[MessageQueue, int]]:
     """Return (time bounds, times) by queue."""
-    wanted = dict.fromkeys(known, times) if isinstance(times, int) else named_queues(known, times, name)
-    found = await gathered(lambda item: offset_of_time(link, item[0], known[item[0]], item[1]), wanted.items())
-    return dict(zip(wanted, found, strict=True)), wanted
+    times_by_queue = (
+        dict.fromkeys(queue_bounds, times) if isinstance(times, int) else named_queues(queue_bounds, times, name)
+    )
+    time_bounds = await gathered(
+        lambda item: offset_of_time(link, item[0], queue_bounds[item[0]], item[1]), times_by_queue.items()
+    )
+    return dict(zip(times_by_queue, time_bounds, strict=True)), times_by_queue
 
 
 async def starts(
-    link: Link, known: Known, options: SourceOptions, *, compared: bool = True
+    link: Link, queue_bounds: QueueBounds, options: SourceOptions, *, compared: bool = True
 ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
     """Return (first offset of each queue, store time from which on rows count). Times override offsets.
 
@@ -300,7 +320,7 @@ async def starts(
     and no row is missed. A stream (compared=False) does not compare, and begins at the first message seen that is late enough
     (SRC-04). Raises ConfigError, DataLossError.
     """
-    absent = set(options.queue_ids) - {q.queue_id for q in known}
+    absent = set(options.queue_ids) - {q.queue_id for q in queue_bounds}
     if absent:  # checked where a query begins; later a broker that is away may hide its queues
         raise ConfigError(
             f"option queues: no topic of the query has queue {min(absent)}; `saturnmq admin topicRoute` lists them"
@@ -308,52 +328,66 @@ async def starts(
     times = options.starting_times if options.starting_times is not None else options.starting_ms
     if times is not None:
         name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
-        found, wanted = await _by_times(link, known, times, name)
-        offsets = {q: known[q].low if bound.falls and compared else bound.offset for q, bound in found.items()}
-        empty = [q for q, offset in offsets.items() if offset >= known[q].high > known[q].low]
+        time_bounds, times_by_queue = await _by_times(link, queue_bounds, times, name)
+        offsets = {
+            q: queue_bounds[q].low if bound.falls and compared else bound.offset for q, bound in time_bounds.items()
+        }
+        empty = [q for q, offset in offsets.items() if offset >= queue_bounds[q].high > queue_bounds[q].low]
         if empty and options.starting_times is not None and options.time_strategy == "error":
             raise ConfigError(
-                f"option {name}: nothing was stored at {wanted[empty[0]]} or later in {listed(empty)}; "
+                f"option {name}: nothing was stored at {times_by_queue[empty[0]]} or later in {listed(empty)}; "
                 "set startingOffsetsByTimestampStrategy=latest to begin at the end"
             )
-        return offsets, wanted
+        return offsets, times_by_queue
     if options.starting == "group":
-        return await checked(link, known, await _committed(link, known, options), options, "startingOffsets=group"), {}
-    return await checked(link, known, place(known, options.starting, "startingOffsets"), options, "startingOffsets"), {}
+        return await checked(
+            link, queue_bounds, await _committed(link, queue_bounds, options), options, "startingOffsets=group"
+        ), {}
+    return await checked(
+        link,
+        queue_bounds,
+        resolved_offsets(queue_bounds, options.starting, "startingOffsets"),
+        options,
+        "startingOffsets",
+    ), {}
 
 
 async def _ends(
-    link: Link, known: Known, options: SourceOptions
+    link: Link, queue_bounds: QueueBounds, options: SourceOptions
 ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
     times = options.ending_times if options.ending_times is not None else options.ending_ms
     if times is not None:
         name = "endingOffsetsByTimestamp" if options.ending_times is not None else "endingTimestamp"
-        found, wanted = await _by_times(link, known, times, name)
-        return {q: known[q].high if bound.falls else bound.offset for q, bound in found.items()}, wanted
-    return await checked(link, known, place(known, options.ending, "endingOffsets"), options, "endingOffsets"), {}
+        time_bounds, times_by_queue = await _by_times(link, queue_bounds, times, name)
+        return {
+            q: queue_bounds[q].high if bound.falls else bound.offset for q, bound in time_bounds.items()
+        }, times_by_queue
+    return await checked(
+        link, queue_bounds, resolved_offsets(queue_bounds, options.ending, "endingOffsets"), options, "endingOffsets"
+    ), {}
 
 
-async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
+async def record_bytes(link: Link, queue_bounds: QueueBounds) -> dict[Key, float]:
     """Return the average record size in bytes by queue, from a few spaced samples; empty queues are omitted (SRC-06)."""
 
-    async def one(queue: MessageQueue, limits: Bounds) -> float:
+    async def average_bytes(queue: MessageQueue, limits: Bounds) -> float:
         length = limits.high - limits.low
-        places = sorted({limits.low + length * n // SIZE_SAMPLES for n in range(SIZE_SAMPLES)})
-        results = await asyncio.gather(*(link.puller.pull(queue, at, max_count=1) for at in places))
+        sample_offsets = sorted({limits.low + length * n // SIZE_SAMPLES for n in range(SIZE_SAMPLES)})
+        results = await asyncio.gather(*(link.puller.pull(queue, at, max_count=1) for at in sample_offsets))
         sizes = [int.from_bytes(result.body[:4], "big") for result in results if result.body]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
-    wanted = {q: b for q, b in known.items() if b.high > b.low}
-    found = await gathered(lambda item: one(*item), wanted.items())
-    return {key_of(q): size for q, size in zip(wanted, found, strict=True) if size}
+    nonempty = {q: b for q, b in queue_bounds.items() if b.high > b.low}
+    averages = await gathered(lambda item: average_bytes(*item), nonempty.items())
+    return {key_of(q): size for q, size in zip(nonempty, averages, strict=True) if size}
 
 
-def _check_values(known: Known, options: SourceOptions) -> None:
+def _check_values(queue_bounds: QueueBounds, options: SourceOptions) -> None:
     """Compare starts and ends of the same kind as they are given, before offsets are clamped. Raises ConfigError."""
     (first, start), (last, stop) = _range_options(options)
     if ("Timestamp" in first) != ("Timestamp" in last):
         return
-    for queue in known:
+    for queue in queue_bounds:
         begin, end = _number(start, queue), _number(stop, queue)
         if begin is not None and end is not None and begin > end:
             raise ConfigError(f"option {first}: {begin} of {where(queue)} is behind {end} of option {last}")
@@ -418,16 +452,18 @@ async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link
 
 
 async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
-    known = await bounds(link, options)
-    _check_values(known, options)
-    begin, since = await starts(link, known, options)
-    end, until = await _ends(link, known, options)
+    queue_bounds = await bounds(link, options)
+    _check_values(queue_bounds, options)
+    begin, since = await starts(link, queue_bounds, options)
+    end, until = await _ends(link, queue_bounds, options)
     if not (since and until):  # where store times decrease, the offsets of two times in order need not be
         _check_order(begin, end, options)
-    whole = [QueueRange(*key_of(q), begin[q], end[q], since.get(q), until.get(q)) for q in sorted(known, key=key_of)]
+    whole = [
+        QueueRange(*key_of(q), begin[q], end[q], since.get(q), until.get(q)) for q in sorted(queue_bounds, key=key_of)
+    ]
     if options.keys or options.uniq_keys:
         whole = await narrowed_by_index(link, whole, options)
-    sizes = await record_bytes(link, known) if options.bytes_per_partition else {}
+    sizes = await record_bytes(link, queue_bounds) if options.bytes_per_partition else {}
     return split(whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes)
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 LINE_SECONDS: Final = 5.0
 
 
-class Report:
+class ProgressReport:
     """Progress of one operation with a known or unknown total. rich honours NO_COLOR by itself."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Report:
         self._quiet = quiet
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._done = 0
+        self._completed = 0
         self._line_at = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -60,20 +60,20 @@ class Report:
 
     def advance(self, count: int = 1) -> None:
         """Add to the amount done."""
-        self.at(self._done + count)
+        self.at(self._completed + count)
 
-    def at(self, done: int) -> None:
-        """Set the amount done."""
-        self._done = done
+    def at(self, completed: int) -> None:
+        """Set the completed amount."""
+        self._completed = completed
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._task, completed=completed)
         elif not self._quiet and time.monotonic() - self._line_at >= LINE_SECONDS:
             self._line_at = time.monotonic()
             self._write()
 
     def _write(self) -> None:
         of = f" of {self._total:,}" if self._total is not None else ""
-        self._stream.write(f"{self._title}: {self._done:,}{of}{f' {self._unit}' if self._unit else ''}\n")
+        self._stream.write(f"{self._title}: {self._completed:,}{of}{f' {self._unit}' if self._unit else ''}\n")
         self._stream.flush()
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""What the master of a queue says about it: it has the queue, it does not have it any more, or it does not answer.
+"""State of a queue at its master: present, deleted, or unknown because the master does not answer.
 
 A queue is deleted only if its broker is registered at the NameServer and answers that it has no such topic or queue. A broker that
 is down, not registered or without a master proves nothing, and nor does a slave, which may be behind: callers wait for the master

@@ -103,16 +103,16 @@ def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan |
                 ranges.append(QueueRange(topic, "", int(folder.name), begin, end, low, high))
     cut = split(ranges, options.min_partitions, options.records_per_partition or PIECE_UNITS,
                 options.bytes_per_partition, _sizes(root, ranges) if options.bytes_per_partition else {})  # fmt: skip
-    made = [QueuePiece("queue", str(root), r.topic, r.queue_id, r.begin, r.end, low, high) for r in cut]
-    return QueuePlan(made, None if high == NO_LIMIT else high)
+    pieces = [QueuePiece("queue", str(root), r.topic, r.queue_id, r.begin, r.end, low, high) for r in cut]
+    return QueuePlan(pieces, None if high == NO_LIMIT else high)
 
 
 def store_root(path: str) -> Path | None:
     """Return the store root that the path belongs to, if it has consume queues."""
-    given = local_path(path)
-    if given is None:
+    folder = local_path(path)
+    if folder is None:
         return None
-    for root in (given, given.parent) if given.name == "commitlog" else (given,):
+    for root in (folder, folder.parent) if folder.name == "commitlog" else (folder,):
         if (root / "consumequeue").is_dir():
             return root
     return None
@@ -178,19 +178,19 @@ def _bounds(folder: Path) -> tuple[int, int]:
 
 def _sizes(root: Path, ranges: list[QueueRange]) -> dict[tuple[str, str, int], float]:
     """Return the average record size in bytes by queue, from a few units (SRC-06)."""
-    found = {}
+    averages = {}
     for r in ranges:
-        places = range(r.begin, r.end, max(1, (r.end - r.begin) // 16))
-        units = [_units(root, r.topic, r.queue_id, at, at + 1) for at in places]
+        sample_offsets = range(r.begin, r.end, max(1, (r.end - r.begin) // 16))
+        units = [_units(root, r.topic, r.queue_id, at, at + 1) for at in sample_offsets]
         sizes = [int(u["size"][0]) for u in units if 0 < u["size"][0] < FILLER_SIZE]
         if sizes:
-            found[(r.topic, r.broker, r.queue_id)] = sum(sizes) / len(sizes)
-    return found
+            averages[(r.topic, r.broker, r.queue_id)] = sum(sizes) / len(sizes)
+    return averages
 
 
 def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
     """Return units [begin, end) of a queue; zeros where no file has them."""
-    found = np.zeros(end - begin, dtype=UNIT)
+    units = np.zeros(end - begin, dtype=UNIT)
     files = numbered(root / "consumequeue" / topic / str(queue_id))
     for path in files:
         first = int(path.name) // UNIT_BYTES
@@ -198,9 +198,9 @@ def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
             break
         at = max(begin, first)
         data = _pread(path, (at - first) * UNIT_BYTES, (end - at) * UNIT_BYTES)
-        units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], dtype=UNIT)
-        found[at - begin : at - begin + len(units)] = units
-    return found
+        file_units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], dtype=UNIT)
+        units[at - begin : at - begin + len(file_units)] = file_units
+    return units
 
 
 def _pread(path: Path, at: int, size: int) -> bytes:
@@ -212,7 +212,7 @@ def _pread(path: Path, at: int, size: int) -> bytes:
         os.close(handle)
 
 
-class Found(NamedTuple):
+class UnitRecords(NamedTuple):
     """Some records of one file: the file, its base offset, the records' bytes and positions, and units that match no record."""
 
     path: str
@@ -238,9 +238,9 @@ def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
 
 def needs_records(columns: tuple[str, ...], select: Selection, units: Any) -> bool:
     """Whether the units alone do not contain all requested columns and predicates."""
-    asked = select.tags or select.keys or select.uniq_keys or select.start_ms is not None or select.end_ms is not None
+    filters = select.tags or select.keys or select.uniq_keys or select.start_ms is not None or select.end_ms is not None
     addressed = "tagsCode" in columns and bool((units["tags_code"] <= ADDRESS_MAX).any())
-    return bool(asked) or addressed or not set(columns) <= UNIT_COLUMNS
+    return bool(filters) or addressed or not set(columns) <= UNIT_COLUMNS
 
 
 def unit_batch(
@@ -248,7 +248,7 @@ def unit_batch(
 ) -> pa.RecordBatch:
     """Build rows from units, without reading the log."""
     rows = len(offsets)
-    made: dict[str, Any] = {
+    column_values: dict[str, Any] = {
         "topic": [piece.topic] * rows,
         "brokerName": [broker] * rows,
         "queueId": np.full(rows, piece.queue_id, dtype=np.int32),
@@ -258,39 +258,39 @@ def unit_batch(
         "tagsCode": units["tags_code"].astype(np.int64),
     }
     schema = arrow_schema(columns)
-    return pa.RecordBatch.from_arrays([pa.array(made[f.name], type=f.type) for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.array(column_values[f.name], type=f.type) for f in schema], schema=schema)
 
 
-def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[Found]:
+def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[UnitRecords]:
     """Yield the records of units, with nearby records read together. Raises FileNotFoundError for a deleted file."""
     logs = _logs(Path(piece.root))
     bases = np.array([base for base, _ in logs], dtype=np.int64)
     physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
-    which = np.searchsorted(bases, physical, side="right") - 1  # the file
-    if len(which) and which[0] < 0:
+    file_indexes = np.searchsorted(bases, physical, side="right") - 1  # the file
+    if len(file_indexes) and file_indexes[0] < 0:
         raise FileNotFoundError(f"log file with offset {int(physical[0])}")
     ends = physical + size
-    far = (physical[1:] < ends[:-1]) | (physical[1:] - ends[:-1] > GAP_BYTES) | (which[1:] != which[:-1])
+    far = (physical[1:] < ends[:-1]) | (physical[1:] - ends[:-1] > GAP_BYTES) | (file_indexes[1:] != file_indexes[:-1])
     edges = [0, *(np.flatnonzero(far) + 1).tolist(), len(physical)]
     for run_begin, run_end in itertools.pairwise(edges):
         at = run_begin
         while at < run_end:
             stop = int(np.searchsorted(ends[:run_end], physical[at] + READ_BYTES, side="right"))
             stop = min(max(stop, at + 1), run_end)
-            base, path = logs[int(which[at])]
+            base, path = logs[int(file_indexes[at])]
             yield _checked(path, base, offsets[at:stop], physical[at:stop], size[at:stop])
             at = stop
 
 
-def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -> Found:
+def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -> UnitRecords:
     """Read records and separate those that match their units from units that match none."""
     first = int(physical[0])
     data = _pread(path, first - base, int(physical[-1] + size[-1]) - first)
-    places = physical - first
-    inside = (size >= HEAD.itemsize) & (places + size <= len(data))
+    positions = physical - first
+    inside = (size >= HEAD.itemsize) & (positions + size <= len(data))
     raw = np.frombuffer(data, dtype=np.uint8)
     fits = inside.copy()
-    heads = raw[places[inside][:, None] + np.arange(HEAD.itemsize)].view(HEAD)[:, 0] if inside.any() else None
+    heads = raw[positions[inside][:, None] + np.arange(HEAD.itemsize)].view(HEAD)[:, 0] if inside.any() else None
     if heads is not None:
         fits[inside] = (
             (heads["total"] == size[inside])
@@ -299,4 +299,4 @@ def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -
             & (heads["queue_offset"] == offsets[inside])
         )
     strange = list(zip(offsets[~fits].tolist(), (physical[~fits] - base).tolist(), size[~fits].tolist(), strict=True))
-    return Found(str(path), base, Chunk(data, places[fits], first - base), strange)
+    return UnitRecords(str(path), base, Chunk(data, positions[fits], first - base), strange)

@@ -51,32 +51,38 @@ def listed(queues: Iterable[Key | MessageQueue]) -> str:
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
-def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) -> dict[MessageQueue, int]:
+def named_queues(all_queues: Iterable[MessageQueue], positions: Positions, name: str) -> dict[MessageQueue, int]:
     """Return the number that the JSON option gives each queue; it must name all queues and no others. Raises ConfigError."""
-    found: dict[MessageQueue, int] = {}
+    numbers: dict[MessageQueue, int] = {}
     missing = []
-    for queue in known:
-        number = wanted.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
+    for queue in all_queues:
+        number = positions.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
         if number is None:
             missing.append(queue)
         else:
-            found[queue] = number
-    named = {(t, b, q) for t, brokers in wanted.items() for b, queues in brokers.items() for q in queues}
-    foreign = named - {key_of(queue) for queue in found}
+            numbers[queue] = number
+    named = {(t, b, q) for t, brokers in positions.items() for b, queues in brokers.items() for q in queues}
+    foreign = named - {key_of(queue) for queue in numbers}
     if missing or foreign:
         parts = [f"does not name {listed(missing)}"] if missing else []
         parts += [f"names {listed(foreign)}, which the topics do not have"] if foreign else []
         raise ConfigError(f"option {name} {' and '.join(parts)}")
-    return found
+    return numbers
 
 
-def place(known: dict[MessageQueue, Bounds], wanted: str | Positions, name: str) -> dict[MessageQueue, int]:
+def resolved_offsets(
+    queue_bounds: dict[MessageQueue, Bounds], positions: str | Positions, name: str
+) -> dict[MessageQueue, int]:
     """Return an offset for every queue from earliest, latest or JSON, which must name them all. Raises ConfigError."""
-    if isinstance(wanted, str):
-        return {queue: b.low if wanted == "earliest" else b.high for queue, b in known.items()}
+    if isinstance(positions, str):
+        return {queue: b.low if positions == "earliest" else b.high for queue, b in queue_bounds.items()}
     return {
-        queue: known[queue].low if offset == EARLIEST else known[queue].high if offset == LATEST else offset
-        for queue, offset in named_queues(known, wanted, name).items()
+        queue: queue_bounds[queue].low
+        if offset == EARLIEST
+        else queue_bounds[queue].high
+        if offset == LATEST
+        else offset
+        for queue, offset in named_queues(queue_bounds, positions, name).items()
     }
 
 
@@ -179,9 +185,9 @@ def preceding_of(offset: Mapping[str, object]) -> dict[Key, Preceding]:
     return _decoded(offset, "p", records)
 
 
-def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+def is_same_position(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
     """Whether two offsets are the same positions of the same group; other fields are not compared."""
-    return all(one.get(name) == other.get(name) for name in ("g", "q", "v"))
+    return all(first.get(name) == second.get(name) for name in ("g", "q", "v"))
 
 
 def _decoded(offset: Mapping[str, object], field: str, decode: Callable[[Any], T]) -> T:
@@ -237,7 +243,7 @@ def limited(
     return reached
 
 
-class Admission:
+class BatchAdmission:
     """Admission control of one stream: decides how far the next micro-batch goes. now_ms: any monotonic clock (STR-04..06)."""
 
     def __init__(self, most: int, most_bytes: int, least: int, delay_ms: int) -> None:

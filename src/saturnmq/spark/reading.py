@@ -25,7 +25,7 @@ from saturnmq.spark.decode import (
     rebatched,
     record_positions,
 )
-from saturnmq.spark.fetch import Loss, RangeFetcher, met_loss
+from saturnmq.spark.fetch import DataLoss, RangeFetcher, met_loss
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
 
@@ -43,10 +43,10 @@ def mapper_of(options: SourceOptions) -> Mapper | None:
         return None
     module, _, name = options.map_arrow.partition(":")
     try:
-        found: Mapper = getattr(importlib.import_module(module), name)
+        mapper: Mapper = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"option mapArrow={options.map_arrow}: cannot be imported: {error}") from error
-    return found
+    return mapper
 
 
 def read_range(
@@ -61,16 +61,16 @@ def read_range(
     Raises DataLossError, StoreError naming broker, queue, offset and cause. Closing the iterator cancels requests in flight.
     """
     mapper = mapper_of(options)
-    wanted = schema if schema is not None else arrow_schema(columns)
+    announced = schema if schema is not None else arrow_schema(columns)
     batches = rebatched(_decoded(options, columns, piece, select), options.batch_rows)
-    for made in mapped(batches, mapper, options.batch_rows):
-        if not made.schema.equals(wanted):
+    for batch in mapped(batches, mapper, options.batch_rows):
+        if not batch.schema.equals(announced):
             raise ConfigError(
-                f"option mapArrow={options.map_arrow}: it returned {made.schema.to_string()}, announced was "
-                f"{wanted.to_string()}; types and nullability must be equal"
+                f"option mapArrow={options.map_arrow}: it returned {batch.schema.to_string()}, announced was "
+                f"{announced.to_string()}; types and nullability must be equal"
             )
-        yield made
-        del made
+        yield batch
+        del batch
 
 
 def mapped(batches: Iterator[pa.RecordBatch], mapper: Mapper | None, rows: int) -> Iterator[pa.RecordBatch]:
@@ -89,9 +89,9 @@ def _decoded(
                 sizes = [len(body) for body in bodies]
                 block = joined(bodies)
                 bodies.clear()  # otherwise in memory together with the next block (SCL-06)
-                made = blocks.batches(block, sizes)
+                batches = blocks.batches(block, sizes)
                 del block  # the batches hold references to what they need
-                yield from made
+                yield from batches
             blocks.end()
         finally:
             link.run(fetcher.close())
@@ -146,7 +146,7 @@ class Blocks:
         if self._reason is not None and begin < end:
             met_loss(
                 self._options,
-                Loss(self._piece.topic, self._piece.broker, self._piece.queue_id, begin, end, self._reason),
+                DataLoss(self._piece.topic, self._piece.broker, self._piece.queue_id, begin, end, self._reason),
                 str(self._piece),
             )
         self._reason = None

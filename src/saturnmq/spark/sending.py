@@ -22,7 +22,7 @@ from saturnmq.client.selection import shard
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
 from saturnmq.spark.connect import Link
-from saturnmq.spark.encode import Request, Target, queue_of
+from saturnmq.spark.encode import EncodedRequest, SendTarget, queue_of
 from saturnmq.spark.sink_options import SinkOptions
 
 BUDGET_S: Final = 120.0
@@ -39,35 +39,35 @@ class Sender:
     link: Link
     options: SinkOptions
     producer: Producer[bytes] = field(init=False)
-    took: Callable[[Request, list[Receipt]], None] | None = None  # called for every stored request
+    took: Callable[[EncodedRequest, list[Receipt]], None] | None = None  # called for every stored request
 
     def __post_init__(self) -> None:
         self.producer = self.link.client.producer(self.options.producer_group, retry_codes=BUSY_CODES)
 
-    async def shard_target(self, topic: str, key: str) -> Target:
+    async def shard_target(self, topic: str, key: str) -> SendTarget:
         """Return the queue of a key, chosen as by Java producers; fixed for the task, also when brokers fail (SNK-05)."""
         route = await self.link.core.write_route(topic)
         queue = shard(route.write_queues, key)
-        return Target(topic, queue.broker_name, queue.queue_id)
+        return SendTarget(topic, queue.broker_name, queue.queue_id)
 
-    async def send(self, requests: Iterable[Request]) -> None:
+    async def send(self, requests: Iterable[EncodedRequest]) -> None:
         """Send requests until each is acknowledged as option ack requires.
 
         Raises StoreError naming the topic and the broker's remark.
         """
-        gate = asyncio.Semaphore(self.options.in_flight)
-        chains: dict[Target, list[Request]] = {}
-        free: list[Request] = []
+        limiter = asyncio.Semaphore(self.options.in_flight)
+        chains: dict[SendTarget, list[EncodedRequest]] = {}
+        free: list[EncodedRequest] = []
         for request in requests:
             if request.ordered:
                 chains.setdefault(request.target, []).append(request)
             else:
                 free.append(request)
 
-        async def chain(items: list[Request]) -> None:
+        async def chain(items: list[EncodedRequest]) -> None:
             for item in items:
-                async with gate:
-                    await self._one(item)
+                async with limiter:
+                    await self._send_one_request(item)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -78,7 +78,7 @@ class Sender:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _one(self, request: Request) -> None:
+    async def _send_one_request(self, request: EncodedRequest) -> None:
         options, began, pause = self.options, time.monotonic(), PAUSE_S[0]
         for attempt in range(options.retries + 1):
             try:
@@ -100,7 +100,7 @@ class Sender:
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, PAUSE_S[1])
 
-    async def _deliver(self, request: Request) -> list[Receipt]:
+    async def _deliver(self, request: EncodedRequest) -> list[Receipt]:
         """Return the receipts of one delivery; the producer may choose another broker when the queue is not fixed."""
         if request.ordered and self.link.core.routes.known(request.target.topic) is None:
             await self.link.core.write_route(request.target.topic)
@@ -108,7 +108,7 @@ class Sender:
             request.prepared, queue_of(request.target), Deadline(self.options.send_timeout_ms)
         )
 
-    async def _oneway(self, request: Request) -> None:
+    async def _oneway(self, request: EncodedRequest) -> None:
         producer, prepared = self.producer, request.prepared
         deadline = Deadline(self.options.send_timeout_ms)
         route = await producer._route(prepared.topic, deadline)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.decision_log import DecisionLog, Fence, new_token
-from saturnmq.spark.encode import Encoder, Request, Target
+from saturnmq.spark.encode import EncodedRequest, Encoder, SendTarget
 from saturnmq.spark.sending import Sender
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.transactional import Halves, abort, check_brokers, check_count, commit, group_of, write_halves
@@ -82,7 +82,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
     with linked(options) as link:
         sender = Sender(link, options)
         encoder = Encoder(options, lambda: link.core.ids.next(time.time()), name, _shards(link, sender))
-        waiting: list[Request] = []
+        waiting: list[EncodedRequest] = []
         paced = PacedSender(sender, options.per_second)
         for batch in batches:
             columns = {field.name: batch.column(n).to_pylist() for n, field in enumerate(batch.schema)}
@@ -94,7 +94,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
                 elif options.per_second or len(waiting) >= REQUESTS_AT_ONCE:
                     paced.send(waiting)
                     waiting = []
-        for request in encoder.rest():
+        for request in encoder.remaining():
             waiting.append(request)
             size += request.size
         if encoder.skipped:
@@ -105,17 +105,17 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
     return Sent(partition, attempt, encoder.rows - encoder.skipped, size, encoder.skipped, encoder.last_id)
 
 
-def _shards(link: Link, sender: Sender) -> Callable[[str, str], Target]:
+def _shards(link: Link, sender: Sender) -> Callable[[str, str], SendTarget]:
     """Return a cached lookup of the queue for a topic and sharding key."""
-    known: dict[tuple[str, str], Target] = {}
+    target_by_key: dict[tuple[str, str], SendTarget] = {}
 
-    def shard_target(topic: str, key: str) -> Target:
-        found = known.get((topic, key))
-        if found is None:
-            if len(known) > 100_000:
-                known.clear()
-            found = known[(topic, key)] = link.run(sender.shard_target(topic, key))
-        return found
+    def shard_target(topic: str, key: str) -> SendTarget:
+        target = target_by_key.get((topic, key))
+        if target is None:
+            if len(target_by_key) > 100_000:
+                target_by_key.clear()
+            target = target_by_key[(topic, key)] = link.run(sender.shard_target(topic, key))
+        return target
 
     return shard_target
 
@@ -129,7 +129,7 @@ class PacedSender:
         self._began = time.monotonic()
         self._messages = 0
 
-    def send(self, requests: list[Request]) -> None:
+    def send(self, requests: list[EncodedRequest]) -> None:
         """Send requests until each is acknowledged."""
         if not self._per_second:
             self._sender.link.run(self._sender.send(requests))
@@ -226,20 +226,20 @@ def _roll_back(options: SinkOptions, messages: list[WriterCommitMessage | None],
 W = TypeVar("W", BatchWriter, StreamWriter)
 
 
-def make_writer(kind: type[W], given: MutableMapping[str, str], schema: StructType, overwrite: bool) -> W:
+def make_writer(kind: type[W], raw_options: MutableMapping[str, str], schema: StructType, overwrite: bool) -> W:
     """Return a writer whose options and columns are valid.
 
     Raises ConfigError with every problem, or for brokers that reject transactions.
     """
     columns: Mapping[str, str] = {item.name: item.dataType.simpleString() for item in schema.fields}
-    options = parse_sink_options(given, columns, overwrite=overwrite)
+    options = parse_sink_options(raw_options, columns, overwrite=overwrite)
     if options.delivery == "transactional" and options.topic is not None:
         check_brokers(options, options.topic)
     return kind(options)
 
 
-def _say(what: str, messages: list[WriterCommitMessage | None]) -> None:
+def _say(event: str, messages: list[WriterCommitMessage | None]) -> None:
     sent = [m for m in messages if isinstance(m, Sent)]
     logger.info(
-        "%s tasks=%d rows=%d bytes=%d", what, len(messages), sum(m.rows for m in sent), sum(m.bytes for m in sent)
+        "%s tasks=%d rows=%d bytes=%d", event, len(messages), sum(m.rows for m in sent), sum(m.bytes for m in sent)
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX
 from saturnmq.spark import option_table as table
-from saturnmq.spark.connect import Connection
+from saturnmq.spark.connect import ConnectionOptions
 from saturnmq.spark.decision_log import DecisionLog
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -34,7 +34,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class SinkOptions(Connection):
+class SinkOptions(ConnectionOptions):
     """The options of one write."""
 
     topic: str | None = None
@@ -82,12 +82,14 @@ _TABLE: Final[table.OptionTable] = {
 OPTION_NAMES: Final = tuple(_TABLE)
 
 
-def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool = False) -> SinkOptions:
+def parse_sink_options(
+    raw_options: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool = False
+) -> SinkOptions:
     """Parse the options and check them against the columns of the frame (name -> Spark type).
 
     Raises ConfigError with every problem at once.
     """
-    values, problems = table.read_options(_TABLE, given, {})
+    values, problems = table.read_options(_TABLE, raw_options, {})
     table.connection_values(values, problems)
     if not values.get("name_server"):
         problems.append("option nameServer is missing: host:port;host:port of the name servers, or set NAMESRV_ADDR")
@@ -102,7 +104,7 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
             f"option batchMessages={values['batch_messages']}: must be at most {BATCH_MESSAGES_MAX}, brokers reject larger batches"
         )
     if values.get("delivery") == "transactional":
-        problems += _transactional(values, columns, {name.lower(): value for name, value in given.items()})
+        problems += _transactional(values, columns, {name.lower(): value for name, value in raw_options.items()})
     problems += column_problems(columns)
     if "topic" not in values and "topic" not in columns:
         problems.append("option topic is missing, and so is a column topic: one of them must say where to")
@@ -116,7 +118,7 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
     return SinkOptions(**values)
 
 
-def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+def _transactional(values: dict[str, Any], columns: Mapping[str, str], raw_options: Mapping[str, str]) -> list[str]:
     """Return what conflicts with delivery=transactional; sets the default decision log below the checkpoint (SNK-07, SNK-13)."""
     problems = [f"column {name}: not with delivery=transactional, brokers do not delay such messages"
                 for name in ("delayLevel", "deliverAt") if name in columns]  # fmt: skip
@@ -128,8 +130,8 @@ def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Ma
         )
     values["ack"] = "durable"
     values["own_group"] = values.get("producer_group")
-    if "decision_log" not in values and given.get("checkpointlocation"):
-        values["decision_log"] = given["checkpointlocation"].rstrip("/") + "/_saturnmq_tx"
+    if "decision_log" not in values and raw_options.get("checkpointlocation"):
+        values["decision_log"] = raw_options["checkpointlocation"].rstrip("/") + "/_saturnmq_tx"
     if "decision_log" not in values:
         problems.append(
             "option decisionLog is missing: the folder where delivery=transactional notes what it has decided"

@@ -137,14 +137,14 @@ class RocketMQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._given = options
+        self._raw_options = options
 
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
 
     def _options(self, streaming: bool | None) -> SourceOptions:
-        return parse_options(self._given, streaming=streaming, mappers=self.mappers)
+        return parse_options(self._raw_options, streaming=streaming, mappers=self.mappers)
 
     @brief
     def schema(self) -> StructType:
@@ -166,13 +166,13 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from saturnmq.spark.sink import BatchWriter, make_writer
 
-        return make_writer(BatchWriter, self._given, schema, overwrite)
+        return make_writer(BatchWriter, self._raw_options, schema, overwrite)
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from saturnmq.spark.sink import StreamWriter, make_writer
 
-        return make_writer(StreamWriter, self._given, schema, overwrite)
+        return make_writer(StreamWriter, self._raw_options, schema, overwrite)
 
 
 class SaturnMQDataSource(RocketMQDataSource):

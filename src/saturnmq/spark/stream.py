@@ -28,7 +28,7 @@ from saturnmq.client.filters import ALL
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import ranges
-from saturnmq.spark.fetch import BACKOFF_S, DataLossError, Loss, met_loss
+from saturnmq.spark.fetch import BACKOFF_S, DataLoss, DataLossError, met_loss
 from saturnmq.spark.options import LATEST, SourceOptions
 from saturnmq.spark.partition import RangePartition, read_partition
 from saturnmq.spark.planner_errors import brief
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._admission = ranges.Admission(
+        self._admission = ranges.BatchAdmission(
             options.offsets_per_trigger,
             options.bytes_per_trigger,
             options.min_offsets_per_trigger,
@@ -222,20 +222,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         options = self._options
         draft = Draft(ranges.from_offset(start), ranges.preceding_of(start), dict(snapshot.bounds))
-        known = frozenset(draft.begin)
+        checkpointed = frozenset(draft.begin)
         self._dropped = {key for key in self._dropped if not draft.bounds.get(key, Bounds(0, 0)).high}
-        for key in self._dropped - known:
+        for key in self._dropped - checkpointed:
             draft.bounds.pop(key, None)
         self._settle(draft, snapshot, start)
         verify_all = not self._verified
         if verify_all:
             self._verify(draft, draft.preceding, start)
-        reached = self._limited(draft, known, snapshot)
+        reached = self._limited(draft, checkpointed, snapshot)
         if not verify_all and self._verify(draft, [k for k in reached if reached[k] != draft.begin[k]], start):
-            reached = self._limited(draft, known, snapshot)
+            reached = self._limited(draft, checkpointed, snapshot)
         is_idle = reached == draft.begin and all(reached.get(k, 0) >= b.high for k, b in draft.bounds.items())
         is_first = start == self._initial
-        is_same = ranges.at_one_place(start, ranges.to_offset(reached, options.group)) and not draft.lossy
+        is_same = ranges.is_same_position(start, ranges.to_offset(reached, options.group)) and not draft.lossy
         if not is_same or (is_first and self._moves_when_asked_again):
             begins = draft.begin if is_first else draft.begins
             preceding = self._preceding(draft, reached)
@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "offsets",
             start,
             [
-                Loss(
+                DataLoss(
                     *key, begin[key], max(begin[key], self._highs.get(key, 0)), f"the queue was deleted: {state.reason}"
                 )
                 for key, state in deleted.items()
@@ -323,17 +323,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = draft.bounds.get(key) if key in draft.preceding else None
             if limits is not None and limits.low < draft.begin[key] <= limits.high:
                 offsets[key] = draft.begin[key] - 1
-        others = {}
+        reasons = {}
         for key, record in self._different(
             offsets, draft.bounds, lambda key, record: record != draft.preceding[key]
         ).items():
             before = draft.preceding[key]
-            others[key] = (
+            reasons[key] = (
                 f"the record before it was stored at {before.stored_ms} ms at position {before.physical}, now there is one "
                 f"of {record.stored_ms} ms at position {record.physical}: the topic was created again"
             )
-        self._restart(draft, others, start)
-        return bool(others)
+        self._restart(draft, reasons, start)
+        return bool(reasons)
 
     def _different(
         self, offsets: Mapping[Key, int], bounds: dict[Key, Bounds], differs: Callable[[Key, Preceding], bool]
@@ -359,9 +359,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let queues go on at the first message stored after the checkpoint's, or at their first one if that is not known."""
         if not reasons:
             return
-        known = {key: draft.preceding[key].stored_ms for key in reasons if key in draft.preceding}
-        resumed = {key: draft.bounds[key].low for key in reasons} | self._queries.stored_after(known, draft.bounds)
-        oldest = {key: draft.bounds[key].low for key in known if draft.bounds[key].low < resumed[key]}
+        stored_times = {key: draft.preceding[key].stored_ms for key in reasons if key in draft.preceding}
+        resumed = {key: draft.bounds[key].low for key in reasons} | self._queries.stored_after(
+            stored_times, draft.bounds
+        )
+        oldest = {key: draft.bounds[key].low for key in stored_times if draft.bounds[key].low < resumed[key]}
         for key, record in self._queries.records(oldest).items() if oldest else ():
             if record.physical > draft.preceding[key].physical:  # appended later, whatever the broker's clock said
                 resumed[key] = oldest[key]
@@ -372,20 +374,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint goes on at offset {at}, the queue has {limits.low}..{limits.high}; {reason}; "
                 f"skipping the loss reads from offset {resumed[key]}"
             )
-            losses.append(Loss(*key, at, max(at, self._highs.get(key, 0)), text))
+            losses.append(DataLoss(*key, at, max(at, self._highs.get(key, 0)), text))
         self._lose("offsets", start, losses)
         for key, offset in resumed.items():
             draft.begin[key] = draft.begins[key] = offset
             draft.preceding.pop(key, None)
             draft.lossy = True
 
-    def _limited(self, draft: Draft, known: frozenset[Key], snapshot: Snapshot) -> dict[Key, int]:
+    def _limited(self, draft: Draft, checkpointed: frozenset[Key], snapshot: Snapshot) -> dict[Key, int]:
         """Return the end of the next batch, after adding queues that the checkpoint does not have."""
         begin = draft.begin
         latest = dict(begin)  # a queue missing from the route keeps its offset
         for key, limits in draft.bounds.items():
             if self._target is not None and key not in self._target:
-                if key not in known:
+                if key not in checkpointed:
                     continue  # created after the run began: left to the next run
                 self._target[key] = limits.high  # its broker was away when the run began
             if key not in begin:  # a queue that appeared later starts at its min offset (STR-03)
@@ -412,7 +414,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _whole(
         self, firsts: Mapping[Key, int], lasts: Mapping[Key, int], end: dict[str, Any]
-    ) -> tuple[list[ranges.QueueRange], list[Loss], dict[Key, float]]:
+    ) -> tuple[list[ranges.QueueRange], list[DataLoss], dict[Key, float]]:
         """Return the ranges that the brokers have of a batch, what is lost of it, and record sizes."""
         bounds, deleted, sizes = self._current(firsts, lasts)
         again = self._created_again(firsts, lasts, end, bounds) if end != self._planned else set()
@@ -420,17 +422,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, last in sorted(lasts.items()):
             first = firsts[key]
             if last < first:
-                losses.append(Loss(*key, last, first, f"the next offset went back from {first} to {last}"))
+                losses.append(DataLoss(*key, last, first, f"the next offset went back from {first} to {last}"))
             elif key in deleted:
-                losses.append(Loss(*key, first, last, f"the queue was deleted: {deleted[key]}"))
+                losses.append(DataLoss(*key, first, last, f"the queue was deleted: {deleted[key]}"))
             elif key in again:
-                losses.append(Loss(*key, first, last, f"the topic was created again, the queue has {bounds[key]}"))
+                losses.append(DataLoss(*key, first, last, f"the topic was created again, the queue has {bounds[key]}"))
             else:
                 inside = min(max(first, bounds[key].low), last), max(min(last, bounds[key].high), first)
                 if first < inside[0]:
-                    losses.append(Loss(*key, first, inside[0], f"the queue begins at {bounds[key].low}"))
+                    losses.append(DataLoss(*key, first, inside[0], f"the queue begins at {bounds[key].low}"))
                 if inside[1] < last:
-                    losses.append(Loss(*key, max(inside), last, f"the queue ends at {bounds[key].high}"))
+                    losses.append(DataLoss(*key, max(inside), last, f"the queue ends at {bounds[key].high}"))
                 whole.append(ranges.QueueRange(*key, min(inside), inside[1]))
         return whole, losses, sizes
 
@@ -480,7 +482,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- losses and warnings
 
-    def _lose(self, subject: str, offset: dict[str, Any], losses: Sequence[Loss]) -> None:
+    def _lose(self, subject: str, offset: dict[str, Any], losses: Sequence[DataLoss]) -> None:
         """Raise DataLossError, or with failOnDataLoss=false record each loss once for the offset. subject: what is computed."""
         if losses and self._options.fail_on_data_loss:
             more = {(loss.topic, loss.broker, loss.queue_id): loss for loss in losses[1:]}
@@ -489,10 +491,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if recorded is None or recorded[0] != offset:
             recorded = self._recorded[subject] = (offset, set())
         for loss in losses:
-            place = ((loss.topic, loss.broker, loss.queue_id), loss.begin)
-            if place not in recorded[1]:
+            position = ((loss.topic, loss.broker, loss.queue_id), loss.begin)
+            if position not in recorded[1]:
                 met_loss(self._options, loss, f"{subject} {json.dumps(offset, sort_keys=True)}")
-                recorded[1].add(place)
+                recorded[1].add(position)
 
     def _warn_changed_filter(self, start: dict[str, Any]) -> None:
         """Warn once when the checkpoint was written with another filter (STR-15)."""
@@ -506,13 +508,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn_missing(self, missing: frozenset[Key]) -> None:
         """Warn once about queues of the checkpoint that are not read: left out by the options, or without a route."""
-        fresh = missing - self._missing
-        if left_out := [key for key in fresh if not selects(self._options, key)]:
+        newly_missing = missing - self._missing
+        if left_out := [key for key in newly_missing if not selects(self._options, key)]:
             logger.warning(
                 "queues of the checkpoint are left out by the options and keep their positions queues=%s",
                 ranges.listed(left_out),
             )
-        if unrouted := [key for key in fresh if selects(self._options, key)]:
+        if unrouted := [key for key in newly_missing if selects(self._options, key)]:
             logger.warning("queues of the checkpoint without route queues=%s", ranges.listed(unrouted))
         self._missing = missing
 

@@ -30,7 +30,7 @@ _advised_runs: set[str] = set()
 
 def advice_of(failure: str) -> str | None:
     """Return what to do about the text of a query's failure, None for any other."""
-    if any(words in failure for words in _SLOW_START):
+    if any(phrase in failure for phrase in _SLOW_START):
         return SLOW_START
     if "REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED" in failure and "PythonMicroBatchStream" in failure:
         return TRIGGERS

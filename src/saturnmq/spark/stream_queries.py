@@ -26,7 +26,7 @@ class Snapshot(NamedTuple):
 
 
 class StreamQueries:
-    """What a stream asks brokers and NameServer; every method raises the error of one that does not answer.
+    """Queries of a stream to brokers and NameServer; every method raises the error of one that does not answer.
 
     Example:
         bounds, _sizes, _missing = StreamQueries(options, sized=False).snapshot()
@@ -40,8 +40,8 @@ class StreamQueries:
         """Return where a query without checkpoint starts, as masters answer. Raises ConfigError, DataLossError, NoMaster."""
 
         async def ask(link: Link, options: SourceOptions) -> dict[Key, int]:
-            known = await planning.bounds(link, options)
-            placed, _times = await planning.starts(link, known, options, compared=False)
+            queue_bounds = await planning.bounds(link, options)
+            placed, _times = await planning.starts(link, queue_bounds, options, compared=False)
             return {key_of(queue): offset for queue, offset in placed.items()}
 
         with linked(self._options) as link:
@@ -52,9 +52,9 @@ class StreamQueries:
 
         async def ask(link: Link) -> Snapshot:
             missing: planning.Missing = {}
-            known = await planning.bounds(link, self._options, missing)
-            sizes = await planning.record_bytes(link, known) if self._sized else {}
-            return Snapshot({key_of(queue): limits for queue, limits in known.items()}, sizes, missing)
+            queue_bounds = await planning.bounds(link, self._options, missing)
+            sizes = await planning.record_bytes(link, queue_bounds) if self._sized else {}
+            return Snapshot({key_of(queue): limits for queue, limits in queue_bounds.items()}, sizes, missing)
 
         with linked(self._options) as link:
             return link.run(ask(link))

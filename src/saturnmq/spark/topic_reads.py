@@ -75,8 +75,10 @@ class TopicReads:
         them) and uniq_keys are looked up in the key index where it covers the range, queues are queue ids; since (inclusive)
         and until (exclusive) are store times: datetime (UTC without a zone), date, Unix ms or ISO text. Raises ConfigError.
         """
-        given = _narrowing(tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until)
-        options = self._with(given)
+        filters = _narrowing(
+            tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
+        )
+        options = self._with(filters)
         frame = self._loaded(self._spark.read, options)
         return frame if condition is None else frame.where(condition)
 
@@ -93,8 +95,8 @@ class TopicReads:
 
         orders.stream(tags="paid", since="2026-03-01").writeStream.format("console").start()
         """
-        given = _narrowing(tags=tags, sql=sql, queues=queues, since=since)
-        options = self._with(given)
+        filters = _narrowing(tags=tags, sql=sql, queues=queues, since=since)
+        options = self._with(filters)
         frame = self._loaded(self._spark.readStream, options)
         return frame if condition is None else frame.where(condition)
 
@@ -126,8 +128,10 @@ class TopicReads:
             )
         if condition is not None and not isinstance(condition, str):
             raise ConfigError(f"view {name!r}: its condition is SQL text, not {type(condition).__name__}")
-        given = _narrowing(tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until)
-        options = self._with(given)
+        filters = _narrowing(
+            tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
+        )
+        options = self._with(filters)
         if secrets := [option for option in options if option.lower() in _SECRETS]:
             raise ConfigError(
                 f"view {name!r}: options {', '.join(secrets)} would be readable in the view's text; set SATURNMQ_ACCESS_KEY "
@@ -158,13 +162,13 @@ class TopicReads:
             "call saturnmq.spark.register(spark) first"
         )
 
-    def _with(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _with(self, filters: Mapping[str, str]) -> dict[str, str]:
         """Return the options of a load. Raises ConfigError for one that the topic has already."""
         present = {option.lower(): option for option in self._options}
-        for option in given:
+        for option in filters:
             if option.lower() in present:
                 raise ConfigError(f"option {present[option.lower()]} was given to topic() already")
-        return {**self._options, **given}
+        return {**self._options, **filters}
 
 
 def reads_of(spark: SparkSession, name: str, name_server: str | None, options: Mapping[str, Any]) -> TopicReads:
@@ -182,9 +186,9 @@ def reads_of(spark: SparkSession, name: str, name_server: str | None, options: M
 
 def _narrowing(**arguments: Any) -> dict[str, str]:
     """Convert arguments of `where` to options. Raises ConfigError for an empty list: whether it means all or none is unclear."""
-    given = {name: value for name, value in arguments.items() if value is not None}
+    set_arguments = {name: value for name, value in arguments.items() if value is not None}
     options = {}
-    for name, value in given.items():
+    for name, value in set_arguments.items():
         if name in ("since", "until"):
             options["startingTimestamp" if name == "since" else "endingTimestamp"] = str(_unix_ms(name, value))
             continue

@@ -27,19 +27,19 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
-from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, linked
 from saturnmq.spark.decision_log import (
     END_TIMEOUT_MS,
     FENCE_PROPERTY,
     QUIET_MS,
-    Decision,
+    BatchDecision,
     DecisionLog,
     Fence,
-    Half,
+    StoredHalf,
     is_repeatable,
     now_ms,
 )
-from saturnmq.spark.encode import Request
+from saturnmq.spark.encode import EncodedRequest
 from saturnmq.spark.sending import BUSY_CODES, PAUSE_S, Sender
 
 logger = logging.getLogger(__name__)
@@ -53,32 +53,32 @@ class Halves:
     """The half messages that one attempt of a task stored."""
 
     fence: Fence
-    halves: tuple[Half, ...]
+    halves: tuple[StoredHalf, ...]
 
 
-def group_of(given: str | None, query: str) -> str:
+def group_of(configured: str | None, query: str) -> str:
     """Return the producer group: the option's, else one derived from the query."""
-    return given or GROUP_PREFIX + query
+    return configured or GROUP_PREFIX + query
 
 
-def fenced(request: Request, fence: Fence, group: str, immunity_s: int) -> Request:
+def fenced(request: EncodedRequest, fence: Fence, group: str, immunity_s: int) -> EncodedRequest:
     """Return the request as a half message with its fencing key and the age below which brokers send no check-back."""
     prepared = request.prepared
     text = (f"{prepared.properties}\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
             f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}")  # fmt: skip
-    made = replace(prepared, properties=text, sys_flag=prepared.sys_flag | int(SysFlag.PREPARED))
-    return replace(request, prepared=made)
+    half_message = replace(prepared, properties=text, sys_flag=prepared.sys_flag | int(SysFlag.PREPARED))
+    return replace(request, prepared=half_message)
 
 
-def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> Halves:
+def write_halves(sender: Sender, requests: Sequence[EncodedRequest], fence: Fence) -> Halves:
     """Store half messages, each durable or an error. Raises StoreError; what was stored by then is rolled back by check-backs."""
     group = sender.options.producer_group
-    stored: list[Half] = []
+    stored: list[StoredHalf] = []
 
-    def took(request: Request, receipts: list[Receipt]) -> None:
+    def took(request: EncodedRequest, receipts: list[Receipt]) -> None:
         receipt, uniq = receipts[0], request.prepared.ids[0]
         where = receipt.queue.broker_name, receipt.offset, receipt.offset_message_id or uniq
-        stored.append(Half(uniq, request.target.topic, *where))
+        stored.append(StoredHalf(uniq, request.target.topic, *where))
 
     sender.took = took
     immunity_s = sender.options.check_after_ms // 1000
@@ -86,7 +86,7 @@ def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> H
     return Halves(fence, tuple(stored))
 
 
-def commit(connection: Connection, log: DecisionLog, group: str, written: Sequence[Halves], batch: str) -> int:
+def commit(connection: ConnectionOptions, log: DecisionLog, group: str, written: Sequence[Halves], batch: str) -> int:
     """Decide the batch, then end its halves; return how many ends a broker acknowledged.
 
     For a batch decided before, the new halves are rolled back and decided ones whose end was not sent yet are committed. An end
@@ -95,15 +95,15 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
     Raises OSError or StoreError when the decision cannot be recorded; nothing is committed then. Raises StoreError for a decided
     batch when a broker is unreachable or rejects an end; the next run of the batch sends the ends that were not sent.
     """
-    mine = Decision(written[0].fence.query if written else "-", batch, frozenset(w.fence.token for w in written),
-                    tuple(half for w in written for half in w.halves))  # fmt: skip
-    if not mine.pending and log.read(batch) is None:
+    proposed = BatchDecision(written[0].fence.query if written else "-", batch, frozenset(w.fence.token for w in written),
+                             tuple(half for w in written for half in w.halves))  # fmt: skip
+    if not proposed.pending and log.read(batch) is None:
         return 0
-    decision = log.decide(mine)
-    stale = [half for w in written if w.fence.token not in decision.tokens for half in w.halves]
+    decision = log.decide(proposed)
+    rolled_back = [half for w in written if w.fence.token not in decision.tokens for half in w.halves]
     with linked(connection) as link:
-        link.run(end(link, group, stale, TransactionState.ROLLBACK))
-        if decision.tokens != mine.tokens and not is_repeatable(batch):
+        link.run(end(link, group, rolled_back, TransactionState.ROLLBACK))
+        if decision.tokens != proposed.tokens and not is_repeatable(batch):
             raise StoreError(f"write {batch} was aborted before its commit: its half messages are rolled back")
         if log.is_finished(batch):
             return 0
@@ -129,21 +129,21 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
     return count
 
 
-def _end_decided(link: Link, log: DecisionLog, group: str, decision: Decision) -> tuple[int, list[str]]:
+def _end_decided(link: Link, log: DecisionLog, group: str, decision: BatchDecision) -> tuple[int, list[str]]:
     """Commit the decided halves that no driver has claimed; return how many ends were acknowledged, and what failed.
 
     Broker by broker, and none is claimed while its broker is unreachable: such halves are left to the next run of the batch.
     """
-    brokers: dict[str, list[Half]] = {}
+    brokers: dict[str, list[StoredHalf]] = {}
     claimed, _ = log.noted(decision.batch)
     for half in decision.pending:
         if half.uniq not in claimed:
             brokers.setdefault(half.broker, []).append(half)
     count, failures = 0, []
     for broker, halves in brokers.items():
-        rest, rejections = iter(halves), Counter[str]()
+        unclaimed, rejections = iter(halves), Counter[str]()
         error = link.run(_unreachable(link, halves[0].topic, broker))
-        while error is None and (claim := log.claim(decision.batch, rest, ENDS_AT_ONCE * 4)) is not None:
+        while error is None and (claim := log.claim(decision.batch, unclaimed, ENDS_AT_ONCE * 4)) is not None:
             ends = link.run(end(link, group, claim.halves, TransactionState.COMMIT, claim.since_ms + QUIET_MS // 2))
             log.acknowledge(decision.batch, claim, ends.acknowledged)
             rejections.update(ends.rejections)
@@ -174,7 +174,7 @@ async def _unreachable(link: Link, topic: str, broker: str) -> SaturnError | Non
 
 
 def abort(
-    connection: Connection, log: DecisionLog, group: str, written: Sequence[Halves], query: str, batch: str
+    connection: ConnectionOptions, log: DecisionLog, group: str, written: Sequence[Halves], query: str, batch: str
 ) -> int:
     """Roll back the halves that tasks reported, except decided ones; return how many rollbacks a broker acknowledged.
 
@@ -200,13 +200,13 @@ class Ends:
     unsent: why an end was not sent, or rejected as busy, until its claim expired.
     """
 
-    acknowledged: tuple[Half, ...]
+    acknowledged: tuple[StoredHalf, ...]
     rejections: tuple[str, ...]
     unsent: str | None = None
 
 
 async def end(
-    link: Link, group: str, halves: Sequence[Half], state: TransactionState, until_ms: int | None = None
+    link: Link, group: str, halves: Sequence[StoredHalf], state: TransactionState, until_ms: int | None = None
 ) -> Ends:
     """Send END_TRANSACTION (37) two-way for each half; those without a response are logged.
 
@@ -217,7 +217,7 @@ async def end(
     limit, remarks, expired = asyncio.Semaphore(ENDS_AT_ONCE), list[str](), list[str]()
     unreachable = Counter[str]()  # ends not sent, by broker
 
-    async def answer(half: Half) -> Command | None:
+    async def answer(half: StoredHalf) -> Command | None:
         pause, cause = PAUSE_S[0], "its claim has expired"
         while until_ms is None or now_ms() < until_ms:
             if half.broker in unreachable:
@@ -241,7 +241,7 @@ async def end(
         logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, cause)
         return None
 
-    async def is_acknowledged(half: Half) -> bool:
+    async def is_acknowledged(half: StoredHalf) -> bool:
         async with limit:
             response = await answer(half)
         if response is not None and response.code != ResponseCode.SUCCESS:
@@ -258,7 +258,7 @@ async def end(
     return Ends(acknowledged, tuple(remarks), expired[0] if expired else None)
 
 
-async def _end_one(link: Link, group: str, half: Half, state: TransactionState) -> Command:
+async def _end_one(link: Link, group: str, half: StoredHalf, state: TransactionState) -> Command:
     """Return the response. Raises ConnectFailed with `sent` false where the request was certainly not sent, and other errors."""
     _, physical = parse_offset_message_id(half.offset_id)
     command = end_command(group, half.offset, physical, state, half.uniq, asked=False)
@@ -308,8 +308,8 @@ def answering(
         some = ", ".join(half.uniq for _, half in waiting[:10])
         logger.warning("decided half messages not acknowledged count=%d ids=%s; brokers will check them, or have moved them "
                        "to TRANS_CHECK_MAX_TIME_TOPIC", len(waiting), some)  # fmt: skip
-    connection = Connection(name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token,
-                            tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
+    connection = ConnectionOptions(name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token,
+                                   tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     client = connection.make_client()
     with linked(connection) as link:
         link.run(client.start())
@@ -321,7 +321,7 @@ def answering(
             link.run(client.stop())
 
 
-def check_brokers(connection: Connection, topic: str) -> None:
+def check_brokers(connection: ConnectionOptions, topic: str) -> None:
     """Raise ConfigError naming brokers of the topic that reject transactions, before anything is read or sent (SNK-19).
 
     A broker whose configuration is unreadable or that is away is left to the tasks, which wait for it or fail with its error.

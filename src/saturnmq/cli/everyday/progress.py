@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from saturnmq.spark.progress import Report
+    from saturnmq.spark.progress import ProgressReport
 
 FIRST_SECONDS: Final = 1.0
 
@@ -28,7 +28,7 @@ class CommandProgress:
         self._total = total
         self._unit = unit
         self._silent = bool(args.quiet or args.json)
-        self._report: Report | None = None
+        self._report: ProgressReport | None = None
         self._from = time.monotonic() + FIRST_SECONDS
 
     def __enter__(self) -> Self:
@@ -39,9 +39,9 @@ class CommandProgress:
         if self._report is not None:
             self._report.at(amount)
         elif not self._silent and time.monotonic() >= self._from:
-            from saturnmq.spark.progress import Report
+            from saturnmq.spark.progress import ProgressReport
 
-            self._report = Report(self._title, self._total, unit=self._unit).__enter__()
+            self._report = ProgressReport(self._title, self._total, unit=self._unit).__enter__()
             self._report.at(amount)
 
     def __exit__(

@@ -45,8 +45,8 @@ def pipeline(name: str) -> Pipeline[Any]:
 
     if name not in NAMES:
         raise ConfigError(f"unknown pipeline {name!r}; there is: {', '.join(NAMES)}")
-    found: Pipeline[Any] = importlib.import_module(f"{__name__}.{name}").PIPELINE
-    return found
+    definition: Pipeline[Any] = importlib.import_module(f"{__name__}.{name}").PIPELINE
+    return definition
 
 
 def main(argv: Sequence[str]) -> int:

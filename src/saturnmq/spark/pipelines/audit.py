@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from saturnmq.spark.pipelines import SUMMARIES, lake, report, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 DAILY: Final = (
     "topic string, date date, produced bigint, stored bigint, consumed bigint, "
@@ -124,16 +124,16 @@ def _offsets() -> Any:
 
 def offset_gaps(messages: DataFrame) -> DataFrame:
     """Return queue offsets [from, to) that are missing between two existing ones of the same incarnation."""
-    places = by_incarnation(messages.select(*lake.PLACE, "store_ts", "offset_msg_id"))
-    ahead = places.withColumn("next", f.lead("queue_offset").over(_offsets())).where("next > queue_offset + 1")
+    positions = by_incarnation(messages.select(*lake.POSITION_COLUMNS, "store_ts", "offset_msg_id"))
+    ahead = positions.withColumn("next", f.lead("queue_offset").over(_offsets())).where("next > queue_offset + 1")
     return ahead.select("topic", "broker_name", "queue_id", f.expr("queue_offset + 1").alias("from_offset"),
                         f.col("next").alias("to_offset"))  # fmt: skip
 
 
 def recreated(messages: DataFrame) -> int:
     """Return how many queues hold messages of more than one incarnation."""
-    places = by_incarnation(messages.select(*lake.PLACE, "store_ts", "offset_msg_id"))
-    return places.where("incarnation > 0").select(*QUEUE).distinct().count()
+    positions = by_incarnation(messages.select(*lake.POSITION_COLUMNS, "store_ts", "offset_msg_id"))
+    return positions.where("incarnation > 0").select(*QUEUE).distinct().count()
 
 
 def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> DataFrame:
@@ -142,16 +142,16 @@ def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> Da
     out_of_order: messages whose store time is earlier than that of their predecessor in the queue's same incarnation.
     """
     before = f.lag("store_ts").over(_offsets())
-    rows = by_incarnation(messages.select(*lake.PLACE, "uniq_key", "store_ts", "offset_msg_id"))
+    rows = by_incarnation(messages.select(*lake.POSITION_COLUMNS, "uniq_key", "store_ts", "offset_msg_id"))
     ordered = rows.select("topic", "uniq_key", "store_ts", f.expr("0").alias("zero"),
                               (f.col("store_ts") < before).cast("long").alias("late"))  # fmt: skip
     stored = ordered.groupBy("topic", "uniq_key").agg(
         f.count("*").alias("n"), f.min("store_ts").alias("stored_at"), f.sum(f.coalesce("late", "zero")).alias("late"))  # fmt: skip
     first = sent.groupBy("topic", "uniq_key").agg(f.min("produced_at").alias("produced_at"))
-    both = first.join(stored, ["topic", "uniq_key"], "full_outer").join(
+    by_message = first.join(stored, ["topic", "uniq_key"], "full_outer").join(
         consumed.withColumn("done", f.lit(1)), "uniq_key", "left")  # fmt: skip
     day = lake.utc_date(f.coalesce("produced_at", "stored_at")).alias("date")
-    return both.groupBy("topic", day).agg(
+    return by_message.groupBy("topic", day).agg(
         f.count("produced_at").alias("produced"),
         f.coalesce(f.sum("n"), f.lit(0)).alias("stored"),
         f.count("done").alias("consumed"),
@@ -173,8 +173,8 @@ def replica_diff(messages: DataFrame, replica: DataFrame) -> DataFrame:
             f.count("*").alias(name), crc.alias(f"{name}_crc"))  # fmt: skip
 
     keys = ["topic", "broker_name", "queue_id", "from_offset"]
-    both = summed(messages, "rows").join(summed(replica, "replica_rows"), keys, "full_outer")
-    return both.where("not (rows_crc <=> replica_rows_crc)").select(
+    compared = summed(messages, "rows").join(summed(replica, "replica_rows"), keys, "full_outer")
+    return compared.where("not (rows_crc <=> replica_rows_crc)").select(
         *keys[:3], "from_offset", (f.col("from_offset") + RANGE_OFFSETS).alias("to_offset"),
         f.coalesce("rows", f.lit(0)).alias("rows"), f.coalesce("replica_rows", f.lit(0)).alias("replica_rows"))  # fmt: skip
 
@@ -188,7 +188,7 @@ def build(spark: SparkSession, conf: AuditConf) -> DataFrame:
     return audit_daily(sent_of(spark, conf), _messages(spark, conf.table("messages")), consumed_of(spark, conf))
 
 
-def run(spark: SparkSession, conf: AuditConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: AuditConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline: write all tables and the report."""
     messages, sent = _messages(spark, conf.table("messages")), sent_of(spark, conf)
     tables = {"audit_daily": build(spark, conf), "lost": lost(sent, messages), "dup": dup(messages),
@@ -202,19 +202,22 @@ def run(spark: SparkSession, conf: AuditConf, step: Callable[[str], Any]) -> Out
     daily = sorted(
         lake.head(spark, conf.table("audit_daily"), ROWS_MAX), key=lambda row: (str(row["date"]), str(row["topic"]))
     )
-    found = {name: lake.count(spark, conf.table(name)) for name in tables if name != "audit_daily"}
-    counts = found | {"recreated": recreated(messages)}
+    row_counts = {name: lake.count(spark, conf.table(name)) for name in tables if name != "audit_daily"}
+    counts = row_counts | {"recreated": recreated(messages)}
     total = {
         name: sum(row[name] or 0 for row in daily)
         for name in ("produced", "stored", "consumed", "lost", "dup", "out_of_order")
     }
     page = report.write(conf.lake, "audit", "Audit of loss and repetition", {**total, **counts}, figures(daily),
-                        {"per topic and day": daily, **_samples(spark, conf, found)})  # fmt: skip
-    says = (f"{total['produced']} produced, {total['stored']} stored, {total['consumed']} consumed: {counts['lost']} lost, "
-            f"{counts['dup']} doubled, {counts['offset_gaps']} gaps")  # fmt: skip
+                        {"per topic and day": daily, **_samples(spark, conf, row_counts)})  # fmt: skip
+    message = (f"{total['produced']} produced, {total['stored']} stored, {total['consumed']} consumed: {counts['lost']} lost, "
+               f"{counts['dup']} doubled, {counts['offset_gaps']} gaps")  # fmt: skip
     if counts["recreated"]:
-        says += f"\n{counts['recreated']} queues hold messages of a topic that was created again; each topic was compared by itself"
-    return Outcome(total["stored"], len(daily), 0, None, says, page, counts)
+        message += (
+            f"\n{counts['recreated']} queues hold messages of a topic that was created again; "
+            "each topic was compared by itself"
+        )
+    return PipelineOutcome(total["stored"], len(daily), 0, None, message, page, counts)
 
 
 def _samples(spark: SparkSession, conf: AuditConf, counts: dict[str, int]) -> dict[str, list[dict[str, Any]]]:

@@ -21,7 +21,7 @@ from saturnmq.protocol.bodies.admin import BrokerStatsData, ConsumeStats, GroupL
 from saturnmq.protocol.codes import DLQ_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.connect import ConnectionOptions, Link, linked
 from saturnmq.spark.planning import is_system_topic
 
 logger = logging.getLogger(__name__)
@@ -74,12 +74,12 @@ def decode_tick(text: bytes) -> Tick:
         "lag": int,
         "fail": int,
     }
-    known = {name: value[name] for name in Tick.__dataclass_fields__ if name in value}
+    fields = {name: value[name] for name in Tick.__dataclass_fields__ if name in value}
     for name, kind in kinds.items():
-        if name in known and type(known[name]) is not kind:
-            raise ValueError(f"{name} is {known[name]!r}, must be {kind.__name__}")
+        if name in fields and type(fields[name]) is not kind:
+            raise ValueError(f"{name} is {fields[name]!r}, must be {kind.__name__}")
     try:
-        return Tick(**known)
+        return Tick(**fields)
     except TypeError as error:
         raise ValueError(str(error).replace("Tick.__init__() ", "")) from None
 
@@ -112,7 +112,7 @@ def ticks_of(samples: Sequence[tuple[int, Sample]]) -> list[Tick]:
     ]
 
 
-def collect(options: Connection, now_ms: int) -> list[Tick]:
+def collect(options: ConnectionOptions, now_ms: int) -> list[Tick]:
     """Return a tick for every topic, and for each of its groups, of every broker.
 
     A broker that does not answer is skipped with a warning.
@@ -129,20 +129,22 @@ async def _collect(link: Link, now_ms: int) -> list[Tick]:
     system = await core.name_servers.call(
         Command(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS), core.settings.api_timeout_ms
     )
-    others = set(TopicList.decode(system.body or b"{}").topic_list)
+    system_topics = set(TopicList.decode(system.body or b"{}").topic_list)
     topics = [
-        t for t in TopicList.decode(answer.body or b"{}").topic_list if t not in others and not is_system_topic(t)
+        t
+        for t in TopicList.decode(answer.body or b"{}").topic_list
+        if t not in system_topics and not is_system_topic(t)
     ]
-    gate = asyncio.Semaphore(AT_ONCE)
+    limiter = asyncio.Semaphore(AT_ONCE)
 
-    async def one(topic: str) -> list[Tick]:
-        async with gate:
+    async def topic_ticks(topic: str) -> list[Tick]:
+        async with limiter:
             return await _topic(link, topic, now_ms)
 
-    return [tick for ticks in await asyncio.gather(*map(one, sorted(topics))) for tick in ticks]
+    return [tick for ticks in await asyncio.gather(*map(topic_ticks, sorted(topics))) for tick in ticks]
 
 
-def runtime_info(options: Connection, now_ms: int) -> list[RuntimeInfo]:
+def runtime_info(options: ConnectionOptions, now_ms: int) -> list[RuntimeInfo]:
     """Return all entries of request code 28 of every broker of the cluster.
 
     A broker that does not answer is skipped with a warning.
@@ -161,7 +163,7 @@ async def _runtime_info(link: Link, now_ms: int) -> list[RuntimeInfo]:
         for number, address in sorted(brokers[name].broker_addrs.items())
     ]
 
-    async def one(name: str, number: int, address: str) -> list[RuntimeInfo]:
+    async def broker_entries(name: str, number: int, address: str) -> list[RuntimeInfo]:
         try:
             body = await _ask(link, address, RequestCode.GET_BROKER_RUNTIME_INFO)
         except SaturnError as error:
@@ -170,25 +172,27 @@ async def _runtime_info(link: Link, now_ms: int) -> list[RuntimeInfo]:
         table = KVTable.decode(body).table if body is not None else {}
         return [RuntimeInfo(now_ms, name, number, address, key, value) for key, value in sorted(table.items())]
 
-    return [entry for entries in await asyncio.gather(*(one(*member) for member in members)) for entry in entries]
+    return [
+        entry for entries in await asyncio.gather(*(broker_entries(*member) for member in members)) for entry in entries
+    ]
 
 
 async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
-    found: list[Tick] = []
+    ticks: list[Tick] = []
     try:
         route = await link.core.read_route(topic)
     except SaturnError as error:
         logger.warning("no route topic=%s error=%s", topic, error)
-        return found
+        return ticks
     for broker in sorted(route.addresses):
         address = route.master(broker)
         if address is None:
             continue
         try:
-            found += await _on_broker(link, topic, broker, address, now_ms)
+            ticks += await _on_broker(link, topic, broker, address, now_ms)
         except SaturnError as error:
             logger.warning("no topic statistics broker=%s topic=%s error=%s", broker, topic, error)
-    return found
+    return ticks
 
 
 async def _ask(link: Link, address: str, code: RequestCode, **ext: str) -> bytes | None:
@@ -236,7 +240,7 @@ async def _bytes(link: Link, address: str, topic: str) -> int | None:
     return int(minute.sum)
 
 
-def publish(options: Connection, topic: str, bodies: list[tuple[bytes, str]]) -> None:
+def publish(options: ConnectionOptions, topic: str, bodies: list[tuple[bytes, str]]) -> None:
     """Send messages, each with one key. Raises the client's errors."""
 
     async def send(link: Link) -> None:

@@ -32,7 +32,7 @@ from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark.option_table import duration_ms, size
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running, sink_log
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 TARGET: Final = "256m"
 CLOSED_AFTER: Final = "15m"
@@ -42,7 +42,7 @@ _AT_CWD: Final = -100
 
 @dataclass(frozen=True)
 class CompactConf(Conf):
-    """What to compact.
+    """Selection of files to compact.
 
     target_bytes: target size of a new file, which may reach twice that; closed_ms: time since the end of an hour.
     """
@@ -67,19 +67,19 @@ def groups(table: Path, files: list[Path], closed: datetime, target_bytes: int) 
     by_folder: dict[Path, list[Path]] = {}
     for path in files:
         by_folder.setdefault(path.parent, []).append(path)
-    found = []
-    for folder, own in sorted(by_folder.items()):
+    selected = []
+    for folder, paths in sorted(by_folder.items()):
         until = _hour_end(folder)
         if until is None:
             raise ConfigError(
                 f"{table}: {folder} is no folder of an hour; compact is for tables with date= and hour= folders"
             )
-        sizes = sum((table / path).stat().st_size for path in own)
+        sizes = sum((table / path).stat().st_size for path in paths)
         count = max(1, sizes // target_bytes)
-        if until <= closed and len(own) > count:
-            rows = sum(pq.ParquetFile(table / path).metadata.num_rows for path in own)
-            found.append(Group(folder, tuple(sorted(own)), count, rows))
-    return found
+        if until <= closed and len(paths) > count:
+            rows = sum(pq.ParquetFile(table / path).metadata.num_rows for path in paths)
+            selected.append(Group(folder, tuple(sorted(paths)), count, rows))
+    return selected
 
 
 def _hour_end(folder: Path) -> datetime | None:
@@ -94,14 +94,14 @@ def _hour_end(folder: Path) -> datetime | None:
 def merged(spark: SparkSession, table: Path, group: Group) -> DataFrame:
     """Return the rows of the files, in queue order."""
     frame = spark.read.parquet(*(str(table / path) for path in group.files))
-    place = [name for name in lake.PLACE if name in frame.columns]
+    sort_columns = [name for name in lake.POSITION_COLUMNS if name in frame.columns]
     if group.count == 1:
         frame = frame.coalesce(1)
-    elif place:
-        frame = frame.repartitionByRange(group.count, *reversed(place))
+    elif sort_columns:
+        frame = frame.repartitionByRange(group.count, *reversed(sort_columns))
     else:
         frame = frame.repartition(group.count)
-    return frame.sortWithinPartitions(*place) if place else frame
+    return frame.sortWithinPartitions(*sort_columns) if sort_columns else frame
 
 
 def build(spark: SparkSession, conf: CompactConf) -> DataFrame:
@@ -109,7 +109,7 @@ def build(spark: SparkSession, conf: CompactConf) -> DataFrame:
     return spark.read.parquet(conf.path)
 
 
-def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline; a repeated run finds nothing to do. A run killed at any point leaves either the old or the new table."""
     table = lake.in_lake(conf.path)
     if not lake.exists(conf.path):
@@ -122,20 +122,22 @@ def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> O
         old = sum(len(group.files) for group in todo)
         if todo:
             new = _rebuilt(spark, table, log, files, todo, step)
-            says = f"{old} files of {len(todo)} folders of {conf.path} are {new} now"
+            message = f"{old} files of {len(todo)} folders of {conf.path} are {new} now"
         else:
-            new, says = 0, f"{conf.path}: every closed hour is compact"
+            new, message = 0, f"{conf.path}: every closed hour is compact"
     rows = sum(group.rows for group in todo)
-    return Outcome(rows, rows, 0, None, says, more={"table": conf.path, "files_before": old, "files_after": new})
+    return PipelineOutcome(
+        rows, rows, 0, None, message, more={"table": conf.path, "files_before": old, "files_after": new}
+    )
 
 
 def _visible(table: Path) -> list[Path]:
     """Return the files that readers see in a table without a log."""
-    found = []
+    visible = []
     for path in sorted(table.rglob("*.parquet")):
         if not any(part.startswith(("_", ".")) for part in path.relative_to(table).parts):
-            found.append(path)
-    return found
+            visible.append(path)
+    return visible
 
 
 def _rebuilt(
@@ -143,41 +145,41 @@ def _rebuilt(
     step: Callable[[str], Any],
 ) -> int:  # fmt: skip
     """Build the new table and exchange it with the old one; return the number of new files. Raises StoreError."""
-    fresh, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
-    for leftover in (fresh, work):
+    new_table, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
+    for leftover in (new_table, work):
         shutil.rmtree(leftover, ignore_errors=True)
     replaced = {path for group in todo for path in group.files}
     for path in files:
         if path not in replaced:
-            _link(table / path, fresh / path)
+            _link(table / path, new_table / path)
     if (table / ownership.OWNER_FILE).exists():
-        _link(table / ownership.OWNER_FILE, fresh / ownership.OWNER_FILE)
-    made: list[Path] = []
+        _link(table / ownership.OWNER_FILE, new_table / ownership.OWNER_FILE)
+    new_files: list[Path] = []
     for number, group in enumerate(todo, 1):
         step(f"{number} of {len(todo)} folders")
         merged(spark, table, group).write.mode("overwrite").parquet(str(work))
-        own = sorted(work.glob("*.parquet"))
-        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in own)
+        parts = sorted(work.glob("*.parquet"))
+        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in parts)
         if rows != group.rows:
             raise StoreError(f"{table / group.folder}: {group.rows} rows became {rows}; the table is left as it was")
-        for path in own:
-            _link(path, fresh / group.folder / path.name)
-            made.append(group.folder / path.name)
+        for path in parts:
+            _link(path, new_table / group.folder / path.name)
+            new_files.append(group.folder / path.name)
         shutil.rmtree(work)
     if log is not None:
-        kept = [line for path, line in log.files.items() if path not in replaced]
-        added = [_line(table, fresh, path) for path in made]
-        sink_log.write_log(fresh, log.latest, kept + added)
+        retained = [line for path, line in log.files.items() if path not in replaced]
+        added = [_line(table, new_table, path) for path in new_files]
+        sink_log.write_log(new_table, log.latest, retained + added)
         if sink_log.latest_batch(table) != log.latest:
             raise StoreError(f"{table}: another process wrote to it meanwhile; the table is unchanged")
-    _sync([fresh / path for path in made], fresh)
-    exchange(table, fresh)
-    shutil.rmtree(fresh, ignore_errors=True)
-    return len(made)
+    _sync([new_table / path for path in new_files], new_table)
+    exchange(table, new_table)
+    shutil.rmtree(new_table, ignore_errors=True)
+    return len(new_files)
 
 
-def _line(table: Path, fresh: Path, path: Path) -> str:
-    facts = (fresh / path).stat()
+def _line(table: Path, new_table: Path, path: Path) -> str:
+    facts = (new_table / path).stat()
     return sink_log.line_of(table / path, facts.st_size, facts.st_mtime_ns // 1_000_000)
 
 
@@ -185,12 +187,12 @@ def _link(source: Path, target: Path) -> None:
     """Hard-link a file and Spark's checksum of it; copy them where links are not supported."""
     target.parent.mkdir(parents=True, exist_ok=True)
     check = source.with_name(f".{source.name}.crc")
-    for one, other in ((source, target), (check, target.with_name(check.name))):
-        if one == source or one.exists():
+    for original, link in ((source, target), (check, target.with_name(check.name))):
+        if original == source or original.exists():
             try:
-                os.link(one, other)
+                os.link(original, link)
             except PermissionError:
-                shutil.copy2(one, other)
+                shutil.copy2(original, link)
 
 
 def _sync(files: list[Path], folder: Path) -> None:
@@ -200,22 +202,22 @@ def _sync(files: list[Path], folder: Path) -> None:
         sync_path(path)
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(first: Path, second: Path) -> None:
     """Exchange the names of two folders, in one step where the system supports it; else the first is missing for a moment.
 
     Raises OSError; both folders are unchanged then.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is not None:
-        if call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0:
+        if call(_AT_CWD, os.fsencode(first), _AT_CWD, os.fsencode(second), _EXCHANGE) == 0:
             return
         code = ctypes.get_errno()
         if code not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-            raise OSError(code, os.strerror(code), str(one))
-    between = one.with_name(f"_{one.name}.old")
-    one.rename(between)
-    other.rename(one)
-    between.rename(other)
+            raise OSError(code, os.strerror(code), str(first))
+    between = first.with_name(f"_{first.name}.old")
+    first.rename(between)
+    second.rename(first)
+    between.rename(second)
 
 
 def options(p: argparse.ArgumentParser) -> None:

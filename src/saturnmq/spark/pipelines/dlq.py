@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.spark.pipelines import SUMMARIES, lake, replay, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def build(spark: SparkSession, conf: DlqConf) -> DataFrame:
     messages = lake.messages_of(rows)
     schema = StructType([*messages.schema.fields, StructField("shape", StringType(), True)])
     error = f.expr(lake.property_of(conf.error_property)) if conf.error_property else f.lit(None).cast("string")
-    plain = f.regexp_replace(error, r"\d+", "#")
+    masked_error = f.regexp_replace(error, r"\d+", "#")
     named = messages.mapInArrow(_shaped, schema)
     return named.select(
         *messages.columns,
@@ -106,7 +106,7 @@ def build(spark: SparkSession, conf: DlqConf) -> DataFrame:
         f.coalesce(f.expr(lake.property_of("DLQ_ORIGIN_MESSAGE_ID")), f.expr(lake.property_of("ORIGIN_MESSAGE_ID")),
                    f.col("uniq_key")).alias("origin_message_id"),
         f.coalesce(f.expr(lake.property_of("RETRY_TOPIC")), f.expr(lake.property_of("DLQ_ORIGIN_TOPIC"))).alias("retry_topic"),
-        f.concat_ws(" | ", "shape", plain).alias("signature"),
+        f.concat_ws(" | ", "shape", masked_error).alias("signature"),
         error.alias("last_error"),
     )  # fmt: skip
 
@@ -124,8 +124,8 @@ def resend(spark: SparkSession, conf: DlqConf, messages: DataFrame) -> int:
         lake.table(spark, conf.table("dlq_resent"), RESENT).select("offset_msg_id"), "offset_msg_id", "left_anti"
     )
     for row in chosen.select("retry_topic").distinct().collect():
-        there = replay.arrived(spark, conf.name_servers, row["retry_topic"])
-        chosen = chosen.join(there, f.col("offset_msg_id") == f.col("replay_of"), "left_anti")
+        already_sent = replay.arrived(spark, conf.name_servers, row["retry_topic"])
+        chosen = chosen.join(already_sent, f.col("offset_msg_id") == f.col("replay_of"), "left_anti")
     chosen = chosen.localCheckpoint()  # materialize, so that exactly what is sent is recorded
     count = chosen.count()
     if count:
@@ -136,7 +136,7 @@ def resend(spark: SparkSession, conf: DlqConf, messages: DataFrame) -> int:
     return count
 
 
-def run(spark: SparkSession, conf: DlqConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: DlqConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline."""
     step("reading dead letters")
     lake.replace_table(build(spark, conf), conf.table("dlq_messages"))
@@ -148,8 +148,8 @@ def run(spark: SparkSession, conf: DlqConf, step: Callable[[str], Any]) -> Outco
         step("sending again")
         sent = resend(spark, conf, messages)
     kinds = len({row["signature"] for row in lake.head(spark, conf.table("dlq_summary"), 10_000)})
-    says = f"{count} dead letters of group {conf.group}, {kinds} kinds, are in {conf.table('dlq_messages')}; {sent} sent again"
-    return Outcome(count, count, 0, None, says, more={"resent": sent, "kinds": kinds})
+    message = f"{count} dead letters of group {conf.group}, {kinds} kinds, are in {conf.table('dlq_messages')}; {sent} sent again"
+    return PipelineOutcome(count, count, 0, None, message, more={"resent": sent, "kinds": kinds})
 
 
 def options(p: argparse.ArgumentParser) -> None:

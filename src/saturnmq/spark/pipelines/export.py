@@ -29,8 +29,8 @@ from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
-from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, preceding_of, to_offset
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
+from saturnmq.spark.ranges import Key, begins_of, from_offset, is_same_position, key_of, preceding_of, to_offset
 
 OFFSETS: Final = (
     "query string, batch bigint, topic string, broker_name string, queue_id int, "
@@ -45,7 +45,7 @@ NOTED_BATCHES: Final = 50
 
 @dataclass(frozen=True)
 class ExportConf(Conf):
-    """What to export. max_offsets, max_bytes: limits of a micro-batch. schema: what bodies are decoded to, as DDL or Avro JSON."""
+    """Selection and form of a table. max_offsets, max_bytes: limits of a micro-batch. schema: type of bodies, DDL or Avro JSON."""
 
     topics: str = ""
     partition_by: tuple[str, ...] = lake.PARTITIONS
@@ -106,24 +106,24 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
     )
     if conf.schema:
 
-        def both(batch: DataFrame, number: int) -> None:
+        def write_parts(batch: DataFrame, number: int) -> None:
             batch = batch.persist()
             if conf.decode == "avro":
-                good, value, error = f.col("value").isNotNull(), f.col("value"), "no Avro of the schema"
+                is_valid, value, error = f.col("value").isNotNull(), f.col("value"), "no Avro of the schema"
             else:
-                good = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
+                is_valid = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
                 value, error = f.col("value").dropFields(_CORRUPT), "no JSON of the schema"
-            kept = batch.where(good).withColumn("value", value)
-            bad = batch.where(~good).select(*lake.PLACE, f.lit(error).alias("error"), "body")
-            lake.write_part(kept, conf.messages, number)
-            lake.write_part(bad, conf.table("messages_bad"), number)
+            valid = batch.where(is_valid).withColumn("value", value)
+            invalid = batch.where(~is_valid).select(*lake.POSITION_COLUMNS, f.lit(error).alias("error"), "body")
+            lake.write_part(valid, conf.messages, number)
+            lake.write_part(invalid, conf.table("messages_bad"), number)
             batch.unpersist()
 
-        return writer.foreachBatch(both).start()
+        return writer.foreachBatch(write_parts).start()
     return sink.start(writer, conf.messages, conf.partition_by)
 
 
-def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline. Raises ConfigError when the table belongs to another checkpoint, or another process writes to it."""
     with lake.writing(conf.messages):
         return _run(spark, conf, step)
@@ -132,12 +132,12 @@ def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Ou
 def stream_of(conf: ExportConf) -> ownership.Stream:
     """Return the export as a writer of its tables."""
     form = ownership.BATCH_FOLDERS if conf.schema else ownership.SINK_LOG
-    bad = (conf.table("messages_bad"),) if conf.schema else ()
+    bad_tables = (conf.table("messages_bad"),) if conf.schema else ()
     options = "name the table's checkpoint by --checkpoint, or another folder by --lake"
-    return ownership.Stream("export", form, conf.checkpoint, (conf.messages,), bad, options)
+    return ownership.Stream("export", form, conf.checkpoint, (conf.messages,), bad_tables, options)
 
 
-def caught_up(conf: ExportConf) -> Outcome | None:
+def caught_up(conf: ExportConf) -> PipelineOutcome | None:
     """Return the outcome of a run that would find nothing new, None when a session is needed.
 
     Nothing is new when the last micro-batch of the checkpoint is committed and ends at the current end of every queue. When a
@@ -153,7 +153,7 @@ def caught_up(conf: ExportConf) -> Outcome | None:
             return None
         try:
             with linked(options) as link:
-                known = link.run(planning.bounds(link, options))
+                bounds_by_queue = link.run(planning.bounds(link, options))
                 preceding = preceding_of(position)
                 offsets = {key: end - 1 for key, end in from_offset(position).items() if key in preceding}
                 records = link.run(planning.records_at(link, offsets))
@@ -161,8 +161,11 @@ def caught_up(conf: ExportConf) -> Outcome | None:
             return None
         finally:
             close_all()  # Spark's JVM is forked from this process: leave no thread and no socket open
-        ends = {key_of(queue): bounds.high for queue, bounds in known.items()}
-        if not at_one_place(position, to_offset(ends, options.group)) or position.get("s", "") != options.filter_text:
+        ends = {key_of(queue): bounds.high for queue, bounds in bounds_by_queue.items()}
+        if (
+            not is_same_position(position, to_offset(ends, options.group))
+            or position.get("s", "") != options.filter_text
+        ):
             return None
         if any(record != preceding[key] for key, record in records.items()):
             return None  # a topic was created again
@@ -178,13 +181,13 @@ def _is_local(conf: ExportConf) -> bool:
     return all(local_path(path) == Path(path) for path in (conf.checkpoint, conf.lake))
 
 
-def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
+def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> PipelineOutcome:
     query = build(spark, conf)
     commits, noted = Path(conf.checkpoint) / "commits", -1
 
-    def stepped(words: str) -> None:
+    def stepped(text: str) -> None:
         nonlocal noted
-        step(words)
+        step(text)
         if _is_local(conf) and (last := max(_numbered(commits), default=-1)) >= noted + NOTED_BATCHES:
             note_offsets(conf)
             noted = last
@@ -193,29 +196,29 @@ def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> O
     return _finished(spark, conf, rows, lag_of(query))
 
 
-def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int | None) -> Outcome:
+def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int | None) -> PipelineOutcome:
     """Update `_offsets` from the checkpoint and count bad rows. spark: not needed for a lake on a local disk."""
     if _is_local(conf):
         note_offsets(conf)
-    bad = 0
+    bad_rows = 0
     if conf.schema:
-        bad = lake.count(spark, conf.table("messages_bad"))
-        conf.check_bad(bad, "messages_bad")
-    says = f"{rows} rows of topic {conf.topics} are in {conf.messages}"
+        bad_rows = lake.count(spark, conf.table("messages_bad"))
+        conf.check_bad(bad_rows, "messages_bad")
+    message = f"{rows} rows of topic {conf.topics} are in {conf.messages}"
     if foreign := ownership.foreign_files(conf.messages, spark):
-        says += f"\n{foreign}"
-    return Outcome(rows, rows - bad, bad, lag, says, more={"table": conf.messages})
+        message += f"\n{foreign}"
+    return PipelineOutcome(rows, rows - bad_rows, bad_rows, lag, message, more={"table": conf.messages})
 
 
 def note_offsets(conf: ExportConf) -> None:
     """Add the checkpoint's batches to `_offsets`, keeping rows of batches that Spark has deleted from the checkpoint."""
-    found = batches(Path(conf.checkpoint))
-    if not found:
+    checkpoint_rows = batches(Path(conf.checkpoint))
+    if not checkpoint_rows:
         return
-    query, oldest = found[0][:2]
+    query, oldest = checkpoint_rows[0][:2]
     before = [row for row in lake.rows_of(conf.table("_offsets")) if row[0] == query and row[1] <= oldest]
-    places = {row[1:5] for row in before}  # the checkpoint no longer contains the start of its oldest batch
-    rows = before + [row for row in found if row[1:5] not in places]
+    positions = {row[1:5] for row in before}  # the checkpoint no longer contains the start of its oldest batch
+    rows = before + [row for row in checkpoint_rows if row[1:5] not in positions]
     lake.replace_rows(rows, OFFSETS, conf.table("_offsets"))
 
 

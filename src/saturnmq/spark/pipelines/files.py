@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.log_archive import opened
-from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, LogFile, chunks, log_files
+from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, ScanFile, chunks, log_files
 from saturnmq.spark.pipelines import SUMMARIES, lake, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 CHECK: Final = (
     "file string, from_byte bigint, to_byte bigint, frames bigint, bad_crc bigint, holes bigint, torn_tail boolean"
@@ -34,7 +34,7 @@ FILES_MAX: Final = 1_000_000
 
 @dataclass(frozen=True)
 class FilesConf(Conf):
-    """What to read. topics: all when empty. broker_name: value of column broker_name, which files do not contain."""
+    """Records to read. topics: all when empty. broker_name: value of column broker_name, which files do not contain."""
 
     path: str = ""
     topics: str = ""
@@ -54,14 +54,14 @@ def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
     return lake.messages_of(spark.read.format("rocketmq").options(**options).load())
 
 
-def check_file(file: LogFile) -> tuple[str, int, int, int, int, int, bool]:
+def check_file(file: ScanFile) -> tuple[str, int, int, int, int, int, bool]:
     """Return a row of `commitlog_check`: from the file's first byte to the end of its last valid record. Runs in a worker."""
     frames, bad_crc, holes, torn, end = 0, 0, 0, False, 0
     for chunk in chunks(FilePiece(file.path, file.base, 0, NO_LIMIT, file.ledger, file.last, file.committed)):
-        for bad in chunk.bad:
-            if not bad.torn:
+        for damage in chunk.damaged:
+            if not damage.torn:
                 holes += 1
-            elif _has_content(file.path, bad.begin, bad.end):
+            elif _has_content(file.path, damage.begin, damage.end):
                 torn = True  # zeros are preallocated space
         for at in chunk.positions.tolist():
             frames += 1
@@ -89,18 +89,18 @@ def _has_content(path: str, begin: int, end: int) -> bool:
 def check(spark: SparkSession, conf: FilesConf) -> DataFrame:
     """Return table `commitlog_check`, one task per file."""
     files = log_files(conf.path)
-    given = [tuple(file) for file in files]
-    if not given:
+    file_fields = [tuple(file) for file in files]
+    if not file_fields:
         return spark.createDataFrame([], CHECK)
-    rows = spark.sparkContext.parallelize(given, len(given)).map(_check)
+    rows = spark.sparkContext.parallelize(file_fields, len(file_fields)).map(_check)
     return spark.createDataFrame(rows, CHECK)
 
 
-def _check(given: tuple[Any, ...]) -> tuple[str, int, int, int, int, int, bool]:
-    return check_file(LogFile(*given))
+def _check(file_fields: tuple[Any, ...]) -> tuple[str, int, int, int, int, int, bool]:
+    return check_file(ScanFile(*file_fields))
 
 
-def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline; a repeated run on the same files writes the same tables."""
     step("checking files")
     lake.replace_table(check(spark, conf).coalesce(1), conf.table("commitlog_check"))
@@ -112,10 +112,12 @@ def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Out
     with lake.writing(conf.table("messages")):
         lake.replace_table(build(spark, conf), conf.table("messages"), *conf.partition_by)
     rows = lake.count(spark, conf.table("messages"))
-    says = (f"{rows} messages of {frames} records in {len(checked)} files are in {conf.table('messages')}; "
-            f"damaged: {bad_crc} records, "
-            f"{holes} holes, {torn} torn ends")  # fmt: skip
-    return Outcome(frames, rows, bad_crc + holes, None, says, more={"table": conf.table("messages"), "torn": torn})
+    message = (f"{rows} messages of {frames} records in {len(checked)} files are in {conf.table('messages')}; "
+               f"damaged: {bad_crc} records, "
+               f"{holes} holes, {torn} torn ends")  # fmt: skip
+    return PipelineOutcome(
+        frames, rows, bad_crc + holes, None, message, more={"table": conf.table("messages"), "torn": torn}
+    )
 
 
 def options(p: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ SOURCE_COLUMNS: Final = (
 )
 PARTITIONS: Final = ("topic", "date", "hour")
 ColumnOrName = Column | str
-PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
+POSITION_COLUMNS: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 
 
 def messages_of(rows: DataFrame) -> DataFrame:
@@ -101,7 +101,9 @@ def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
     if folder is None:
         frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
         return
-    _replace(folder, lambda fresh: frame.write.mode("overwrite").partitionBy(*partition_by).parquet(str(fresh)))
+    _replace(
+        folder, lambda new_folder: frame.write.mode("overwrite").partitionBy(*partition_by).parquet(str(new_folder))
+    )
 
 
 def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None:
@@ -112,11 +114,11 @@ def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None
     types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
     schema = pa.schema([(name, types[kind]) for name, kind in (c.split() for c in columns.split(","))])
     arrays = [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)]
-    made = pa.Table.from_arrays(arrays, schema=schema)
+    arrow_table = pa.Table.from_arrays(arrays, schema=schema)
 
-    def write(fresh: Path) -> None:
-        fresh.mkdir(parents=True)
-        parquet.write_table(made, fresh / "part-0.parquet")
+    def write(new_folder: Path) -> None:
+        new_folder.mkdir(parents=True)
+        parquet.write_table(arrow_table, new_folder / "part-0.parquet")
 
     _replace(in_lake(path), write)
 
@@ -133,12 +135,12 @@ def rows_of(path: str) -> list[tuple[Any, ...]]:
 def _replace(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a table beside the old one and rename it into place."""
     _mend(folder)
-    fresh, old = _beside(folder)
-    shutil.rmtree(fresh, ignore_errors=True)
-    write(fresh)
+    new_folder, old = _beside(folder)
+    shutil.rmtree(new_folder, ignore_errors=True)
+    write(new_folder)
     if folder.exists():
         folder.rename(old)
-    fresh.rename(folder)
+    new_folder.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -190,9 +192,9 @@ def startable(checkpoint: str) -> str:
     """
     folder = local_path(checkpoint)
     if folder is not None:
-        found = [path for name in ("offsets", "commits") for path in (folder / name).glob("*")]
-        if not any(path.name.isdigit() for path in found):
-            for path in found:
+        paths = [path for name in ("offsets", "commits") for path in (folder / name).glob("*")]
+        if not any(path.name.isdigit() for path in paths):
+            for path in paths:
                 if path.name.startswith("."):
                     path.unlink(missing_ok=True)
     return checkpoint
@@ -248,8 +250,8 @@ def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
     folder = local_path(path)
     if folder is None:
         return [row.asDict() for row in spark.read.parquet(path).limit(rows).collect()]
-    found: list[dict[str, Any]] = _files(folder).head(rows).to_pylist()
-    return found
+    head_rows: list[dict[str, Any]] = _files(folder).head(rows).to_pylist()
+    return head_rows
 
 
 def _files(folder: Path) -> Any:

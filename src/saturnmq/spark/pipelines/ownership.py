@@ -69,23 +69,23 @@ class LocalFiles:
 
     def create(self, path: str, text: str) -> None:
         target = _path(path)
-        fresh = self._beside(target, text)
+        temporary = self._beside(target, text)
         try:
-            target.hardlink_to(fresh)
+            target.hardlink_to(temporary)
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
-            fresh.replace(target)
+            temporary.replace(target)
         finally:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     @staticmethod
     def _beside(target: Path, text: str) -> Path:
         """Write a file of its own for each call, as two processes may write the same target."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
-        fresh.write_text(text)
-        return fresh
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
+        temporary.write_text(text)
+        return temporary
 
 
 class HadoopFiles:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark.pipelines import SUMMARIES, files, lake, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 REPLAY_OF: Final = "REPLAY_OF"
 LOG: Final = (
@@ -54,8 +54,18 @@ class ReplayConf(Conf):
     @property
     def run_id(self) -> str:
         """Identifies a run: the same for the same command, which is how a run is completed."""
-        what = [self.path, self.topic, self.dst, self.since, self.until, self.keys, self.tags, self.where, self.chunks]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+        fields = [
+            self.path,
+            self.topic,
+            self.dst,
+            self.since,
+            self.until,
+            self.keys,
+            self.tags,
+            self.where,
+            self.chunks,
+        ]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]
 
 
 def build(spark: SparkSession, conf: ReplayConf) -> DataFrame:
@@ -81,23 +91,26 @@ def build(spark: SparkSession, conf: ReplayConf) -> DataFrame:
 
 def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is no time, such as 2026-01-31T12:00:00") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def outgoing(rows: DataFrame) -> DataFrame:
     """Convert lake rows for the sink, with the sharding key; `topic` is the destination."""
-    own = f"filter(split(properties, '\\u0002'), p -> p != '' and substring_index(p, '\\u0001', 1) not in ({_quoted(_SYSTEM)}))"
-    made = f.concat_ws("\x02", f.expr(own), f.concat(f.lit(f"{REPLAY_OF}\x01"), f.col("offset_msg_id")))
+    is_user_property = f"substring_index(p, '\\u0001', 1) not in ({_quoted(_SYSTEM)})"
+    user_properties = f"filter(split(properties, '\\u0002'), p -> p != '' and {is_user_property})"
+    properties = f.concat_ws(
+        "\x02", f.expr(user_properties), f.concat(f.lit(f"{REPLAY_OF}\x01"), f.col("offset_msg_id"))
+    )
     key = f.expr(lake.property_of("__SHARDINGKEY"))
-    return rows.select("topic", "body", "tags", "keys", made.alias("properties"), key.alias("shardingKey"), "store_ts",
+    return rows.select("topic", "body", "tags", "keys", properties.alias("properties"), key.alias("shardingKey"), "store_ts",
                        "broker_name", "queue_id", "queue_offset")  # fmt: skip
 
 
-def _quoted(words: list[str]) -> str:
-    return ", ".join("'" + word.replace("'", "''") + "'" for word in words)
+def _quoted(names: list[str]) -> str:
+    return ", ".join("'" + name.replace("'", "''") + "'" for name in names)
 
 
 def send(spark: SparkSession, name_servers: str, rows: DataFrame, rate: int = 0) -> None:
@@ -133,9 +146,9 @@ def arrived(spark: SparkSession, name_servers: str, topic: str) -> DataFrame:
 
 
 def _ask(name_servers: str, topic: str) -> None:
-    from saturnmq.spark.connect import Connection, linked
+    from saturnmq.spark.connect import ConnectionOptions, linked
 
-    with linked(Connection(name_servers)) as link:
+    with linked(ConnectionOptions(name_servers)) as link:
         link.run(link.puller.queues(topic))
 
 
@@ -147,50 +160,51 @@ def _note(spark: SparkSession, conf: ReplayConf, row: tuple[Any, ...]) -> None:
 
 def states(spark: SparkSession, conf: ReplayConf) -> dict[int, set[str]]:
     """Return what the log records of this run: chunk -> states."""
-    found: dict[int, set[str]] = {}
+    states_by_chunk: dict[int, set[str]] = {}
     for row in lake.table(spark, conf.table("replay_log"), LOG).where(f.col("run") == conf.run_id).collect():
-        found.setdefault(row["chunk"], set()).add(row["state"])
-    return found
+        states_by_chunk.setdefault(row["chunk"], set()).add(row["state"])
+    return states_by_chunk
 
 
 def bounds(spark: SparkSession, conf: ReplayConf, rows: DataFrame) -> list[int]:
     """Return the store times, in microseconds, where chunks end; fixed by the first attempt of a run."""
     path = lake.in_lake(conf.lake, "_replay", f"{conf.run_id}.json")
     if path.exists():
-        kept: list[int] = json.loads(path.read_text())
-        return kept
+        stored_ends: list[int] = json.loads(path.read_text())
+        return stored_ends
     shares = [n / conf.chunks for n in range(1, conf.chunks)]
     cuts = rows.agg(f.percentile_approx(f.unix_micros("store_ts"), shares, 10_000) if shares else f.lit(None),
                     f.max(f.unix_micros("store_ts"))).first()  # fmt: skip
     if cuts is None or cuts[1] is None:
         return []
-    made = sorted({*(cuts[0] or []), cuts[1]})
+    ends = sorted({*(cuts[0] or []), cuts[1]})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".new").write_text(json.dumps(made))
+    path.with_suffix(".new").write_text(json.dumps(ends))
     path.with_suffix(".new").rename(path)
-    return made
+    return ends
 
 
-def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline, chunk by chunk."""
     rows = build(spark, conf)
     step("planning")
-    known = states(spark, conf)
+    states_by_chunk = states(spark, conf)
     limits = lake.in_lake(conf.lake, "_replay", f"{conf.run_id}.json")
-    if known and not limits.exists():
+    if states_by_chunk and not limits.exists():
         raise ConfigError(
-            f"{conf.table('replay_log')}: run {conf.run_id} has sent {len(known)} chunks, and the file of their limits, {limits}, "
-            "is missing: other limits would skip or repeat messages; restore it, or replay what is missing by --since TIME"
+            f"{conf.table('replay_log')}: run {conf.run_id} has sent {len(states_by_chunk)} chunks, and the file of their "
+            f"limits, {limits}, is missing: other limits would skip or repeat messages; restore it, or replay what is missing "
+            "by --since TIME"
         )
     ends = bounds(spark, conf, rows)
-    source, done, low = conf.path or conf.table("messages"), 0, -(2**62)
+    source, sent, low = conf.path or conf.table("messages"), 0, -(2**62)
     for number, high in enumerate(ends):
         part = rows.where((f.unix_micros("store_ts") > low) & (f.unix_micros("store_ts") <= high))
         low = high
-        if "done" in known.get(number, set()):
+        if "done" in states_by_chunk.get(number, set()):
             continue
         step(f"chunk {number + 1} of {len(ends)}")
-        if "sending" in known.get(number, set()):
+        if "sending" in states_by_chunk.get(number, set()):
             part = part.join(
                 arrived(spark, conf.name_servers, conf.dst), f.col("offset_msg_id") == f.col("replay_of"), "left_anti"
             )
@@ -203,11 +217,11 @@ def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Ou
         if count:
             send(spark, conf.name_servers, outgoing(part).withColumn("topic", f.lit(conf.dst)), conf.rate)
         _note(spark, conf, (*head, "done"))
-        done += int(count)
-    says = f"{done} messages went to topic {conf.dst}" + (
-        "" if done else ": this run was done before, or nothing was meant"
+        sent += int(count)
+    message = f"{sent} messages went to topic {conf.dst}" + (
+        "" if sent else ": this run was done before, or nothing was meant"
     )
-    return Outcome(done, done, 0, None, says, more={"replay": conf.run_id})
+    return PipelineOutcome(sent, sent, 0, None, message, more={"replay": conf.run_id})
 
 
 def options(p: argparse.ArgumentParser) -> None:

@@ -65,8 +65,8 @@ def page(
     for number, figure in enumerate(figures):
         parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, config={"displaylogo": False}))
     parts += [_table(name, rows) for name, rows in tables.items() if rows]
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return _PAGE.format(title=html.escape(title), made=made, body="\n".join(parts))
+    created = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return _PAGE.format(title=html.escape(title), made=created, body="\n".join(parts))
 
 
 def _text(value: Any) -> str:

@@ -31,7 +31,7 @@ from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.offset_tracker import stop_all
 from saturnmq.spark.option_table import duration_ms, flag
 from saturnmq.spark.pipelines.ownership import LocalFiles
-from saturnmq.spark.progress import Report
+from saturnmq.spark.progress import ProgressReport
 from saturnmq.spark.stream_advice import advice_of
 
 EXIT_DONE: Final = 0
@@ -83,23 +83,23 @@ class Conf:
             {"dataLossLog": self.table(LOSSES)} if local_path(self.lake) is not None else {}
         )
 
-    def check_bad(self, bad: int, table: str) -> None:
+    def check_bad(self, bad_rows: int, table: str) -> None:
         """Raise BadRowsError when this number of bad rows, which are in the named table, exceeds the limit."""
-        if self.max_bad is not None and bad > self.max_bad:
+        if self.max_bad is not None and bad_rows > self.max_bad:
             raise BadRowsError(
-                f"{bad} rows are bad, option --max-bad={self.max_bad} allows fewer: see {self.table(table)}"
+                f"{bad_rows} rows are bad, option --max-bad={self.max_bad} allows fewer: see {self.table(table)}"
             )
 
 
 @dataclass
-class Outcome:
+class PipelineOutcome:
     """Result of one run. lag: unread messages of its input, None where that does not apply."""
 
     rows_in: int = 0
     rows_out: int = 0
-    bad: int = 0
+    bad_rows: int = 0
     lag: int | None = None
-    says: str = ""
+    message: str = ""
     report: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -119,9 +119,10 @@ class Pipeline(Generic[C]):
     options: Callable[[argparse.ArgumentParser], None]
     conf: Callable[[argparse.Namespace], C]
     build: Callable[[SparkSession, C], DataFrame | StreamingQuery]
-    run: Callable[[SparkSession, C, Callable[[str], Any]], Outcome]
+    run: Callable[[SparkSession, C, Callable[[str], Any]], PipelineOutcome]
     needs_lake: bool = True
-    caught_up: Callable[[C], Outcome | None] = lambda _conf: None  # the outcome if nothing is new, without a session
+    # the outcome if nothing is new, without a session
+    caught_up: Callable[[C], PipelineOutcome | None] = lambda _conf: None
 
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
@@ -133,8 +134,8 @@ def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
 
 def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
     """Return a parser of the common options and the pipeline's own (PIP-01)."""
-    tables = [f"  {kind}  {name}: {what}" for kind, named in (("in ", pipeline.inputs), ("out", pipeline.outputs))
-              for name, what in named.items()]  # fmt: skip
+    tables = [f"  {kind}  {name}: {meaning}" for kind, named in (("in ", pipeline.inputs), ("out", pipeline.outputs))
+              for name, meaning in named.items()]  # fmt: skip
     p = argparse.ArgumentParser(
         prog=f"saturnmq spark {pipeline.name}",
         description=f"{pipeline.summary[0].upper()}{pipeline.summary[1:]}.",
@@ -241,7 +242,9 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], args: argparse.Namespace) -> Outcome:
+def _in_session(
+    pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], args: argparse.Namespace
+) -> PipelineOutcome:
     """Run the pipeline in a session of its own."""
     spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
     try:
@@ -250,7 +253,7 @@ def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], arg
             outcome = pipeline.run(spark, conf, step)
             if count := len(_losses(conf) - before):
                 outcome.more["data_losses"] = count
-                outcome.says += f"\n{count} losses were skipped: see {conf.table(LOSSES)}"
+                outcome.message += f"\n{count} losses were skipped: see {conf.table(LOSSES)}"
             return outcome
     finally:
         with suppress(Py4JError, OSError):  # the JVM may already have exited
@@ -263,19 +266,19 @@ def _losses(conf: Conf) -> set[str]:
     return set(LocalFiles().names(conf.table(LOSSES))) if conf.lake and local_path(conf.lake) is not None else set()
 
 
-def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
+def say(name: str, outcome: PipelineOutcome, seconds: float, *, as_json: bool) -> None:
     """Print the result: a sentence and one JSON line, or one JSON document (PIP-06)."""
     row = {
         "pipeline": name, "run": uuid.uuid4().hex[:12], "rows_in": outcome.rows_in, "rows_out": outcome.rows_out,
-        "bad": outcome.bad, "lag": outcome.lag, "seconds": round(seconds, 1), **outcome.more,
+        "bad": outcome.bad_rows, "lag": outcome.lag, "seconds": round(seconds, 1), **outcome.more,
     }  # fmt: skip
     if outcome.report:
         row["report"] = outcome.report
     if as_json:
         print(json.dumps({"schema": 1, "command": f"spark {name}", "rows": [row]}), flush=True)
         return
-    if outcome.says:
-        print(outcome.says, flush=True)
+    if outcome.message:
+        print(outcome.message, flush=True)
     if outcome.report:
         print(f"report: {outcome.report}", flush=True)
     print(json.dumps(row), flush=True)
@@ -288,27 +291,29 @@ def cause_of(error: BaseException) -> tuple[str, str]:
     advice = advice_of(str(error))
     if advice is not None:
         return type(error).__name__, advice
-    own: list[tuple[str, str]] = _OWN_CAUSE.findall(str(error))
-    if own:
-        return own[-1]
-    found: list[tuple[str, str]] = _CAUSE.findall(str(error))
-    own = [(kind, text) for kind, text in found if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))]
-    if own:
-        return own[-1]
+    causes: list[tuple[str, str]] = _OWN_CAUSE.findall(str(error))
+    if causes:
+        return causes[-1]
+    all_causes: list[tuple[str, str]] = _CAUSE.findall(str(error))
+    causes = [
+        (kind, text) for kind, text in all_causes if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))
+    ]
+    if causes:
+        return causes[-1]
     return type(error).__name__, str(error).strip().split("\n", 1)[0]
 
 
 @contextmanager
 def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     """Show Spark's finished tasks until the block ends; yield a function that sets the current step."""
-    done = threading.Event()
+    stopped = threading.Event()
     state = {"title": "starting"}
 
     def poll() -> None:
         tracker = spark.sparkContext.statusTracker()
         counted: dict[int, int] = {}
-        with Report(title, quiet=quiet, unit="tasks") as report:
-            while not done.wait(POLL_SECONDS):
+        with ProgressReport(title, quiet=quiet, unit="tasks") as report:
+            while not stopped.wait(POLL_SECONDS):
                 try:
                     for stage in tracker.getActiveStageIds():
                         info = tracker.getStageInfo(stage)
@@ -323,29 +328,29 @@ def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callabl
     if not quiet:
         thread.start()
     try:
-        yield lambda words: state.update(title=words)
+        yield lambda step_title: state.update(title=step_title)
     finally:
-        done.set()
+        stopped.set()
         if not quiet:
             thread.join(5.0)
 
 
 def watch(query: StreamingQuery, step: Callable[[str], Any]) -> int:
     """Wait for a streaming query and show how many rows it has read; return that number. Raises the error that failed it."""
-    seen: dict[int, int] = {}
+    rows_by_batch: dict[int, int] = {}
     while True:
         ended = query.awaitTermination(1)
         if STOP.is_set() and not ended:
             stop_at_border(query)
             ended = True
         for progress in query.recentProgress:
-            seen[int(progress["batchId"])] = int(progress["numInputRows"])
-        step(f"{sum(seen.values()):,} rows")
+            rows_by_batch[int(progress["batchId"])] = int(progress["numInputRows"])
+        step(f"{sum(rows_by_batch.values()):,} rows")
         if ended:
-            return sum(seen.values())
+            return sum(rows_by_batch.values())
 
 
-def repeated(conf: Conf, once: Callable[[], Outcome], step: Callable[[str], Any]) -> Outcome:
+def repeated(conf: Conf, once: Callable[[], PipelineOutcome], step: Callable[[str], Any]) -> PipelineOutcome:
     """Return the outcome of one run; with an interval, repeat until SIGTERM or Ctrl-C and return the last outcome (SPK-14)."""
     outcome = once()
     if conf.interval_ms is None:

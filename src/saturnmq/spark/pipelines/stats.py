@@ -27,9 +27,9 @@ from pyspark.sql.window import Window
 
 from saturnmq.history.file import History
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.connect import Connection
+from saturnmq.spark.connect import ConnectionOptions
 from saturnmq.spark.pipelines import SUMMARIES, collect, lake, ownership, report, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 TICKS: Final = (
     "ts timestamp, topic string, group string, broker_name string, total bigint, bytes bigint, lag bigint, "
@@ -51,7 +51,7 @@ DEFAULT_RULES: Final = (
 )
 ROWS_MAX: Final = 100_000
 HISTORY_SECONDS: Final = 3600  # of a history file are read and stored at once
-_WHO: Final = ("topic", "group", "broker_name")
+_SUBJECT_COLUMNS: Final = ("topic", "group", "broker_name")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class StatsConf(Conf):
 
 def stats_1m(ticks: DataFrame) -> DataFrame:
     """Return table `stats_1m`: growth between two ticks counts in the minute of the later one; the first tick is the baseline."""
-    once = ticks.dropDuplicates(["ts", *_WHO])
-    in_order = Window.partitionBy(*_WHO).orderBy("ts")
+    once = ticks.dropDuplicates(["ts", *_SUBJECT_COLUMNS])
+    in_order = Window.partitionBy(*_SUBJECT_COLUMNS).orderBy("ts")
 
     def grown(name: str) -> Any:
         before = f.lag(name).over(in_order)
@@ -77,7 +77,7 @@ def stats_1m(ticks: DataFrame) -> DataFrame:
 
     seconds = (f.unix_micros("ts") - f.lag(f.unix_micros("ts")).over(in_order)) / 1_000_000
     steps = once.select("*", grown("total").alias("more"), grown("fail").alias("failed"), seconds.alias("seconds"))
-    return steps.groupBy(*_WHO, lake.utc_start("ts", 60).alias("window_start")).agg(
+    return steps.groupBy(*_SUBJECT_COLUMNS, lake.utc_start("ts", 60).alias("window_start")).agg(
         f.sum("more").alias("msgs"), f.max("bytes").alias("bytes"), (f.sum("more") / 60).alias("tps_avg"),
         f.coalesce(f.max(f.col("more") / f.col("seconds")), f.lit(0.0)).alias("tps_max"), f.max_by("lag", "ts").alias("lag"),
         f.max_by("lag_s", "ts").alias("lag_s"), f.sum("failed").alias("fail"),
@@ -87,7 +87,7 @@ def stats_1m(ticks: DataFrame) -> DataFrame:
 def rolled(finer: DataFrame, unit: str) -> DataFrame:
     """Aggregate minutes to hours, or hours to days."""
     seconds = {"hour": 3600, "day": 86_400}[unit]
-    return finer.groupBy(*_WHO, lake.utc_start("window_start", seconds).alias("start")).agg(
+    return finer.groupBy(*_SUBJECT_COLUMNS, lake.utc_start("window_start", seconds).alias("start")).agg(
         f.sum("msgs").alias("msgs"), f.sum("bytes").alias("bytes"), (f.sum("msgs") / seconds).alias("tps_avg"),
         f.max("tps_max").alias("tps_max"), f.max_by("lag", "window_start").alias("lag"),
         f.max_by("lag_s", "window_start").alias("lag_s"), f.sum("fail").alias("fail"),
@@ -99,15 +99,15 @@ def alerts(minutes: DataFrame, rules: DataFrame) -> DataFrame:
     last5 = Window.partitionBy("topic", "broker_name").orderBy(f.unix_seconds("window_start")).rangeBetween(-240, 0)
     produced = minutes.where("group = ''").select(
         "topic", "broker_name", "window_start", (f.sum("msgs").over(last5) / 300).alias("rate"))  # fmt: skip
-    known = minutes.where("group != ''").join(produced, ["topic", "broker_name", "window_start"], "left")
+    rated = minutes.where("group != ''").join(produced, ["topic", "broker_name", "window_start"], "left")
     slowest = f.greatest(f.coalesce("rate", f.lit(0.0)), f.lit(1 / 300))
-    with_lag = known.withColumn("behind_s", f.col("lag") / slowest)
+    with_lag = rated.withColumn("behind_s", f.col("lag") / slowest)
     value = f.coalesce(*[f.when(f.col("metric") == name, f.col(name).cast("double")) for name in METRICS])
-    subject = f.concat_ws("/", *_WHO).alias("subject")
-    seen = with_lag.crossJoin(f.broadcast(rules)).select(
+    subject = f.concat_ws("/", *_SUBJECT_COLUMNS).alias("subject")
+    measured = with_lag.crossJoin(f.broadcast(rules)).select(
         "window_start", "rule", "fire", "clear", subject, value.alias("value")
     )
-    marked = seen.withColumn(
+    marked = measured.withColumn(
         "mark", f.when(f.col("value") >= f.col("fire"), "firing").when(f.col("value") <= f.col("clear"), "cleared"))  # fmt: skip
     in_order = Window.partitionBy("rule", "subject").orderBy("window_start")
     held = marked.withColumn(
@@ -132,7 +132,7 @@ def build(spark: SparkSession, conf: StatsConf) -> DataFrame:
 def poll(spark: SparkSession, conf: StatsConf) -> int:
     """Query the brokers and store the result; return the number of ticks."""
     now_ms = int(time.time() * 1000)
-    connection = Connection(conf.name_servers)
+    connection = ConnectionOptions(conf.name_servers)
     ticks = collect.collect(connection, now_ms)
     if conf.publish:
         collect.publish(connection, conf.topic, [(collect.encode_tick(t), f"{t.topic}/{t.group}") for t in ticks])
@@ -163,10 +163,10 @@ def frame_of(
     spark: SparkSession, entries: Sequence[collect.Tick | collect.RuntimeInfo], columns: str = TICKS
 ) -> DataFrame:
     """Return ticks, or runtime information, as rows."""
-    made = spark.createDataFrame(
+    frame = spark.createDataFrame(
         [tuple(vars(entry).values()) for entry in entries], columns.replace("ts timestamp", "ts bigint")
     )
-    return made.withColumn("ts", f.timestamp_millis("ts")).coalesce(1)
+    return frame.withColumn("ts", f.timestamp_millis("ts")).coalesce(1)
 
 
 def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> int:
@@ -179,16 +179,16 @@ def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> 
         columns="topic,brokerName,queueId,queueOffset,body", **conf.loss_options).load()  # fmt: skip
 
     def write(batch: DataFrame, number: int) -> None:
-        good, bad = [], []
+        valid, invalid = [], []
         for row in batch.collect():  # a few hundred bytes per topic, group and minute
             try:
-                good.append(collect.decode_tick(bytes(row["body"])))
+                valid.append(collect.decode_tick(bytes(row["body"])))
             except ValueError as error:
-                bad.append((*row[:4], str(error), bytes(row["body"])))
-        lake.write_part(frame_of(spark, good), conf.table("stats_ticks"), number)
-        if bad:
-            place = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
-            lake.write_part(spark.createDataFrame(bad, place).coalesce(1), conf.table("stats_ticks_bad"), number)
+                invalid.append((*row[:4], str(error), bytes(row["body"])))
+        lake.write_part(frame_of(spark, valid), conf.table("stats_ticks"), number)
+        if invalid:
+            columns = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
+            lake.write_part(spark.createDataFrame(invalid, columns).coalesce(1), conf.table("stats_ticks_bad"), number)
 
     checkpoint, ticks = conf.table("_checkpoint_stats"), conf.table("stats_ticks")
     form, bad_ticks = ownership.BATCH_FOLDERS, conf.table("stats_ticks_bad")
@@ -219,48 +219,48 @@ def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["ts"], row["rule"], row["subject"], row["state"]
 
 
-def run(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline; with an interval, repeatedly."""
     return running.repeated(conf, lambda: once(spark, conf, step), step)
 
 
-def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
+def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Store new ticks, then write the tables, the alerts and the report."""
     step("asking brokers" if conf.mode == "poll" else "reading ticks")
     if conf.mode == "poll":
         count = poll(spark, conf)
     else:
         count = from_history(spark, conf) if conf.mode == "history" else ingest(spark, conf, step)
-    bad = lake.count(spark, conf.table("stats_ticks_bad"))
-    conf.check_bad(bad, "stats_ticks_bad")
-    fresh = tables(spark, conf, step)
-    if conf.alert_topic and fresh:
-        alerts = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in fresh]
-        collect.publish(Connection(conf.name_servers), conf.alert_topic, alerts)
+    bad_ticks = lake.count(spark, conf.table("stats_ticks_bad"))
+    conf.check_bad(bad_ticks, "stats_ticks_bad")
+    new_alerts = tables(spark, conf, step)
+    if conf.alert_topic and new_alerts:
+        alerts = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in new_alerts]
+        collect.publish(ConnectionOptions(conf.name_servers), conf.alert_topic, alerts)
     minutes = sorted(lake.head(spark, conf.table("stats_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
     every = sorted(lake.head(spark, conf.table("alerts"), ROWS_MAX), key=lambda row: str(row["ts"]))
-    last = {tuple(row[name] for name in _WHO): row for row in minutes}
+    last = {tuple(row[name] for name in _SUBJECT_COLUMNS): row for row in minutes}
     lag = sum(row["lag"] or 0 for row in last.values())
-    facts = {"topics": len({who[0] for who in last}), "groups": len({who[1] for who in last} - {""}), "lag": lag,
+    facts = {"topics": len({subject[0] for subject in last}), "groups": len({subject[1] for subject in last} - {""}), "lag": lag,
              "alerts": len(every), "minutes": len({row["window_start"] for row in minutes})}  # fmt: skip
     page = report.write(conf.lake, "stats", "Throughput and lag", facts, figures(minutes),
                         {"alerts": every, "as of the last minute": list(last.values())})  # fmt: skip
-    says = f"{count} new ticks; {lag} messages behind in all; {len(fresh)} new alerts"
-    return Outcome(count, len(minutes), bad, lag, says, page, {"alerts": len(fresh)})
+    message = f"{count} new ticks; {lag} messages behind in all; {len(new_alerts)} new alerts"
+    return PipelineOutcome(count, len(minutes), bad_ticks, lag, message, page, {"alerts": len(new_alerts)})
 
 
 def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
     """Return the charts of the report."""
 
     def series(column: str, *, of_groups: bool) -> dict[str, tuple[list[Any], list[Any]]]:
-        found: dict[str, tuple[list[Any], list[Any]]] = {}
+        lines: dict[str, tuple[list[Any], list[Any]]] = {}
         for row in minutes:
             if bool(row["group"]) == of_groups:
                 name = " ".join(filter(None, (row["topic"], row["group"], row["broker_name"])))
-                x, y = found.setdefault(name, ([], []))
+                x, y = lines.setdefault(name, ([], []))
                 x.append(row["window_start"])
                 y.append(row[column])
-        return found
+        return lines
 
     return [report.lines("Messages produced per second", series("tps_avg", of_groups=False), "messages/s"),
             report.lines("Messages consumed per second", series("tps_avg", of_groups=True), "messages/s"),
@@ -273,20 +273,20 @@ def read_rules(path: str) -> tuple[tuple[str, str, float, float], ...]:
     Raises ConfigError naming the rule.
     """
     try:
-        given = json.loads(Path(path).read_text())
-        found = tuple((str(r["rule"]), str(r["metric"]), float(r["fire"]), float(r["clear"])) for r in given)
+        entries = json.loads(Path(path).read_text())
+        rules = tuple((str(r["rule"]), str(r["metric"]), float(r["fire"]), float(r["clear"])) for r in entries)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"option --rules={path}: must be a JSON list of rule, metric, fire, clear: {error!r}"
         ) from error
-    for rule, metric, fire, clear in found:
+    for rule, metric, fire, clear in rules:
         if metric not in METRICS:
             raise ConfigError(
                 f"option --rules={path}: rule {rule!r}: metric {metric!r}; allowed are {', '.join(METRICS)}"
             )
         if clear >= fire:
             raise ConfigError(f"option --rules={path}: rule {rule!r}: clear={clear} must be below fire={fire}")
-    return found
+    return rules
 
 
 def options(p: argparse.ArgumentParser) -> None:

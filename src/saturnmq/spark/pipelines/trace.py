@@ -24,7 +24,7 @@ from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.spark.option_table import duration_ms, duration_s
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, report, running
-from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ EVENTS: Final = (
     "keys string, store_host string, client_host string, body_length int, cost_ms int, msg_type int, offset_msg_id string, "
     "success boolean, retry int, context_code int, transaction_id string, state string, date date"
 )
-BAD: Final = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
+BAD_COLUMNS: Final = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
 LATENCY: Final = (
     "msg_id string, topic string, group string, produced_at timestamp, stored_at timestamp, consumed_at timestamp, e2e_ms bigint, "
     "retry int, success boolean, date date"
@@ -65,19 +65,19 @@ class TraceConf(Conf):
 def fields_of(record: TraceRecord) -> dict[str, Any]:
     """Return a record as a row of trace_events, with the text `null` as null."""
     kind = type(record).__name__
-    known = {name: getattr(record, name) for name in record.__dataclass_fields__}
+    fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
     row = {
         "type": kind,
-        "ts": known.get("timestamp_ms") or None,
-        "msg_id": known["message_id"],
-        "body_length": known.get("body_bytes"),
-        "msg_type": known.get("message_type"),
-        "offset_msg_id": known.get("offset_message_id"),
-        "retry": known.get("retry_times"),
-        "context_code": known.get("outcome"),
+        "ts": fields.get("timestamp_ms") or None,
+        "msg_id": fields["message_id"],
+        "body_length": fields.get("body_bytes"),
+        "msg_type": fields.get("message_type"),
+        "offset_msg_id": fields.get("offset_message_id"),
+        "retry": fields.get("retry_times"),
+        "context_code": fields.get("outcome"),
     }
-    row |= {name: known[name] for name in ("region", "group", "topic", "request_id", "tags", "keys", "store_host", "cost_ms",
-                                           "success", "transaction_id", "state") if name in known}  # fmt: skip
+    row |= {name: fields[name] for name in ("region", "group", "topic", "request_id", "tags", "keys", "store_host", "cost_ms",
+                                            "success", "transaction_id", "state") if name in fields}  # fmt: skip
     return {name: None if value == "null" else value for name, value in row.items()}
 
 
@@ -90,21 +90,21 @@ def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows: list[dict[str, Any]] = []
         for message in batch.to_pylist():
-            place = {f"_{name}": message[name] for name in ("topic", "brokerName", "queueId", "queueOffset")}
+            position = {f"_{name}": message[name] for name in ("topic", "brokerName", "queueId", "queueOffset")}
             for part in (message["body"] or b"").decode(errors="replace").split(_RECORD_END):
                 if not part:
                     continue
                 fields = part.split("\x01")
                 try:
-                    found = [fields_of(record) for record in decode_records(part)]
-                    error = None if found else f"unknown kind of record {fields[0][:40]!r}"
+                    events = [fields_of(record) for record in decode_records(part)]
+                    error = None if events else f"unknown kind of record {fields[0][:40]!r}"
                 except (TraceError, SaturnError, ValueError) as problem:
-                    found, error = [], str(problem)
-                if fields[0] == "Pub" and len(fields) >= 15 and found:
-                    found[0]["client_host"] = fields[14]
-                rows += [row | place for row in found]
+                    events, error = [], str(problem)
+                if fields[0] == "Pub" and len(fields) >= 15 and events:
+                    events[0]["client_host"] = fields[14]
+                rows += [row | position for row in events]
                 if error is not None:
-                    rows.append({"_error": error, "_body": part.encode(), **place})
+                    rows.append({"_error": error, "_body": part.encode(), **position})
         yield pa.RecordBatch.from_pylist(
             [{**row, "ts": row["ts"] * 1000 if row.get("ts") else None} for row in rows], schema=_arrow()
         )
@@ -115,25 +115,27 @@ def _arrow() -> pa.Schema:
 
     kinds = {"string": pa.string(), "int": pa.int32(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", tz="UTC"),
              "date": pa.date32(), "binary": pa.binary(), "bigint": pa.int64()}  # fmt: skip
-    columns = [column.strip().split(" ") for column in f"{EVENTS}, {_PLACE}".split(",")]
+    columns = [column.strip().split(" ") for column in f"{EVENTS}, {_POSITION_COLUMNS}".split(",")]
     return pa.schema([pa.field(name, kinds[kind]) for name, kind in columns])
 
 
-_PLACE: Final = "_topic string, _brokerName string, _queueId int, _queueOffset bigint, _error string, _body binary"
+_POSITION_COLUMNS: Final = (
+    "_topic string, _brokerName string, _queueId int, _queueOffset bigint, _error string, _body binary"
+)
 
 
 def events_of(messages: DataFrame) -> DataFrame:
     """Convert trace messages, with the source's columns, to events and bad records in one frame."""
-    return messages.mapInArrow(parsed, f"{EVENTS}, {_PLACE}".replace("group string", "`group` string"))
+    return messages.mapInArrow(parsed, f"{EVENTS}, {_POSITION_COLUMNS}".replace("group string", "`group` string"))
 
 
 def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return (trace_events, trace_events_bad)."""
-    good = rows.where("_error is null").withColumn("date", lake.utc_date("ts")).select(*_NAMES)
-    bad = rows.where("_error is not null").selectExpr(
+    valid = rows.where("_error is null").withColumn("date", lake.utc_date("ts")).select(*_NAMES)
+    invalid = rows.where("_error is not null").selectExpr(
         "_topic topic", "_brokerName broker_name", "_queueId queue_id", "_queueOffset queue_offset",
         "_error error", "_body body")  # fmt: skip
-    return good, bad
+    return valid, invalid
 
 
 def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
@@ -143,11 +145,11 @@ def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
     ).load()  # fmt: skip
 
     def write(batch: DataFrame, number: int) -> None:
-        kept = events_of(batch).persist()
-        good, bad = split(kept)
-        lake.write_part(good, conf.table("trace_events"), number)
-        lake.write_part(bad, conf.table("trace_events_bad"), number)
-        kept.unpersist()
+        events = events_of(batch).persist()
+        valid, invalid = split(events)
+        lake.write_part(valid, conf.table("trace_events"), number)
+        lake.write_part(invalid, conf.table("trace_events_bad"), number)
+        events.unpersist()
 
     checkpoint = conf.table("_checkpoint_trace")
     tables = (conf.table("trace_events"), conf.table("trace_events_bad"))
@@ -172,13 +174,13 @@ def msg_latency(events: DataFrame) -> DataFrame:
     before = before.dropDuplicates(["request_id", "msg_id"])
     after = events.where("type = 'SubAfter'").select("request_id", "msg_id", "ts", "cost_ms", "group", "success")
     after = after.dropDuplicates(["request_id", "msg_id"])
-    done = after.join(before, ["request_id", "msg_id"], "left").select(
+    deliveries = after.join(before, ["request_id", "msg_id"], "left").select(
         "msg_id",
         f.coalesce("group", "began_group").alias("group"),
         f.coalesce("ts", f.timestamp_micros(f.unix_micros("began") + f.col("cost_ms").cast("long") * 1000)).alias("consumed_at"),
         "retry", "success",
     )  # fmt: skip
-    return sends(events).join(done, "msg_id", "left").select(
+    return sends(events).join(deliveries, "msg_id", "left").select(
         "msg_id", "topic", "group", "produced_at", "stored_at", "consumed_at",
         (f.unix_millis("consumed_at") - f.unix_millis("produced_at")).alias("e2e_ms"), "retry", "success",
         lake.utc_date("produced_at").alias("date"),
@@ -187,10 +189,10 @@ def msg_latency(events: DataFrame) -> DataFrame:
 
 def latency_1m(latency: DataFrame) -> DataFrame:
     """Return percentiles per topic, group and minute of consumption."""
-    done = latency.where("consumed_at is not null")
+    consumed = latency.where("consumed_at is not null")
     window = lake.utc_start("consumed_at", 60).alias("window_start")
     shares = f.percentile_approx("e2e_ms", [0.5, 0.95, 0.99], 10_000).alias("p")
-    counted = done.groupBy("topic", "group", window).agg(
+    counted = consumed.groupBy("topic", "group", window).agg(
         f.count("*").alias("n"), f.expr("count_if(not success)").alias("fail"), shares)  # fmt: skip
     names = [f.col("p")[at].cast("double").alias(name) for at, name in enumerate(("p50_ms", "p95_ms", "p99_ms"))]
     return counted.select("topic", "group", "window_start", "n", "fail", *names)
@@ -229,38 +231,40 @@ def tables(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> 
     lake.replace_table(unconsumed(latency, conf.wait_s).coalesce(1), conf.table("unconsumed"))
 
 
-def run(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
+def run(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline; with an interval, repeatedly."""
     return running.repeated(conf, lambda: once(spark, conf, step), step)
 
 
-def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
+def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Store new events, then write the tables and the report."""
     messages = running.watch(build(spark, conf), step)
-    bad = lake.count(spark, conf.table("trace_events_bad"))
-    conf.check_bad(bad, "trace_events_bad")
+    bad_records = lake.count(spark, conf.table("trace_events_bad"))
+    conf.check_bad(bad_records, "trace_events_bad")
     tables(spark, conf, step)
     step("report")
     minutes = sorted(lake.head(spark, conf.table("latency_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
     slow = lake.head(spark, conf.table("slow_consumers"), ROWS_MAX)
-    forgotten, consumed = lake.count(spark, conf.table("unconsumed")), sum(row["n"] for row in minutes)
-    facts = {"deliveries": consumed, "failed": sum(row["fail"] for row in minutes), "not consumed": forgotten,
-             "slow minutes": len(slow), "bad records": bad}  # fmt: skip
+    unconsumed, consumed = lake.count(spark, conf.table("unconsumed")), sum(row["n"] for row in minutes)
+    facts = {"deliveries": consumed, "failed": sum(row["fail"] for row in minutes), "not consumed": unconsumed,
+             "slow minutes": len(slow), "bad records": bad_records}  # fmt: skip
     page = report.write(conf.lake, "trace", "Message traces", facts, figures(minutes),
                         {"slow consumers": slow, "not consumed": lake.head(spark, conf.table("unconsumed"), 20),
                          "by minute": minutes})  # fmt: skip
-    says = f"{messages} new trace messages; {consumed} deliveries, {forgotten} messages not consumed"
-    return Outcome(messages, consumed, bad, 0, says, page, {"unconsumed": forgotten, "slow": len(slow)})
+    message = f"{messages} new trace messages; {consumed} deliveries, {unconsumed} messages not consumed"
+    return PipelineOutcome(
+        messages, consumed, bad_records, 0, message, page, {"unconsumed": unconsumed, "slow": len(slow)}
+    )
 
 
 def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
     """Return the charts of the report."""
-    who = sorted({(row["topic"] or "", row["group"] or "") for row in minutes})
+    topic_groups = sorted({(row["topic"] or "", row["group"] or "") for row in minutes})
 
     def series(column: str) -> dict[str, tuple[list[Any], list[Any]]]:
-        return {f"{topic} to {group}": ([r["window_start"] for r in mine], [r[column] for r in mine])
-                for topic, group in who
-                for mine in [[r for r in minutes if (r["topic"] or "", r["group"] or "") == (topic, group)]]}  # fmt: skip
+        return {f"{topic} to {group}": ([r["window_start"] for r in group_rows], [r[column] for r in group_rows])
+                for topic, group in topic_groups
+                for group_rows in [[r for r in minutes if (r["topic"] or "", r["group"] or "") == (topic, group)]]}  # fmt: skip
 
     return [report.lines("Latency from send to consumed, 99 %", series("p99_ms"), "ms"),
             report.lines("Latency from send to consumed, median", series("p50_ms"), "ms"),
@@ -290,7 +294,7 @@ PIPELINE: Final = Pipeline(
     "trace",
     SUMMARIES["trace"],
     {"TOPIC": f"trace messages, {TRACE_TOPIC} unless said otherwise"},
-    {"trace_events": EVENTS, "trace_events_bad": BAD, "msg_latency": LATENCY, "latency_1m": MINUTES, "slow_consumers": SLOW,
+    {"trace_events": EVENTS, "trace_events_bad": BAD_COLUMNS, "msg_latency": LATENCY, "latency_1m": MINUTES, "slow_consumers": SLOW,
      "unconsumed": UNCONSUMED},
     "every trace record once in trace_events; the other tables are recomputed from them, late events included",
     options,
