@@ -35,6 +35,7 @@ from saturnmq.spark.progress import ProgressReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "flights"
 GROUP = "flight-counters"
@@ -189,22 +190,31 @@ def open_session(name_servers: str) -> SparkSession:
     return session("flights-demo", name_server=name_servers, **SHORT_SESSION)
 
 
+def watch(query: StreamingQuery, total: int) -> None:
+    """Show the rows that the export has written until it has caught up. Raises the error that failed it."""
+    written: dict[int, int] = {}
+    with ProgressReport("spark", total) as report:
+        while not query.awaitTermination(1):
+            written |= {batch["batchId"]: batch["numInputRows"] for batch in query.recentProgress}
+            report.at(sum(written.values()))
+
+
 def lake(name_servers: str, starting: Future[SparkSession], out: Path, outcome: Outcome) -> None:
     """Run the export pipeline to Parquet by carrier, then read the table back. Stops the session."""
     from pyspark.sql import functions as f
 
-    from saturnmq.spark.export import ExportConf, build, watch
+    from saturnmq.spark.pipelines.export import ExportConf, build
 
     began = time.monotonic()
     spark = starting.result()
     step(outcome, "spark session", began)
     try:
-        conf = ExportConf(name_servers, TOPIC, str(out), ("tags",))
+        conf = ExportConf(name_servers, str(out), None, None, topics=TOPIC, partition_by=("tags",))
         phase = time.monotonic()
-        watch(build(spark, conf), "spark", quiet=False)
+        watch(build(spark, conf), outcome.flights)
         step(outcome, "spark export", phase)
         phase = time.monotonic()
-        table = spark.read.parquet(conf.table).select("tags", f.col("keys").cast("long").alias("id"))
+        table = spark.read.parquet(conf.messages).select("tags", f.col("keys").cast("long").alias("id"))
         by_id = table.groupBy("id").agg(f.count("*").alias("rows"), f.min("tags").alias("carrier"))
         found = by_id.groupBy("carrier").agg(
             f.sum("rows").alias("rows"), f.count("*").alias("ids"), f.min("id").alias("low"), f.max("id").alias("high")
