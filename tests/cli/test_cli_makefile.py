@@ -64,8 +64,9 @@ def test_make_lets_python_cache_bytecode(tmp_path: Path, monkeypatch: pytest.Mon
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho "[$PYTHONDONTWRITEBYTECODE]"\n')
     python.chmod(0o755)
-    (tmp_path / ".venv" / ".ready").touch()
-    os.utime(tmp_path / ".venv" / ".ready", (2**32, 2**32))  # newer than the copy of pyproject.toml
+    for seconds, stamp in ((2**31, ".light"), (2**32, ".ready")):  # newer than the copy of pyproject.toml
+        (tmp_path / ".venv" / stamp).touch()
+        os.utime(tmp_path / ".venv" / stamp, (seconds, seconds))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     done = make(tmp_path, OLD_PYTHON, "test")
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[]"

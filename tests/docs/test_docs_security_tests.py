@@ -16,7 +16,11 @@ NAMED = sorted(set(re.findall(r"`((?:\w+/)?test_\w+\.py(?:::\w+)?)`", PAGE.read_
 @pytest.mark.parametrize("named", NAMED)
 def test_named_test_exists(named: str) -> None:
     path, _, function = named.partition("::")
-    names = {node.name for node in ast.walk(ast.parse((TESTS / path).read_text())) if isinstance(node, ast.FunctionDef)}
+    names = {
+        node.name
+        for node in ast.walk(ast.parse((TESTS / path).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     assert function in names or (not function and any(name.startswith("test_") for name in names)), named
 
 

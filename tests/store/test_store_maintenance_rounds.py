@@ -470,6 +470,7 @@ async def test_space_that_a_run_frees_ends_the_refusal(tmp_path: Path) -> None:
     await store.stop()
 
 
+@pytest.mark.loop(seconds=10**9)
 async def test_expiry_resumes_a_day_of_running_time_after_the_clock_jumped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ async def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-01")
+@pytest.mark.loop(seconds=10**9)
 @pytest.mark.parametrize(("interval_ms", "first_s"), [(3_600_000, 60.0), (10_000, 10.0)])
 async def test_first_run_is_after_one_minute_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, first_s: float
