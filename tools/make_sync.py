@@ -65,11 +65,11 @@ a new client id; consumers and pullers must be created in the child.
 # The object of an Inner is re-created in a forked child.
 OWNER: Final = """\
     def __init__(self, {parameters}) -> None:
-        self._own = Inner({make})
+        self._per_process = Inner({make})
 
     @property
     def _inner(self) -> {kind}:
-        return self._own.get()
+        return self._per_process.current()
 """
 CLIENT: Final = """\
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
@@ -81,11 +81,11 @@ CLIENT: Final = """\
                 register(client)
             return client
 
-        self._own = Inner(make)
+        self._per_process = Inner(make)
 
     @property
     def _inner(self) -> AsyncClient:
-        return self._own.get()
+        return self._per_process.current()
 """
 HOLDER: Final = """\
     def __init__(self, inner: {kind}) -> None:
@@ -152,9 +152,9 @@ KINDS: Final = (
             "start": """
                 _portal.run("Client.start", self._inner.start)
                 _portal.flush_at_exit(self._inner)
-                self._own.started = True""",
+                self._per_process.started = True""",
             "stop": """
-                self._own.started = False
+                self._per_process.started = False
                 _portal.run("Client.stop", self._inner.stop)
                 _portal.forget_at_exit(self._inner)""",
             "producer": """
@@ -228,9 +228,9 @@ KINDS: Final = (
         bodies={
             "start": """
                 _portal.run("Producer.start", self._inner.start)
-                self._own.started = True""",
+                self._per_process.started = True""",
             "stop": """
-                self._own.started = False
+                self._per_process.started = False
                 _portal.run("Producer.stop", self._inner.stop)""",
             "send_many": "listed = list(values)\n{run:values=listed}",
             "transaction": "return Transaction({call})",
@@ -333,7 +333,7 @@ KINDS: Final = (
                 return
             yield message
 """,
-        bases=(("consumer/positions.py", "Positioned"), ("consumer/member.py", "Member")),
+        bases=(("consumer/positions.py", "Positioned"), ("consumer/member.py", "ConsumerMember")),
         attributes={"group": ("str", "The group name, including the namespace.")},
         bodies={
             "recv": "return Message({call})",

@@ -33,7 +33,7 @@ from saturnmq.client.connection.url import ClientSettings, from_environment, par
 from saturnmq.client.consumer.batch import Batch as AsyncBatch
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.listener import DEFAULT_RETRY, TIME_LIMIT_S, Retry
-from saturnmq.client.consumer.positions import Place, Where
+from saturnmq.client.consumer.positions import SeekTarget, Where
 from saturnmq.client.consumer.settings import ConsumerOptions
 from saturnmq.client.errors import Closed
 from saturnmq.client.filters import ALL, Filter
@@ -84,11 +84,11 @@ class Client:
                 register(client)
             return client
 
-        self._own = Inner(make)
+        self._per_process = Inner(make)
 
     @property
     def _inner(self) -> AsyncClient:
-        return self._own.get()
+        return self._per_process.current()
 
     def __enter__(self) -> Self:
         self.start()
@@ -142,11 +142,11 @@ class Client:
         """
         _portal.run("Client.start", self._inner.start)
         _portal.flush_at_exit(self._inner)
-        self._own.started = True
+        self._per_process.started = True
 
     def stop(self) -> None:
         """Stop consumers, unregister producers, cancel all tasks and close all connections. Idempotent."""
-        self._own.started = False
+        self._per_process.started = False
         _portal.run("Client.stop", self._inner.stop)
         _portal.forget_at_exit(self._inner)
 
@@ -366,11 +366,11 @@ class Producer(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], AsyncProducer[T]]) -> None:
-        self._own = Inner(make)
+        self._per_process = Inner(make)
 
     @property
     def _inner(self) -> AsyncProducer[T]:
-        return self._own.get()
+        return self._per_process.current()
 
     def __enter__(self) -> Self:
         self.start()
@@ -392,11 +392,11 @@ class Producer(Generic[T]):
         Raises GroupInUse if the client already has a producer of this group, and Closed after `stop`.
         """
         _portal.run("Producer.start", self._inner.start)
-        self._own.started = True
+        self._per_process.started = True
 
     def stop(self) -> None:
         """Unregister the group from the brokers and flush the message trace, for at most 0.5 s. Idempotent."""
-        self._own.started = False
+        self._per_process.started = False
         _portal.run("Producer.stop", self._inner.stop)
 
     @property
@@ -871,7 +871,7 @@ class Consumer(Generic[T]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """How many message-trace records were created, sent and dropped; all 0 when tracing is off."""
+        """Numbers of message-trace records that were created, sent and dropped; all 0 when tracing is off."""
         return self._inner.trace_stats
 
     def recv(self, timeout: float | None = None) -> Message[T]:
@@ -933,7 +933,7 @@ class Consumer(Generic[T]):
         """
         _portal.run("Consumer.commit", self._inner.commit)
 
-    def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, QueueOffset]:
+    def seek(self, place: SeekTarget, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Continue at "first", "last", an offset, or the first message stored at or after an aware datetime.
 
         where: a queue, several queues, a topic, or None for all. Returns the new offsets by queue; they are stored. Messages

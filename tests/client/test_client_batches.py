@@ -84,7 +84,7 @@ async def consumed(c: Any, client: Client, count: int) -> None:
     """Run the client's listeners until offset `count` of T is committed."""
     running = asyncio.ensure_future(client.run())
     await until(lambda: "g" in client._core.consumers)
-    await until(lambda: client._core.consumers["g"].offsets.get(ZERO) == count)
+    await until(lambda: client._core.consumers["g"].offsets.cached(ZERO) == count)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert c.broker.offsets[("g", "T", 0)] == count

@@ -232,15 +232,15 @@ async def test_client_start_and_stop_survive_cancellation_at_every_await(cluster
 @pytest.mark.spec("API-24", "API-15")
 async def test_cancelled_reader_leaves_its_message_to_other_readers() -> None:
     inbox: Inbox[int] = Inbox(lambda _: True)
-    first, second = asyncio.ensure_future(inbox.get()), asyncio.ensure_future(inbox.get())
+    first, second = asyncio.ensure_future(inbox.receive()), asyncio.ensure_future(inbox.receive())
     await asyncio.sleep(0)
     inbox.put([1])
     first.cancel()  # woken for this message in the same event-loop iteration
     assert await second == 1
     assert first.cancelled() and len(inbox) == 0
     inbox.put([2, 3])
-    inbox.put_back([1])
-    assert [await inbox.get() for _ in range(3)] == [1, 2, 3]
+    inbox.prepend([1])
+    assert [await inbox.receive() for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.spec("API-22", "API-24")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saturnmq.client.consumer.consume_stats import ConsumeStats
+from saturnmq.client.consumer.consume_stats import ConsumeCounters
 from saturnmq.protocol.bodies import ConsumeStatus
 
 
@@ -21,7 +21,7 @@ class Seconds:
 @pytest.mark.spec("RT-10", "UPG-12")
 def test_rates_are_those_of_the_last_minute_and_failures_of_the_last_hour() -> None:
     clock = Seconds()
-    stats = ConsumeStats(clock)
+    stats = ConsumeCounters(clock)
     assert stats.status("T") == ConsumeStatus()
     for _ in range(3):
         stats.pulled("T", 0.020)

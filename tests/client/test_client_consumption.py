@@ -36,7 +36,7 @@ from saturnmq import (
     tag,
 )
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.connection.core import Core, State
+from saturnmq.client.connection.core import ClientState, Core
 from saturnmq.client.consumer import consumer as consumer_module
 from saturnmq.client.consumer import running_info
 from saturnmq.client.consumer.group_check import GroupCheck
@@ -134,7 +134,7 @@ async def test_push_consumer_api_works_end_to_end() -> None:
             with pytest.raises(TypeError):
                 await inbox.subscribe("A", "some.FilterClass", "its source")  # type: ignore[call-arg]
             await inbox.stop()
-            assert inbox.state is State.STOPPED
+            assert inbox.state is ClientState.STOPPED
             with pytest.raises(Closed):
                 await inbox.recv()
 
@@ -182,7 +182,7 @@ async def test_start_sends_its_requests_in_the_documented_order(cluster: Any) ->
             second = client.consumer("g")
             with pytest.raises(GroupInUse, match=r"group\[g\] has been created before, specify another name please"):
                 await second.start()
-            assert second.state is State.NEW and client._core.consumers["g"] is inbox
+            assert second.state is ClientState.NEW and client._core.consumers["g"] is inbox
             await inbox.stop()
             await second.start()
             await second.stop()
@@ -199,7 +199,7 @@ async def test_failed_start_leaves_nothing_running_and_can_be_repeated(cluster: 
             await inbox.start()
         assert inbox.state.value == "CREATE_JUST" and client._core.consumers == {}
         await inbox.start()
-        assert inbox.state is State.RUNNING
+        assert inbox.state is ClientState.RUNNING
         await inbox.stop()
 
 
@@ -1049,18 +1049,18 @@ def test_cluster_offsets_are_cached_and_stored_at_the_broker(
             await client.topic_exists("T")
             offsets = ClusterOffsets(client._core, "g")
             await offsets.load()
-            assert offsets.get(ZERO) is None and await offsets.read(ZERO) is None
+            assert offsets.cached(ZERO) is None and await offsets.read(ZERO) is None
             c.broker.offsets["g", "T", 0] = 7
-            assert await offsets.read(ZERO) == 7 and offsets.get(ZERO) is None, "reading changes nothing here"
+            assert await offsets.read(ZERO) == 7 and offsets.cached(ZERO) is None, "reading changes nothing here"
             offsets.update(ZERO, 9)
             offsets.update(ZERO, 8)
-            assert offsets.get(ZERO) == 9, "it only rises"
+            assert offsets.cached(ZERO) == 9, "it only rises"
             offsets.update(ZERO, 3, increase_only=False)
             offsets.update(ONE, 4)
             snapshot = offsets.snapshot()
             assert snapshot == {ZERO: 3, ONE: 4}
             snapshot.clear()
-            assert offsets.get(ZERO) == 3, "a copy"
+            assert offsets.cached(ZERO) == 3, "a copy"
             await offsets.persist(ZERO, confirmed=True)
             assert c.broker.offsets["g", "T", 0] == 3 and ("g", "T", 1) not in c.broker.offsets
             assert not c.broker.of(15)[-1].is_oneway
@@ -1144,7 +1144,7 @@ async def test_local_offsets_file_has_apache_format_and_backup(tmp_path: Path) -
         assert old.snapshot() == {ZERO: 5, ONE: 2}, "the one before it"
     path.unlink()
     await (old := LocalOffsets(path)).load()
-    assert old.get(ONE) == 2
+    assert old.cached(ONE) == 2
     backup.write_bytes(b"[")
     with pytest.raises(ClientError, match=r"offsets\.json\.bak"):
         await LocalOffsets(path).load()

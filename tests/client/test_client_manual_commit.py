@@ -214,7 +214,7 @@ async def test_listener_commits_and_rolls_back_by_its_result(cluster: Any) -> No
         running = asyncio.ensure_future(client.run())
         await until(lambda: len(calls) == len(expected), why=lambda: calls)
         assert calls == expected
-        await until(lambda: client._core.consumers["g"].offsets.get(ZERO) == 3)
+        await until(lambda: client._core.consumers["g"].offsets.cached(ZERO) == 3)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert c.broker.offsets[("g", "T", 0)] == 3, "the last message is held and not committed"

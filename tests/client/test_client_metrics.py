@@ -61,4 +61,4 @@ def test_labels_are_bounded() -> None:
         metrics.sends.after(context(f"topic-{number}", None))
     found = counted(metrics.text(), "saturnmq_client_send_messages_total")
     assert len(found) == module.LABELS_MAX + 1
-    assert found["ok", module.OTHER] == 50
+    assert found["ok", module.OVERFLOW_LABEL] == 50

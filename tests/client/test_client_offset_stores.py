@@ -55,7 +55,7 @@ def test_offset_is_sent_with_group_topic_queue_and_broker(run: Run, cluster: Any
 def test_offset_0_is_kept_stored_and_read(run: Run, cluster: Any) -> None:
     async def steps(c: Any, offsets: ClusterOffsets) -> None:
         offsets.update(ZERO, at(0))
-        assert offsets.get(ZERO) == 0
+        assert offsets.cached(ZERO) == 0
         await offsets.persist(ZERO, confirmed=True)
         assert c.broker.offsets == {("g", "T", 0): 0}
         assert await offsets.read(ZERO) == 0
@@ -159,7 +159,7 @@ async def test_local_file_is_written_only_after_a_change(tmp_path: Path) -> None
     await offsets.persist_all()
     again = LocalOffsets(path)
     await again.load()
-    assert (await again.read(ZERO), again.get(ONE)) == (3, None)
+    assert (await again.read(ZERO), again.cached(ONE)) == (3, None)
     path.unlink()
     await offsets.persist_all()
     await again.persist_all()

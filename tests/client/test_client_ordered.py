@@ -14,7 +14,7 @@ import pytest
 
 from saturnmq import Ack, AlreadySettled, Client, Message, str_codec
 from saturnmq.client.consumer import member as member_module
-from saturnmq.client.consumer.queue_locks import LIVE_S, QueueLocks
+from saturnmq.client.consumer.queue_locks import LIVE_S, MemberLocks
 from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.testing import EmbeddedBroker
@@ -214,7 +214,7 @@ async def test_queue_lock_is_valid_for_30_s_from_its_request(cluster: Any) -> No
     now = [1000.0]
     async with cluster() as fake, Client(name_servers=fake.name_servers) as client:
         await client.topic_exists("T")
-        locks = QueueLocks(client._core, "c", clock=lambda: now[0])
+        locks = MemberLocks(client._core, "c", clock=lambda: now[0])
         mine, other = MessageQueue("T", "b0", 0), MessageQueue("T", "b0", 1)
 
         def answer(command: Any) -> Any:

@@ -14,8 +14,8 @@ import pytest
 
 from saturnmq import Ack, Client
 from saturnmq.client.consumer import assigned_queue, offsets, queue_locks, send_back
-from saturnmq.client.consumer.assigned_queue import FLOW_CONTROL_DELAY_S, Generation
-from saturnmq.client.consumer.member import Member
+from saturnmq.client.consumer.assigned_queue import FLOW_CONTROL_DELAY_S, QueueGeneration
+from saturnmq.client.consumer.member import ConsumerMember
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.errors import BrokerNotExist
@@ -290,7 +290,7 @@ def test_ack_timeout_defaults_to_15_minutes() -> None:
 
 @pytest.mark.spec("PL-14")
 def test_at_most_16_expired_messages_per_queue_are_sent_back_at_once() -> None:
-    generation = Generation(None, 0)  # type: ignore[arg-type]
+    generation = QueueGeneration(None, 0)  # type: ignore[arg-type]
     messages: list[Any] = [SimpleNamespace(offset=n) for n in range(40)]
     for message in messages:
         generation.delivered[message.offset] = (message.offset, message)
@@ -348,7 +348,7 @@ def test_locks_are_renewed_every_20_s_or_3_s_while_one_is_missing(monkeypatch: p
     monkeypatch.setattr("saturnmq.client.consumer.member.asyncio", SimpleNamespace(sleep=sleep))
     consumer: Any = SimpleNamespace(_renew_locks=renew, _assigned={0: Queue([True]), 1: Queue(ours)})
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Member._lock_loop(consumer))
+        asyncio.run(ConsumerMember._lock_loop(consumer))
     assert slept == [1, 20, 3, 20] and renewed == 3
 
 

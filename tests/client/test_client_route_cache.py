@@ -75,7 +75,7 @@ async def test_route_of_the_default_topic_is_for_sending_only() -> None:
     server.routes["T"] = READABLE
     read = await cache.for_read("T")
     assert read is not None and not read.substitute and len(read.read_queues) == 2
-    assert cache.known("T") is read and await cache.for_send("T") is read
+    assert cache.cached("T") is read and await cache.for_send("T") is read
 
 
 @pytest.mark.loop(real=True)
@@ -105,7 +105,7 @@ async def test_changes_are_reported_once_each() -> None:
     await cache.poll()
     del server.routes["T"]
     await cache.poll()
-    known = cache.known("T")
+    known = cache.cached("T")
     assert changes == [2, 3] and known is not None and len(known.read_queues) == 3
     assert cache.brokers() == {"b0": {0: "127.0.0.1:1"}}
     assert (cache.topics_at("127.0.0.1:1"), cache.topics_at("127.0.0.1:2")) == (["T"], [])

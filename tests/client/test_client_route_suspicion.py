@@ -34,7 +34,7 @@ def led_by(address: str) -> TopicRouteData:
 
 
 def master_of(client: Client) -> str | None:
-    route = client._core.routes.known("T")
+    route = client._core.routes.cached("T")
     return route.master("g") if route is not None else None
 
 

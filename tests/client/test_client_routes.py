@@ -15,7 +15,7 @@ from saturnmq import Client, ConfigError, NoNameServer, PullStatus, RouteNotFoun
 from saturnmq.client.connection import address_server
 from saturnmq.client.connection import core as core_module
 from saturnmq.client.connection.core import Core
-from saturnmq.client.connection.name_servers import NameServers
+from saturnmq.client.connection.name_servers import NameServerList
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
@@ -55,7 +55,7 @@ async def test_name_server_list_is_shuffled_with_a_random_start(cluster: Any) ->
         addresses = [ns.address for ns in c.ns]
         orders, chosen = set(), set()
         for _ in range(60):
-            servers = NameServers(addresses, client._core.remote)
+            servers = NameServerList(addresses, client._core.remote)
             orders.add(servers.addresses)
             await servers.call(ask(), 1000)
             chosen.add(servers.chosen)
@@ -76,7 +76,7 @@ async def test_first_name_server_follows_a_random_index_below_999(
         for index in (0, 1, 998):
             with monkeypatch.context() as patched:
                 patched.setattr(random, "randrange", lambda most, index=index: index if most == 999 else -1)
-                servers = NameServers([ns.address for ns in c.ns], client._core.remote)
+                servers = NameServerList([ns.address for ns in c.ns], client._core.remote)
             await servers.call(ask(), 1000)
             assert servers.chosen == servers.addresses[(index + 1) % 3]
 
@@ -233,7 +233,7 @@ async def test_routes_are_queried_again_when_a_name_server_returns(cluster: Any)
             await again.wait_for(105)
             assert clock() - began <= RECONNECT_SECONDS_MAX + 1
             c.add("T", c.route(write=1))
-            await until(lambda: len(routes.known("T").write_queues) == 1)
+            await until(lambda: len(routes.cached("T").write_queues) == 1)
             assert clock() - began <= 3 * RECONNECT_SECONDS_MAX + 1
         finally:
             await again.stop()
@@ -253,7 +253,7 @@ async def test_route_poll_continues_after_a_failed_topic(cluster: Any) -> None:
 
         c.ns[0].script[105] = answer
         await routes.poll()
-        left, asked = routes.get("A"), routes.get("T")
+        left, asked = routes.cached_for_send("A"), routes.cached_for_send("T")
         assert left is not None and len(left.write_queues) == 4
         assert asked is not None and len(asked.write_queues) == 1
 
@@ -326,11 +326,11 @@ async def test_brokers_in_no_route_get_no_heartbeats(cluster: Any) -> None:
 async def test_route_query_uses_the_client_api_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    async def noted(self: NameServers, command: Command, timeout_ms: int) -> Command:
+    async def noted(self: NameServerList, command: Command, timeout_ms: int) -> Command:
         asked.append(timeout_ms)
         return command.reply(17)
 
-    monkeypatch.setattr(NameServers, "call", noted)
+    monkeypatch.setattr(NameServerList, "call", noted)
     async with Client(name_servers="127.0.0.1:1") as client, client.producer("g") as out:
         with pytest.raises(RouteNotFound):
             await out.queues("T")

@@ -30,10 +30,10 @@ def test_object_is_made_again_after_a_fork_and_started_if_it_was(
 
     inner = Inner(make)
     inner.started = started
-    assert inner.get() is inner.get() is made[0] and len(made) == 1
+    assert inner.current() is inner.current() is made[0] and len(made) == 1
     for count in (2, 3):
         monkeypatch.setattr(forks, "generation", forks.generation + 1)  # as in a child
-        assert inner.get() is inner.get() is made[-1] and len(made) == count
+        assert inner.current() is inner.current() is made[-1] and len(made) == count
         assert len(made[-1].threads) == started, "started once, by the loop's thread"
         assert threading.current_thread().name not in made[-1].threads
     assert made[0].threads == [] and inner.started is started

@@ -66,7 +66,7 @@ def stopping(client: sync.Client) -> bool:
 
 def settled(client: sync.Client, group: str, queue: saturnmq.MessageQueue, count: int) -> bool:
     """Wait until the running listener of the group has settled this many messages of the queue."""
-    return until(lambda: client._inner._core.consumers[group].offsets.get(queue) == count)  # type: ignore[attr-defined]
+    return until(lambda: client._inner._core.consumers[group].offsets.cached(queue) == count)  # type: ignore[attr-defined]
 
 
 def interrupt(number: signal.Signals = signal.SIGINT) -> None:

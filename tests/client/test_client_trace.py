@@ -25,9 +25,9 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.client.compression import decompress
 from saturnmq.client.trace import trace
 from saturnmq.client.trace.records import (
+    DeliveryOutcome,
     EndTransaction,
     MessageType,
-    Outcome,
     Pub,
     SubAfter,
     SubBefore,
@@ -82,7 +82,7 @@ RECORDS = st.one_of(
         st.sampled_from(MessageType), MAYBE, st.booleans(),
     ),
     st.builds(SubBefore, NUMBERS, MAYBE, TEXTS, TEXTS, TEXTS, st.integers(0, 16), MAYBE),
-    st.builds(SubAfter, TEXTS, TEXTS, NUMBERS, st.booleans(), MAYBE, st.sampled_from(Outcome), NUMBERS, MAYBE),
+    st.builds(SubAfter, TEXTS, TEXTS, NUMBERS, st.booleans(), MAYBE, st.sampled_from(DeliveryOutcome), NUMBERS, MAYBE),
     st.builds(
         EndTransaction, NUMBERS, MAYBE, TEXTS, TEXTS, TEXTS, MAYBE, MAYBE, TEXTS, st.sampled_from(MessageType), MAYBE,
         TEXTS, st.booleans(),
@@ -109,7 +109,7 @@ def test_trace_fields_have_the_specified_order() -> None:
     assert pub.encode() == written("Pub 1 R g T id null k h:1 5 7 3 place true")
     before = SubBefore(2, None, "g", "req", "id", 3, None)
     assert before.encode() == written("SubBefore 2 null g req id 3 null")
-    after = SubAfter("req", "id", 9, False, "k", Outcome.FAILED, 4, "g")
+    after = SubAfter("req", "id", 9, False, "k", DeliveryOutcome.FAILED, 4, "g")
     assert after.encode() == written("SubAfter req id 9 false k 4 4 g")
     end = EndTransaction(5, "R", "g", "T", "id", "A", None, "h:1", MessageType.COMMIT, "tx", "UNKNOW", True)
     assert end.encode() == written("EndTransaction 5 R g T id A null h:1 2 tx UNKNOW true")
@@ -126,7 +126,7 @@ def test_trace_decoder_accepts_other_versions_and_rejects_torn_records() -> None
         assert isinstance(record, Pub) and (record.offset_message_id, record.success) == ("place", False)
     after = "SubAfter\x01req\x01id\x019\x01true\x01k"
     assert next(decode_records(after)) == SubAfter("req", "id", 9, True, "k")
-    assert next(decode_records(after + "\x014\x02")) == SubAfter("req", "id", 9, True, "k", Outcome.FAILED)
+    assert next(decode_records(after + "\x014\x02")) == SubAfter("req", "id", 9, True, "k", DeliveryOutcome.FAILED)
     assert list(decode_records("Later\x01x\x02" + "\x02")) == []
     with pytest.raises(TraceError, match="SubBefore"):
         list(decode_records("SubBefore\x01soon\x02"))
@@ -264,7 +264,11 @@ async def test_delivery_is_traced_at_start_and_end(cluster: Any) -> None:
             ("North", "k1 k2", 0), (None, None, 2), (None, None, 0),
         ]  # fmt: skip
         ends = [(afters[n].success, afters[n].outcome) for n in "ABD"]
-        assert ends == [(True, Outcome.SUCCESS), (False, Outcome.FAILED), (False, Outcome.TIME_OUT)]
+        assert ends == [
+            (True, DeliveryOutcome.SUCCESS),
+            (False, DeliveryOutcome.FAILED),
+            (False, DeliveryOutcome.TIME_OUT),
+        ]
         assert afters["D"].cost_ms >= 1000 and afters["A"].keys == "k1 k2"
         groups = {command.ext["a"] for command in traces(c)}
         assert len(groups) == 1 and re.fullmatch(r"_INNER_TRACE_PRODUCER-c-CONSUME-\d+", groups.pop())
@@ -316,7 +320,7 @@ async def test_handler_error_is_traced_as_an_exception() -> None:
                     for record in decode_records(message.body.decode()):
                         if isinstance(record, SubAfter):
                             outcomes[record.message_id] = record.outcome
-        assert outcomes == {bad.message_id: Outcome.EXCEPTION, good.message_id: Outcome.SUCCESS}
+        assert outcomes == {bad.message_id: DeliveryOutcome.EXCEPTION, good.message_id: DeliveryOutcome.SUCCESS}
 
 
 # transactions
@@ -396,8 +400,8 @@ def pub(number: int, keys: str | None = None) -> Pub:
 
 @pytest.mark.spec("TR-07", "TR-09")
 def test_trace_message_is_bounded_in_text_and_keys() -> None:
-    def filled(records: Iterator[Pub]) -> trace.Batch:
-        batch = trace.Batch()
+    def filled(records: Iterator[Pub]) -> trace.TraceBatch:
+        batch = trace.TraceBatch()
         while batch.add(next(records)):
             pass
         return batch
@@ -408,10 +412,10 @@ def test_trace_message_is_bounded_in_text_and_keys() -> None:
     batch = filled(pub(n) for n in itertools.count())
     assert trace.KEYS_BYTES_MAX - 33 <= sum(len(key) + 1 for key in batch.keys) <= trace.KEYS_BYTES_MAX
     assert len(list(decode_records(batch.body.decode()))) == batch.count == len(batch.keys)
-    huge = trace.Batch()
+    huge = trace.TraceBatch()
     assert huge.add(pub(1, "ä" * 200_000)), "one record too long for all that travels alone"
     assert not huge.add(pub(2)) and len(huge.body) > trace.TEXT_BYTES_MAX and huge.keys == [f"{1:032X}"]
-    many = trace.Batch()
+    many = trace.TraceBatch()
     ids = [f"{n:032X}" for n in range(2000)]
     many.add(Pub(0, "R", "g", "T", ",".join(ids), None, None, "h", 1, 1, MessageType.NORMAL, "p", True))
     assert many.keys == ids[: trace.KEYS_BYTES_MAX // 33], "of a batch the single ids are found"
@@ -602,9 +606,9 @@ async def test_trace_uses_own_connections_and_all_brokers_of_its_topic(
                     await until(lambda n=n: out.trace_stats.sent == n)  # type: ignore[misc]
                 await c.brokers["b1"].wait_for(RequestCode.HEART_BEAT)
                 tracing = client._core.tracing
-                assert tracing is not None and tracing._own is not None
-                assert not tracing._own.settings.vip_channel
-                mine = tracing._own.client_id
+                assert tracing is not None and tracing._trace_core is not None
+                assert not tracing._trace_core.settings.vip_channel
+                mine = tracing._trace_core.client_id
         assert [len(c.brokers[name].of(310)) for name in ("b0", "b1", "b2")] == [8, 4, 4]
         groups = {command.ext["a"] for command in traces(c)}
         assert len(groups) == 1

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from harness import virtualtime
-from saturnmq.client.consumer.queue_locks import QueueLocks
+from saturnmq.client.consumer.queue_locks import MemberLocks
 
 
 def test_wait_advances_every_clock_and_takes_a_fraction_of_it() -> None:
@@ -82,18 +82,18 @@ async def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None
 
 
 def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None:
-    before = (time.monotonic, time.monotonic_ns, time.time, time.time_ns, QueueLocks.__init__.__kwdefaults__)
+    before = (time.monotonic, time.monotonic_ns, time.time, time.time_ns, MemberLocks.__init__.__kwdefaults__)
     during = []
 
     async def work() -> None:
-        assert QueueLocks.__init__.__kwdefaults__ is not None
-        during.append(QueueLocks.__init__.__kwdefaults__["clock"] == time.monotonic)
+        assert MemberLocks.__init__.__kwdefaults__ is not None
+        during.append(MemberLocks.__init__.__kwdefaults__["clock"] == time.monotonic)
         raise RuntimeError("a test that fails")
 
     with pytest.raises(RuntimeError, match="a test that fails"):
         virtualtime.run(work())
     assert during == [True]
-    assert (time.monotonic, time.monotonic_ns, time.time, time.time_ns, QueueLocks.__init__.__kwdefaults__) == before
+    assert (time.monotonic, time.monotonic_ns, time.time, time.time_ns, MemberLocks.__init__.__kwdefaults__) == before
 
 
 def test_defaults_of_a_module_imported_between_two_runs_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from saturnmq.client.connection.core import State
+from saturnmq.client.connection.core import ClientState
 from saturnmq.spark import connect
 from saturnmq.spark.connect import ConnectionOptions, Link, close_all, linked
 from saturnmq.testing import SyncEmbeddedBroker
@@ -56,11 +56,11 @@ def test_user_that_fails_leaves_the_client_idle(server: SyncEmbeddedBroker) -> N
 def test_idle_client_is_closed_and_the_next_use_opens_another(server: SyncEmbeddedBroker) -> None:
     options = ConnectionOptions(server.name_servers)
     with linked(options) as first:
-        assert first.core.state is State.RUNNING
+        assert first.core.state is ClientState.RUNNING
     first.run(_expire(first))
-    assert first.core.state is State.STOPPED and connect._state.links == {}
+    assert first.core.state is ClientState.STOPPED and connect._state.links == {}
     with linked(options) as second:
-        assert second is not first and second.core.state is State.RUNNING
+        assert second is not first and second.core.state is ClientState.RUNNING
 
 
 def test_timer_closes_no_client_in_use_or_of_another(server: SyncEmbeddedBroker) -> None:
@@ -70,7 +70,7 @@ def test_timer_closes_no_client_in_use_or_of_another(server: SyncEmbeddedBroker)
         pass
     link.users += 1
     link.run(_expire(link))
-    assert link.core.state is State.RUNNING and list(connect._state.links.values()) == [link]
+    assert link.core.state is ClientState.RUNNING and list(connect._state.links.values()) == [link]
     link.users -= 1
     other = connect._state.links[options.connection] = Link(options.make_client())
     link.run(_expire(link))
@@ -85,11 +85,11 @@ def test_timer_that_finds_the_lock_taken_tries_again_later(server: SyncEmbeddedB
     timer = link.idle
     with connect._state.lock:
         link.run(_expire(link))
-    assert link.core.state is State.RUNNING and connect._state.links
+    assert link.core.state is ClientState.RUNNING and connect._state.links
     assert link.idle is not None and link.idle is not timer
     assert 50 < link.idle.when() - link.run(_seconds()) <= connect.IDLE_SECONDS
     link.run(_expire(link))
-    assert link.core.state is State.STOPPED
+    assert link.core.state is ClientState.STOPPED
 
 
 def test_link_of_masters_is_not_counted(server: SyncEmbeddedBroker) -> None:

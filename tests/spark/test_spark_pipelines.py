@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from saturnmq import Outgoing
-from saturnmq.client.trace.records import EndTransaction, MessageType, Outcome, Pub, SubAfter, SubBefore
+from saturnmq.client.trace.records import DeliveryOutcome, EndTransaction, MessageType, Pub, SubAfter, SubBefore
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
@@ -555,7 +555,7 @@ def pub(n: int, ids: str, **more: Any) -> str:
 def deliver(n: int, id_: str, ms: int, *, success: bool = True, retry: int = 0) -> str:
     """Return the records of a delivery that ends ms after the send."""
     request = f"R{id_}-{retry}"
-    outcome = Outcome.SUCCESS if success else Outcome.FAILED
+    outcome = DeliveryOutcome.SUCCESS if success else DeliveryOutcome.FAILED
     done = START_MS + 10 * n + ms
     return (SubBefore(done - 3, None, "c", request, id_, retry, "k").encode()
             + SubAfter(request, id_, 3, success, "k", outcome, done, "c").encode())  # fmt: skip

@@ -90,7 +90,7 @@ def test_retry_of_fixed_queue_goes_to_same_queue(sender: Any, monkeypatch: pytes
         return [Receipt(status, "1", "", MessageQueue("T", "b", 2), 0)]
 
     monkeypatch.setattr(made.producer, "_deliver", deliver)
-    monkeypatch.setattr(link.core.routes, "known", lambda _topic: object())
+    monkeypatch.setattr(link.core.routes, "cached", lambda _topic: object())
     link.run(made.send([request("b", 2)]))
     assert queues == [MessageQueue("T", "b", 2)] * 3
 

@@ -30,7 +30,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from saturnmq.client import namespaces
 from saturnmq.client.checks import check_topic, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
-from saturnmq.client.connection.core import Core, State, check_state
+from saturnmq.client.connection.core import ClientState, Core, check_state
 from saturnmq.client.connection.transaction_checks import Check
 from saturnmq.client.connection.url import ClientSettings, from_environment, make_settings, parse_url
 from saturnmq.client.consumer.consumer import Consumer
@@ -56,7 +56,7 @@ from saturnmq.client.puller import message_queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
 from saturnmq.client.trace.query import query_trace
 from saturnmq.client.trace.records import TraceRecord
-from saturnmq.client.trace.trace import Tracing
+from saturnmq.client.trace.trace import ClientTracing
 from saturnmq.client.tracing import trace_topic, trace_topic_problem
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from saturnmq.protocol.errors import ConfigError
@@ -85,7 +85,7 @@ class Client:
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
         self._core = Core(self._settings)
-        self._core.tracing = Tracing(self._core)
+        self._core.tracing = ClientTracing(self._core)
         self._listeners: list[ListenerSpec] = []
         self._feeders: list[Feeder] = []
         self._lock = asyncio.Lock()
@@ -142,10 +142,10 @@ class Client:
 
         Does not wait for a server, except for the HTTP server of the `address_server` setting if NameServers come from there.
         """
-        if self._core.state is State.STOPPED:
+        if self._core.state is ClientState.STOPPED:
             check_state("client", self._core.state)
         async with self._lock:
-            if self._core.state is State.NEW:
+            if self._core.state is ClientState.NEW:
                 await self._core.start()
 
     async def stop(self) -> None:
@@ -298,11 +298,11 @@ class Client:
                 return Ack.SUCCESS
         """
         check_topic(topic, sending=False)
-        wanted = tag(filter) if isinstance(filter, str) else filter
+        topic_filter = tag(filter) if isinstance(filter, str) else filter
         consumer_settings(group, options, self._settings.instance)
 
         def decorate(handler: H) -> H:
-            spec = make_spec(handler, topic, group, wanted, concurrency, batch, retry, time_limit, codec, options)
+            spec = make_spec(handler, topic, group, topic_filter, concurrency, batch, retry, time_limit, codec, options)
             self._listeners.append(spec)
             return handler
 
@@ -350,8 +350,8 @@ class Client:
         problems = [problem] if (problem := concurrency_problem(concurrency)) else []
         groups = sorted({spec.group for spec in self._listeners})
         if group not in groups:
-            known = ", ".join(groups) or "none"
-            problems.append(f"group {group!r:.60} has no listener, this client has: {known}")
+            group_names = ", ".join(groups) or "none"
+            problems.append(f"group {group!r:.60} has no listener, this client has: {group_names}")
         if problems:
             raise ConfigError(problems)
         self._listeners = [

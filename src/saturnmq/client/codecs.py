@@ -27,7 +27,7 @@ from saturnmq.protocol.errors import ConfigError
 T = TypeVar("T")
 
 
-def _plain(value: Any) -> Any:
+def _json_form(value: Any) -> Any:
     """Encode types that JSON does not have, in the same form as orjson and msgspec."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
@@ -45,11 +45,11 @@ _loads: Callable[[bytes], Any]
 try:
     import orjson
 
-    _dumps, _loads = functools.partial(orjson.dumps, default=_plain), orjson.loads
+    _dumps, _loads = functools.partial(orjson.dumps, default=_json_form), orjson.loads
 except ImportError:  # installed by default, but optional (PKG-04)
 
     def _dumps(value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_form).encode()
 
     _loads = json.loads
 
@@ -223,21 +223,21 @@ def _is_pydantic(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_validator__")
 
 
-def _holds_pydantic(kind: Any, seen: set[int]) -> bool:
+def _holds_pydantic(kind: Any, visited_ids: set[int]) -> bool:
     """Whether a type is a pydantic type, or has a type argument or a field that is one, at any depth.
 
-    seen: ids of the types visited already, since types may be recursive.
+    visited_ids: those of the types visited already, since types may be recursive.
     """
     if _is_pydantic(kind):
         return True
-    if id(kind) in seen:
+    if id(kind) in visited_ids:
         return False
-    seen.add(id(kind))
+    visited_ids.add(id(kind))
     parts = list(typing.get_args(kind))
     if isinstance(kind, type) and getattr(kind, "__annotations__", None):
         with contextlib.suppress(NameError, TypeError):  # a name not defined yet: reported when the codec is built
             parts += typing.get_type_hints(kind).values()
-    return any(_holds_pydantic(part, seen) for part in parts)
+    return any(_holds_pydantic(part, visited_ids) for part in parts)
 
 
 def bytes_codec() -> Codec[bytes]:
@@ -279,13 +279,13 @@ def json_codec(kind: Any = None) -> Codec[Any]:
         async with client.producer("orders-p", codec=json_codec(Order)) as out:
             await out.send("orders", Order(1, 9.5))
     """
-    for plain, required in _PLAIN_KINDS:
-        if kind == plain:
-            return JsonCodec(required)
+    for untyped_kind, json_type in _UNTYPED_KINDS:
+        if kind == untyped_kind:
+            return JsonCodec(json_type)
     return PydanticCodec(kind) if _holds_pydantic(kind, set()) else MsgspecCodec(kind)
 
 
-_PLAIN_KINDS: Final[tuple[tuple[Any, type[Any] | None], ...]] = (
+_UNTYPED_KINDS: Final[tuple[tuple[Any, type[Any] | None], ...]] = (
     (None, None),
     (Any, None),
     (object, None),

@@ -55,14 +55,14 @@ def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX)
     try:
         if kind is SysFlag.ZLIB:
             machine: Any = zlib.decompressobj()
-            plain: bytes = machine.decompress(body, bytes_max + 1)
-            if machine.eof and len(plain) <= bytes_max:
-                return plain
-            return _checked("zlib", body, plain, bytes_max, complete=machine.eof)
+            decompressed: bytes = machine.decompress(body, bytes_max + 1)
+            if machine.eof and len(decompressed) <= bytes_max:
+                return decompressed
+            return _checked("zlib", body, decompressed, bytes_max, complete=machine.eof)
         if kind is SysFlag.LZ4:
             machine = _extra("lz4.frame", "the message is compressed with lz4").LZ4FrameDecompressor()
-            plain = machine.decompress(body, max_length=bytes_max + 1)
-            return _checked("lz4", body, plain, bytes_max, complete=machine.eof)
+            decompressed = machine.decompress(body, max_length=bytes_max + 1)
+            return _checked("lz4", body, decompressed, bytes_max, complete=machine.eof)
         return _zstd(bytes(body), bytes_max)
     except SaturnError:
         raise
@@ -75,27 +75,29 @@ def _zstd(body: bytes, bytes_max: int) -> bytes:
     machine = zstandard.ZstdDecompressor()
     try:
         with machine.stream_reader(body) as reader:  # bounded, but silent about a body that ends early
-            plain: bytes = reader.read(bytes_max + 1)
-        if len(plain) > bytes_max:
-            return _checked("zstd", body, plain, bytes_max, complete=False)
+            decompressed: bytes = reader.read(bytes_max + 1)
+        if len(decompressed) > bytes_max:
+            return _checked("zstd", body, decompressed, bytes_max, complete=False)
         declared = zstandard.frame_content_size(body) if body else 0
         if declared > 0:
-            return _checked("zstd", body, plain, bytes_max, complete=len(plain) == declared)
-        whole = machine.decompressobj()  # its output is `plain`, whose size is known by now
+            return _checked("zstd", body, decompressed, bytes_max, complete=len(decompressed) == declared)
+        whole = machine.decompressobj()  # its output is `decompressed`, whose size is known by now
         whole.decompress(body)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
-    return _checked("zstd", body, plain, bytes_max, complete=whole.eof)
+    return _checked("zstd", body, decompressed, bytes_max, complete=whole.eof)
 
 
-def _checked(name: str, body: Buffer, plain: bytes, bytes_max: int, *, complete: bool) -> bytes:
-    if len(plain) > bytes_max:
+def _checked(name: str, body: Buffer, decompressed: bytes, bytes_max: int, *, complete: bool) -> bytes:
+    if len(decompressed) > bytes_max:
         raise MessageError(
             f"{name} body of {len(body)} bytes decompresses to more than {bytes_max} bytes, the largest frame"
         )
     if not complete:
-        raise MessageError(f"{name} body of {len(body)} bytes is cut: it ends after {len(plain)} decompressed bytes")
-    return plain
+        raise MessageError(
+            f"{name} body of {len(body)} bytes is cut: it ends after {len(decompressed)} decompressed bytes"
+        )
+    return decompressed
 
 
 def _extra(module: str, need: str) -> Any:

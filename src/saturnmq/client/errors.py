@@ -151,8 +151,8 @@ class FailedAttempt:
         """Broker, address and error in a few words."""
         error = self.error
         reason = error.reason if isinstance(error, ConnectFailed | CallTimeout) else error.message
-        place = "@".join(part for part in (self.broker, self.address) if part)
-        return f"{place}: {reason:.160}" if place else f"{reason:.160}"
+        peer = "@".join(part for part in (self.broker, self.address) if part)
+        return f"{peer}: {reason:.160}" if peer else f"{reason:.160}"
 
 
 def listed(failures: Sequence[FailedAttempt]) -> str:

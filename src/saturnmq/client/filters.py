@@ -76,15 +76,15 @@ def split_tags(expression: str) -> list[str]:
     return [part.strip() for part in expression.split("||") if part.strip()]
 
 
-def subscription_data(topic: str, wanted: Filter, version_ms: int) -> SubscriptionData:
+def subscription_data(topic: str, topic_filter: Filter, version_ms: int) -> SubscriptionData:
     """Build the subscription entry of a heartbeat: the expression, its tags, and their Java hash codes."""
-    tags = split_tags(wanted.expression) if wanted.kind == TAG else []
+    tags = split_tags(topic_filter.expression) if topic_filter.kind == TAG else []
     return SubscriptionData(
         topic=topic,
-        sub_string=wanted.expression,
+        sub_string=topic_filter.expression,
         tags_set=sorted(set(tags)),
         code_set=sorted({java_hash(item) for item in tags}),
         sub_version=version_ms,
-        expression_type=wanted.kind,
+        expression_type=topic_filter.kind,
         class_filter_mode=False,
     )

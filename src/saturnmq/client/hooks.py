@@ -72,8 +72,12 @@ class SendContext:
 
 def with_properties(text: str, added: Mapping[str, str]) -> str:
     """The property string with these properties added or replaced. Raises MessageRefused if it becomes too long."""
-    kept = [pair for pair in text.split(PAIR_SEPARATOR) if pair and pair.partition(NAME_SEPARATOR)[0] not in added]
-    joined = PAIR_SEPARATOR.join([*kept, *(f"{name}{NAME_SEPARATOR}{value}" for name, value in added.items())])
+    remaining_pairs = [
+        pair for pair in text.split(PAIR_SEPARATOR) if pair and pair.partition(NAME_SEPARATOR)[0] not in added
+    ]
+    joined = PAIR_SEPARATOR.join(
+        [*remaining_pairs, *(f"{name}{NAME_SEPARATOR}{value}" for name, value in added.items())]
+    )
     check_property_bytes(joined)
     return joined
 

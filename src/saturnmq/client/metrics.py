@@ -13,8 +13,8 @@ from saturnmq.client.hooks import ConsumeContext, ConsumeHook, SendContext, Send
 from saturnmq.metrics import COUNTER, Histogram, Registry, Rows
 from saturnmq.net.metrics_port import MetricsPort
 
-LABELS_MAX: Final = 1000  # topics, or pairs of topic and group; what is counted for more of them has the label OTHER
-OTHER: Final = "other"
+LABELS_MAX: Final = 1000  # topics, or pairs of topic and group; counts of more of them have the label OVERFLOW_LABEL
+OVERFLOW_LABEL: Final = "other"
 
 
 class ClientMetrics:
@@ -54,9 +54,9 @@ class ClientMetrics:
 
 
 def _add(counts: dict[tuple[str, ...], int], key: tuple[str, ...], count: int) -> None:
-    """Count for a key; for (OTHER, ...) if too many others are known. The last part of the key is a constant of the code."""
+    """Count for a key; for (OVERFLOW_LABEL, ...) at the limit of keys. The last part of the key is a constant of the code."""
     if key not in counts and len(counts) >= LABELS_MAX:
-        key = (*[OTHER] * (len(key) - 1), key[-1])
+        key = (*[OVERFLOW_LABEL] * (len(key) - 1), key[-1])
     counts[key] = counts.get(key, 0) + count
 
 
@@ -97,6 +97,6 @@ class _Deliveries(ConsumeHook):
         registry.histogram("saturnmq_client_settle_seconds", text, self._seconds)
 
     def after(self, context: ConsumeContext) -> None:
-        verdict = context.verdict.name.lower() if context.verdict is not None else OTHER
+        verdict = context.verdict.name.lower() if context.verdict is not None else OVERFLOW_LABEL
         _add(self._messages, (context.message.topic, context.group, "timeout" if context.timed_out else verdict), 1)
         self._seconds.observe(time.monotonic() - context.started)

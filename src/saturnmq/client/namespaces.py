@@ -42,8 +42,8 @@ def wrap(namespace: str | None, name: str) -> str:
     """The name on the wire: `NS%name`, `%RETRY%NS%group`. System names and names that are already wrapped are unchanged."""
     if not namespace or not name or name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIX):
         return name
-    prefix, plain = _split(name)
-    return name if plain.startswith(namespace + "%") else f"{prefix}{namespace}%{plain}"
+    prefix, base_name = _split(name)
+    return name if base_name.startswith(namespace + "%") else f"{prefix}{namespace}%{base_name}"
 
 
 def wrap_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
@@ -63,5 +63,5 @@ def strip(namespace: str | None, name: str) -> str:
     """The user's name of a topic or group, given its name on the wire."""
     if not namespace:
         return name
-    prefix, plain = _split(name)
-    return prefix + plain.removeprefix(namespace + "%")
+    prefix, base_name = _split(name)
+    return prefix + base_name.removeprefix(namespace + "%")

@@ -46,7 +46,7 @@ _COLUMNS: Final = "id, topic, body, tag, message_keys, properties, shard_by"
 
 
 class Cursor(Protocol):
-    """What is used of a PEP 249 cursor."""
+    """The used part of a PEP 249 cursor."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Any: ...
     def fetchall(self) -> list[Any]: ...
@@ -54,7 +54,7 @@ class Cursor(Protocol):
 
 
 class Database(Protocol):
-    """What is used of a PEP 249 connection."""
+    """The used part of a PEP 249 connection."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> object: ...

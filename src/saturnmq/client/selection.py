@@ -72,7 +72,7 @@ def shard(queues: Sequence[MessageQueue], key: str | int) -> MessageQueue:
 
 
 def avoid_ms(latency_ms: int, *, failed: bool) -> int:
-    """How long to avoid a broker after an attempt of this latency, ms."""
+    """Time for which to avoid a broker after an attempt of this latency, ms."""
     latency = ISOLATION_LATENCY_MS if failed else latency_ms
     return next((duration for least, duration in LATENCY_TABLE_MS if latency >= least), 0)
 
@@ -91,7 +91,7 @@ class FaultTable:
     def __init__(self, *, avoid_ms_max: int = 600_000, start: int = 0) -> None:
         self._avoid_ms_max = avoid_ms_max
         self._items: dict[str, FaultItem] = {}
-        self._which = RoundRobin(start)
+        self._rotation = RoundRobin(start)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -125,7 +125,7 @@ class FaultTable:
         )
         if not ranked:
             return None
-        return ranked[self._which.tick() % max(len(ranked) // 2, 1)][0]
+        return ranked[self._rotation.tick() % max(len(ranked) // 2, 1)][0]
 
     def pick(
         self, queues: Sequence[MessageQueue], counter: RoundRobin, now_ms: int, avoid: str | None = None
@@ -148,8 +148,8 @@ class FaultTable:
             return fallback
         broker = self.least_bad(now_ms)
         if broker is not None:
-            mine = [queue for queue in queues if queue.broker_name == broker]
-            if mine:
-                return mine[counter.tick() % len(mine)]
+            broker_queues = [queue for queue in queues if queue.broker_name == broker]
+            if broker_queues:
+                return broker_queues[counter.tick() % len(broker_queues)]
             self.forget(broker)
         return counter.pick(queues, avoid)

@@ -1,4 +1,4 @@
-"""What producers and consumers need of the message trace: its topic, its counters, and the interface of package `trace`. Pure.
+"""The message trace as producers and consumers use it: its topic, its counters, and the interface of package `trace`. Pure.
 
 Requirements: TR-02.
 """
@@ -63,13 +63,13 @@ class Tracing(Protocol):
         """Flush all tracers and close their connections."""
 
 
-def trace_topic(wanted: bool | str | None, default: bool | str) -> str | None:
-    """The trace topic, None if tracing is off. wanted: setting of a producer or consumer; default: of its client (TR-02)."""
-    if wanted is None:
-        wanted = default
-    if wanted is True:
+def trace_topic(setting: bool | str | None, default: bool | str) -> str | None:
+    """The trace topic, None if tracing is off. setting: that of a producer or consumer; default: of its client (TR-02)."""
+    if setting is None:
+        setting = default
+    if setting is True:
         return default if isinstance(default, str) else TRACE_TOPIC
-    return wanted or None
+    return setting or None
 
 
 def trace_topic_problem(trace: bool | str | None) -> str | None:

@@ -102,7 +102,7 @@ class Sender:
 
     async def _deliver(self, request: EncodedRequest) -> list[Receipt]:
         """Return the receipts of one delivery; the producer may choose another broker when the queue is not fixed."""
-        if request.ordered and self.link.core.routes.known(request.target.topic) is None:
+        if request.ordered and self.link.core.routes.cached(request.target.topic) is None:
             await self.link.core.write_route(request.target.topic)
         return await self.producer._deliver(
             request.prepared, queue_of(request.target), Deadline(self.options.send_timeout_ms)

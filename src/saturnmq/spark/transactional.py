@@ -261,7 +261,7 @@ async def end(
 async def _end_one(link: Link, group: str, half: StoredHalf, state: TransactionState) -> Command:
     """Return the response. Raises ConnectFailed with `sent` false where the request was certainly not sent, and other errors."""
     _, physical = parse_offset_message_id(half.offset_id)
-    command = end_command(group, half.offset, physical, state, half.uniq, asked=False)
+    command = end_command(group, half.offset, physical, state, half.uniq, from_check=False)
     command.ext["bname"] = half.broker
     try:
         address = await link.core.master_address(half.topic, half.broker)

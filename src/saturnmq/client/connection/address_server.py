@@ -21,7 +21,7 @@ FIRST_REFRESH_MS: Final = 10_000
 REFRESH_MS: Final = 120_000
 
 
-def _get(url: str) -> str:
+def _download(url: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise NoNameServer(f"address server {without_credentials(url)} must be an http:// or https:// URL")
     import urllib.request  # takes a tenth of the time in which a command starts
@@ -38,7 +38,7 @@ async def fetch_addresses(url: str, unit: str | None) -> tuple[str, ...]:
 
     Raises NoNameServer if there is no usable response.
     """
-    text = await asyncio.to_thread(_get, f"{url}-{unit}?nofix=1" if unit else url)
+    text = await asyncio.to_thread(_download, f"{url}-{unit}?nofix=1" if unit else url)
     try:
         addresses = parse_addresses(text.strip().partition("\n")[0])
     except ConfigError as error:

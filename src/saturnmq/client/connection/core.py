@@ -24,12 +24,12 @@ from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_
 from saturnmq.client.connection.credentials import with_key_file
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
-from saturnmq.client.connection.name_servers import NameServers
+from saturnmq.client.connection.name_servers import NameServerList
 from saturnmq.client.connection.outages import Outages
 from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies
 from saturnmq.client.connection.route_suspicion import RouteSuspicion
-from saturnmq.client.connection.routes import Route, RouteCache
+from saturnmq.client.connection.routes import RouteCache, TopicRoute
 from saturnmq.client.connection.shared_calls import SharedCalls
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
@@ -64,7 +64,7 @@ OFFSET_FIRST_MS: Final = 10_000
 REPLACED: Final = "no response, and the route names another broker"
 
 
-class State(Enum):
+class ClientState(Enum):
     """Lifecycle of a client, producer or consumer; the values are the state names of Apache RocketMQ's clients (PR-05)."""
 
     NEW = "CREATE_JUST"
@@ -73,7 +73,7 @@ class State(Enum):
     STOPPED = "SHUTDOWN_ALREADY"
 
 
-class GroupMember(Protocol):
+class RegisteredConsumer(Protocol):
     """The interface of a consumer towards the connection manager."""
 
     group: str
@@ -85,14 +85,14 @@ class GroupMember(Protocol):
     def handle(self, command: Command) -> Command | Awaitable[Command | None] | None: ...
 
 
-def check_state(what: str, state: State) -> None:
+def check_state(role: str, state: ClientState) -> None:
     """Raise NotStarted or Closed, with the state in the text, unless the state is RUNNING."""
-    if state is State.RUNNING:
+    if state is ClientState.RUNNING:
         return
-    text = f"The {what} service state not OK, {state.value}."
-    if state is State.STOPPED:
-        raise Closed(text, hint=f"It was stopped and cannot be started again: make a new {what}.")
-    raise NotStarted(text, hint=f"Use `async with`, or `await {what}.start()` first.")
+    text = f"The {role} service state not OK, {state.value}."
+    if state is ClientState.STOPPED:
+        raise Closed(text, hint=f"It was stopped and cannot be started again: make a new {role}.")
+    raise NotStarted(text, hint=f"Use `async with`, or `await {role}.start()` first.")
 
 
 class Core:
@@ -100,11 +100,11 @@ class Core:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        self.state = State.NEW
+        self.state = ClientState.NEW
         self.client_id = ""
         self.ids: MessageIds
         self.remote: Remote
-        self.name_servers: NameServers
+        self.name_servers: NameServerList
         self.routes: RouteCache
         self._suspicion: RouteSuspicion | None = None
         self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
@@ -115,7 +115,7 @@ class Core:
             lambda name, work: self.spawn(name, work, vital=False),
         )
         self.producers: set[str] = set()
-        self.consumers: dict[str, GroupMember] = {}
+        self.consumers: dict[str, RegisteredConsumer] = {}
         self.checks = Checks(
             settings.namespace,
             lambda name, work: self.spawn(name, work, vital=False),
@@ -147,7 +147,7 @@ class Core:
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
         self.remote = Remote(settings, self._on_request, self._suspect, self._on_closed)
-        self.name_servers = NameServers(addresses, self.remote)
+        self.name_servers = NameServerList(addresses, self.remote)
         self.routes = RouteCache(
             self._fetch_route,
             default_topic=settings.create_topic_key,
@@ -156,7 +156,7 @@ class Core:
             on_change=self._on_route_change,
         )
         self._suspicion = RouteSuspicion(self.routes, self.spawn, self._replaced)
-        self.state = State.RUNNING
+        self.state = ClientState.RUNNING
         if not settings.name_servers:
             self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
         self._every("routes", FIRST_ROUTE_POLL_MS, settings.route_poll_ms, self.routes.poll)
@@ -170,13 +170,13 @@ class Core:
 
         Concurrent calls wait for the same shutdown, which goes on if a caller is cancelled.
         """
-        if self.state is not State.RUNNING:
-            self.state = State.STOPPED
+        if self.state is not ClientState.RUNNING:
+            self.state = ClientState.STOPPED
             if self._stopping is not None:
                 await asyncio.shield(self._stopping)
             return
         if self.forked:
-            self.state = State.STOPPED  # its tasks and connections are the parent's
+            self.state = ClientState.STOPPED  # its tasks and connections are the parent's
             return
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="saturnmq stop client")
@@ -191,7 +191,7 @@ class Core:
             await self.remove_producer(group)
         if self.tracing is not None:
             await self.tracing.close()
-        self.state = State.STOPPED
+        self.state = ClientState.STOPPED
         for watcher in self.route_watchers:
             watcher.set()
         self.replies.close()
@@ -206,16 +206,16 @@ class Core:
         """Whether this process is a forked child of the one that started the client (API-32)."""
         return self.remote.generation != forks.generation
 
-    def check_running(self, what: str = "client") -> None:
+    def check_running(self, role: str = "client") -> None:
         """Raise unless the client is running, healthy, and used on its own event loop and in its own process.
 
         Raises NotStarted, Closed, ForkedClient, WrongLoop, or ClientError if a vital task died (API-04, API-05, API-26, API-32).
         """
-        if self.state is not State.RUNNING:
-            check_state(what, self.state)
+        if self.state is not ClientState.RUNNING:
+            check_state(role, self.state)
         forks.check(self.remote.generation)
         if asyncio.get_running_loop() is not self._loop:
-            raise WrongLoop(f"this {what} was started on another event loop; use saturnmq.sync across threads")
+            raise WrongLoop(f"this {role} was started on another event loop; use saturnmq.sync across threads")
         if self.failure is not None:
             raise ClientError(f"a background task of the client died: {self.failure}") from self.failure
 
@@ -225,7 +225,7 @@ class Core:
         """Start a task that `stop` cancels and awaits. If a vital task dies, `check_running` raises from then on."""
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=f"saturnmq {name}")
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._task_done(done, vital))
+        task.add_done_callback(lambda ended_task: self._task_done(ended_task, vital))
         return task
 
     def _task_done(self, task: asyncio.Task[Any], vital: bool) -> None:
@@ -253,7 +253,7 @@ class Core:
 
     def _on_closed(self) -> None:
         """If the connection to the chosen NameServer is lost, reconnect in the background."""
-        if self.state is not State.RUNNING or self._stopping is not None or self._reconnecting or self.forked:
+        if self.state is not ClientState.RUNNING or self._stopping is not None or self._reconnecting or self.forked:
             return
         chosen = self.name_servers.chosen
         if chosen is not None and not self.remote.is_connected(chosen):
@@ -304,7 +304,7 @@ class Core:
         Refreshes the routes that name the address, because it may have a successor; forgets the delays that the broker
         supported; and repeats heartbeats until it responds, because a restarted broker does not have our groups.
         """
-        if self._suspicion is None or self.state is not State.RUNNING or self._stopping is not None:
+        if self._suspicion is None or self.state is not ClientState.RUNNING or self._stopping is not None:
             return
         self._suspicion.report(address, unresponsive=unresponsive)
         self.timer_limits.forget(address)
@@ -322,7 +322,7 @@ class Core:
         if self.settings.vip_channel:
             self.remote.drop(vip_address(address), REPLACED)
 
-    def _on_route_change(self, route: Route) -> None:
+    def _on_route_change(self, route: TopicRoute) -> None:
         for watcher in self.route_watchers:
             watcher.set()
         addresses = set(self._heartbeat_addresses())
@@ -333,7 +333,7 @@ class Core:
         for consumer in self.consumers.values():
             consumer.wake_rebalance()
 
-    async def write_route(self, topic: str) -> Route:
+    async def write_route(self, topic: str) -> TopicRoute:
         """The route to send to a topic. Raises RouteNotFound (10005) with a hint, BrokerNotExist if its brokers have no master."""
         route = await self.routes.for_send(topic)
         if route is None or not route.write_queues:
@@ -344,7 +344,7 @@ class Core:
             raise self.route_not_found(topic, absent=await self._absent_brokers())
         return route
 
-    async def read_route(self, topic: str) -> Route:
+    async def read_route(self, topic: str) -> TopicRoute:
         """The route to read a topic. Raises RouteNotFound (10005)."""
         route = await self.routes.for_read(topic)
         if route is None:
@@ -377,7 +377,7 @@ class Core:
         text = f"No route info of this topic: {topic}."
         if absent:
             return RouteNotFound(text, broker=absent, hint=hints.topic_of_absent_brokers(absent))
-        auto_create = None if reading else self.routes.known(self.settings.create_topic_key) is not None
+        auto_create = None if reading else self.routes.cached(self.settings.create_topic_key) is not None
         hint = hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
         return RouteNotFound(text, hint=hint)
 
@@ -408,7 +408,7 @@ class Core:
         raise BrokerNotExist(f"The broker[{broker_name}] not exist", broker=broker_name)
 
     def _addresses(self, topic: str, broker_name: str) -> dict[int, str]:
-        route = self.routes.known(topic)
+        route = self.routes.cached(topic)
         addresses = route.addresses.get(broker_name) if route is not None else None
         return dict(addresses) if addresses else self.routes.brokers().get(broker_name, {})
 
@@ -430,7 +430,7 @@ class Core:
             topic=topic,
             group=group,
             name_servers=self.name_servers.addresses,
-            auto_create=self.routes.known(self.settings.create_topic_key) is not None,
+            auto_create=self.routes.cached(self.settings.create_topic_key) is not None,
         )
         return response_error(answer.code, answer.remark, broker=broker, hint=hint)
 
@@ -444,7 +444,7 @@ class Core:
         self.routes.use(self.settings.create_topic_key)
         self.heartbeat_soon()
 
-    def add_consumer(self, consumer: GroupMember) -> None:
+    def add_consumer(self, consumer: RegisteredConsumer) -> None:
         """Register a consumer group. Raises GroupInUse (CA-04)."""
         if consumer.group in self.consumers:
             raise GroupInUse(
@@ -504,9 +504,9 @@ class Core:
         self._forget_brokers(set(addresses))
         await asyncio.gather(*(self._heartbeats.call(address) for address in addresses))
 
-    def _forget_brokers(self, wanted: set[str]) -> None:
-        """Forget the version and the limits of every broker that is not wanted."""
-        for address in self.broker_versions.keys() - wanted:
+    def _forget_brokers(self, live_addresses: set[str]) -> None:
+        """Forget the version and the limits of every broker at another address."""
+        for address in self.broker_versions.keys() - live_addresses:
             del self.broker_versions[address]
             self.timer_limits.forget(address)
 

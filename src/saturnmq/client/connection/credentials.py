@@ -34,8 +34,10 @@ def _read(settings: ClientSettings, path: Path) -> ClientSettings:
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigError(f"key_file {path} cannot be read: {reason}") from error
-    found: dict[str, Any] = {key: pairs[name].strip() for name, key in _NAMES.items() if pairs.get(name, "").strip()}
-    missing = [name for name in ("AccessKey", "SecretKey") if _NAMES[name] not in found]
+    credentials: dict[str, Any] = {
+        key: pairs[name].strip() for name, key in _NAMES.items() if pairs.get(name, "").strip()
+    }
+    missing = [name for name in ("AccessKey", "SecretKey") if _NAMES[name] not in credentials]
     if missing:
         raise ConfigError(f"key_file {path} must hold AccessKey and SecretKey, missing: {', '.join(missing)}")
-    return replace(settings, **found)
+    return replace(settings, **credentials)

@@ -31,9 +31,9 @@ def watch(owner: Connected) -> int:
     return generation
 
 
-def check(own: int) -> None:
-    """Raise ForkedClient if this is a forked child of the process with generation `own`."""
-    if own != generation:
+def check(client_generation: int) -> None:
+    """Raise ForkedClient if this is a forked child of the process with generation `client_generation`."""
+    if client_generation != generation:
         raise ForkedClient(
             f"this client was started in another process, of which {os.getpid()} is a forked child",
             hint="Make clients after the fork; those of saturnmq.sync restart by themselves.",

@@ -15,7 +15,7 @@ from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.protocol.frames.command import Command
 
 
-class NameServers:
+class NameServerList:
     """A shuffled list of addresses and the chosen one, which is used as long as it is connected (REM-27)."""
 
     def __init__(self, addresses: Sequence[str], remote: Remote) -> None:
@@ -45,8 +45,8 @@ class NameServers:
     def _candidates(self) -> list[str]:
         chosen = self.chosen
         if chosen is not None and self._remote.is_connected(chosen):
-            others = [address for address in self._addresses if address != chosen]
-            return [chosen, *others]
+            fallbacks = [address for address in self._addresses if address != chosen]
+            return [chosen, *fallbacks]
         count = len(self._addresses)
         start = self._at + 1
         return [self._addresses[(start + step) % count] for step in range(count)]

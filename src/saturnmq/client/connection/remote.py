@@ -143,7 +143,7 @@ def reason_of(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
-            known = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
-            return known[:1].lower() + known[1:]
+            os_text = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
+            return os_text[:1].lower() + os_text[1:]
         cause = cause.__cause__
     return str(error)

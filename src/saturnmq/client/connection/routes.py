@@ -28,7 +28,7 @@ Fetch = Callable[[str, int], Awaitable[TopicRouteData | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class TopicRoute:
     """The route of one topic. write_queues are on brokers with a known master; read_queues on any with read permission.
 
     substitute: derived from the default topic's route, because the NameServer has none for this topic yet (PR-13).
@@ -45,7 +45,7 @@ class Route:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
 
-def build_route(topic: str, data: TopicRouteData) -> Route:
+def build_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """Queues ordered by broker name, then id. An order configuration (orderTopicConf) replaces the write queues (PR-12).
 
     Raises BodyError if the answer claims more than QUEUES_MAX queues, before any of them is created.
@@ -62,7 +62,7 @@ def build_route(topic: str, data: TopicRouteData) -> Route:
             write += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(item.write_queue_nums))
     if data.order_topic_conf:
         write = _ordered_queues(topic, data.order_topic_conf)
-    return Route(topic, tuple(write), tuple(read), addresses)
+    return TopicRoute(topic, tuple(write), tuple(read), addresses)
 
 
 def check_route(topic: str, data: TopicRouteData) -> None:
@@ -127,23 +127,23 @@ class RouteCache:
         default_topic: str,
         default_queues: int,
         timeout_ms: int,
-        on_change: Callable[[Route], None] | None = None,
+        on_change: Callable[[TopicRoute], None] | None = None,
     ) -> None:
         self._fetch = fetch
         self._default_topic = default_topic
         self._default_queues = default_queues
         self._timeout_ms = timeout_ms
         self._on_change = on_change
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, TopicRoute] = {}
         self._in_use: set[str] = set()
-        self._pending: dict[tuple[str, bool], asyncio.Task[Route | None]] = {}
+        self._pending: dict[tuple[str, bool], asyncio.Task[TopicRoute | None]] = {}
 
-    def get(self, topic: str) -> Route | None:
+    def cached_for_send(self, topic: str) -> TopicRoute | None:
         """The cached route if it has write queues, else None. On the hot path of every send."""
         route = self._routes.get(topic)
         return route if route is not None and route.write_queues else None
 
-    def known(self, topic: str) -> Route | None:
+    def cached(self, topic: str) -> TopicRoute | None:
         """The cached route, even without write queues; None if there is none."""
         return self._routes.get(topic)
 
@@ -166,26 +166,26 @@ class RouteCache:
 
     def topics_at(self, address: str) -> list[str]:
         """Topics in use whose cached route names a broker at this address, sorted."""
-        found = (route for topic, route in self._routes.items() if topic in self._in_use)
-        return sorted(r.topic for r in found if any(address in ids.values() for ids in r.addresses.values()))
+        used_routes = (route for topic, route in self._routes.items() if topic in self._in_use)
+        return sorted(r.topic for r in used_routes if any(address in ids.values() for ids in r.addresses.values()))
 
-    async def for_send(self, topic: str) -> Route | None:
+    async def for_send(self, topic: str) -> TopicRoute | None:
         """The route to send by: cached, requested, or derived from the default topic (spec 01, section 3.2).
 
         None if the NameServer has neither. Raises NoNameServer if none is reachable and nothing is cached.
         """
-        route = self.get(topic)
+        route = self.cached_for_send(topic)
         if route is not None:
             return route
         self.use(topic)
-        found = await self.refresh(topic)
-        known = self._routes.get(topic)
-        if found is not None or (known is not None and not known.substitute):
-            return known
+        refreshed = await self.refresh(topic)
+        cached = self._routes.get(topic)
+        if refreshed is not None or (cached is not None and not cached.substitute):
+            return cached
         await self.refresh(topic, substitute=True)
         return self._routes.get(topic)
 
-    async def for_read(self, topic: str) -> Route | None:
+    async def for_read(self, topic: str) -> TopicRoute | None:
         """The route to read by: cached or requested, None if the NameServer has none and none is cached.
 
         Never one that `for_send` derived from the default topic: its queues do not exist yet.
@@ -198,7 +198,7 @@ class RouteCache:
         route = self._routes.get(topic)
         return None if route is None or route.substitute else route
 
-    async def refresh(self, topic: str, *, substitute: bool = False) -> Route | None:
+    async def refresh(self, topic: str, *, substitute: bool = False) -> TopicRoute | None:
         """Request the route now and cache it. None if the NameServer has none; a cached route is kept then.
 
         The request goes on for other callers if one caller is cancelled.
@@ -210,16 +210,16 @@ class RouteCache:
                 self._request(topic, substitute), name=f"saturnmq route {topic}"
             )
             self._pending[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
+            task.add_done_callback(lambda ended_task: self._forget(key, ended_task))
         return await asyncio.shield(task)
 
-    def _forget(self, key: tuple[str, bool], task: asyncio.Task[Route | None]) -> None:
+    def _forget(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute | None]) -> None:
         if self._pending.get(key) is task:
             del self._pending[key]
         if not task.cancelled():
             task.exception()  # marks it as retrieved, also if every caller was cancelled
 
-    async def _request(self, topic: str, substitute: bool) -> Route | None:
+    async def _request(self, topic: str, substitute: bool) -> TopicRoute | None:
         data = await self._fetch(self._default_topic if substitute else topic, self._timeout_ms)
         if data is None:
             return None
@@ -231,7 +231,7 @@ class RouteCache:
         self._store(route)
         return route
 
-    def _store(self, route: Route) -> None:
+    def _store(self, route: TopicRoute) -> None:
         """Cache the route and poll its topic from now on, so that callers that only name queues get a new master too."""
         self._in_use.add(route.topic)
         if self._routes.get(route.topic) == route:

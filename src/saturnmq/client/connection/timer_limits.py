@@ -32,7 +32,7 @@ class TimerLimits:
         self._beat = beat
         self._spawn = spawn
         self._limits: dict[str, int] = {}
-        self._asking: dict[str, asyncio.Task[Any]] = {}
+        self._heartbeat_tasks: dict[str, asyncio.Task[Any]] = {}
 
     def learn(self, address: str, ext: Mapping[str, str]) -> None:
         """Store the limit of a heartbeat response. ext: its extFields."""
@@ -43,7 +43,7 @@ class TimerLimits:
         """Drop the limit of a broker that failed or is in no route; another broker may use the address next."""
         self._limits.pop(address, None)
 
-    def get(self, address: str) -> int:
+    def limit_of(self, address: str) -> int:
         """The known limit, LEVELS_ONLY if unknown; sends nothing."""
         return self._limits.get(address, LEVELS_ONLY)
 
@@ -53,34 +53,34 @@ class TimerLimits:
         If no broker with a known limit supports it, a heartbeat is sent to the others first. Raises Unsupported if all have
         responded, ConnectFailed if one has not.
         """
-        asked: dict[str, asyncio.Task[Any]] = {}
+        heartbeats: dict[str, asyncio.Task[Any]] = {}
         while True:
-            fit = {name for name, address in brokers.items() if self.get(address) >= delay.timer_ms}
+            fit = {name for name, address in brokers.items() if self.limit_of(address) >= delay.timer_ms}
             if fit:
                 return fit
-            unknown = {name: address for name, address in brokers.items() if address not in self._limits}
-            for address in unknown.values():
-                if address not in asked:
-                    asked[address] = self._ask(address)
-            waiting = [asked[address] for address in unknown.values() if not asked[address].done()]
+            without_limit = {name: address for name, address in brokers.items() if address not in self._limits}
+            for address in without_limit.values():
+                if address not in heartbeats:
+                    heartbeats[address] = self._ask(address)
+            waiting = [heartbeats[address] for address in without_limit.values() if not heartbeats[address].done()]
             if not waiting or deadline.remaining_ms <= 0:
                 break
             await asyncio.wait(waiting, timeout=deadline.remaining_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-        if unknown:
+        if without_limit:
             raise ConnectFailed(
-                f"{delay.text} needs a broker that supports it; no heartbeat answer from {_listed(unknown)}",
+                f"{delay.text} needs a broker that supports it; no heartbeat answer from {_listed(without_limit)}",
                 reason="no heartbeat answer",
             )
-        longest_ms = max((self.get(address) for address in brokers.values()), default=LEVELS_ONLY)
+        longest_ms = max((self.limit_of(address) for address in brokers.values()), default=LEVELS_ONLY)
         if longest_ms > LEVELS_ONLY:
             raise Unsupported(f"{delay.text} is too far ahead for {_listed(brokers)}: at most {longest_ms} ms")
         raise Unsupported(delay.unsupported(_listed(brokers)))
 
     def _ask(self, address: str) -> asyncio.Task[Any]:
-        task = self._asking.get(address)
+        task = self._heartbeat_tasks.get(address)
         if task is None:
-            task = self._asking[address] = self._spawn(f"heartbeat to {address}", self._beat(address))
-            task.add_done_callback(lambda _: self._asking.pop(address, None))
+            task = self._heartbeat_tasks[address] = self._spawn(f"heartbeat to {address}", self._beat(address))
+            task.add_done_callback(lambda _: self._heartbeat_tasks.pop(address, None))
         return task
 
 

@@ -43,15 +43,15 @@ def end_command(
     state: TransactionState,
     message_id: str,
     *,
-    asked: bool,
+    from_check: bool,
 ) -> Command:
-    """END_TRANSACTION (37). physical: commit log offset of the half message; asked: in response to a check by the broker."""
+    """END_TRANSACTION (37). physical: commit log offset of the half message; from_check: in response to a check by the broker."""
     header = EndTransaction(
         producer_group=group,
         tran_state_table_offset=half_offset,
         commit_log_offset=physical,
         commit_or_rollback=state.value,
-        from_transaction_check=asked,
+        from_transaction_check=from_check,
         msg_id=message_id,
         transaction_id=message_id,
     )
@@ -146,7 +146,7 @@ class Checks:
             key = header.transaction_id or header.msg_id or message.message_id
             half_offset = QueueOffset(header.tran_state_table_offset)
             physical = PhysicalOffset(header.commit_log_offset)
-            command = end_command(group, half_offset, physical, state, key, asked=True)
+            command = end_command(group, half_offset, physical, state, key, from_check=True)
             command.remark = remark
             context = EndContext(
                 group,

@@ -229,7 +229,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def make_settings(values: Mapping[str, Any]) -> ClientSettings:
     """Validated settings. Raises ConfigError for unknown names and bad values."""
-    problems = [_unknown(name) for name in values if name not in _PARSERS and name != "name_servers"]
+    problems = [_unknown_setting(name) for name in values if name not in _PARSERS and name != "name_servers"]
     merged = {name: value for name, value in values.items() if name in _PARSERS}
     try:
         merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
@@ -246,7 +246,7 @@ def make_settings(values: Mapping[str, Any]) -> ClientSettings:
 def _parse_value(key: str, text: str) -> Any:
     parser = _PARSERS.get(key)
     if parser is None:
-        raise ConfigError(_unknown(key))
+        raise ConfigError(_unknown_setting(key))
     try:
         return parser(text)
     except ValueError as error:
@@ -254,7 +254,7 @@ def _parse_value(key: str, text: str) -> Any:
         raise ConfigError(f"{key}: {shown} is not {_KINDS.get(parser, 'valid')}") from error
 
 
-def _unknown(key: str) -> str:
+def _unknown_setting(key: str) -> str:
     near = difflib.get_close_matches(key, _PARSERS, 1, 0.5)
     return f"unknown setting {key[:60]!r}" + (f", did you mean {near[0]!r}?" if near else f"; known: {_names()}")
 

@@ -23,5 +23,7 @@ def plain_address(address: str) -> str:
 
 def _other_port(address: str, step: int) -> str:
     host, colon, port = address.rpartition(":")
-    known = port.isdecimal() and len(port) <= PORT_DIGITS_MAX
-    return f"{host}:{int(port) + step}" if colon and known else address  # the call to it names the address as invalid
+    valid_port = port.isdecimal() and len(port) <= PORT_DIGITS_MAX
+    if not (colon and valid_port):
+        return address  # the call to it names the address as invalid
+    return f"{host}:{int(port) + step}"

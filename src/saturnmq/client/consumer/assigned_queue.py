@@ -2,8 +2,8 @@
 
 A failed message is sent back to the broker here; module `ordered_queue` has the queue that waits for it instead.
 
-A reset replaces the Generation, so that verdicts on messages from before the reset cannot touch the new offsets. All code runs on
-the event loop; each assignment has one pull task.
+A reset replaces the QueueGeneration, so that verdicts on messages from before the reset cannot touch the new offsets. All code runs
+on the event loop; each assignment has one pull task.
 
 Requirements: PL-01..PL-11, PL-14, CC-04, API-18, API-19, API-20, API-23.
 """
@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import Core, now_ms
-from saturnmq.client.consumer.consume_stats import ConsumeStats
-from saturnmq.client.consumer.offsets import Offsets, note_failure
+from saturnmq.client.consumer.consume_stats import ConsumeCounters
+from saturnmq.client.consumer.offsets import OffsetStore, note_failure
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_identity import Mark, QueueIdentity, Undecided, is_missing
 from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
@@ -60,15 +60,15 @@ _SUBSCRIPTION_CODES: Final = frozenset(
 )
 
 
-class Host(Protocol):
-    """What an assignment needs from its consumer."""
+class QueueOwner(Protocol):
+    """The consumer as its assigned queues use it."""
 
     core: Core
     group: str
     codec: Any
-    offsets: Offsets
+    offsets: OffsetStore
     send_back: SendBack
-    stats: ConsumeStats
+    stats: ConsumeCounters
     hooks: Sequence[ConsumeHook]
     pull_batch: int
     pull_interval: float
@@ -94,7 +94,7 @@ class Host(Protocol):
     def task_ended(self, task: asyncio.Task[Any]) -> None: ...
 
 
-class Generation:
+class QueueGeneration:
     """The messages of one period of ownership; a queue that moved away and came back, or was reset, has a new one.
 
     delivered: by offset, when a message was handed out, and the message. parked: messages that could not be handed out while the
@@ -143,11 +143,11 @@ class Generation:
                 hint="Create the consumer with ordered=True, auto_commit=False; or call ack, retry or reject.",
             )
         offset = message.offset
-        known = self.verdicts.get(offset)
-        if known is None and self.repeated and message.attempt <= self.repeated.get(offset, 0):
-            known = Ack.RETRY
-        if known is not None:
-            check_same(message, known, verdict)
+        previous = self.verdicts.get(offset)
+        if previous is None and self.repeated and message.attempt <= self.repeated.get(offset, 0):
+            previous = Ack.RETRY
+        if previous is not None:
+            check_same(message, previous, verdict)
             return
         if self.process_queue.dropped:
             logger.warning(
@@ -249,14 +249,16 @@ class Generation:
     @property
     def position(self) -> QueueOffset | None:
         """The first open offset that no reader has taken; None if readers have taken all open ones."""
-        taken, verdicts = self.delivered, self.verdicts
-        return next((offset for offset in self.process_queue if offset not in taken and offset not in verdicts), None)
+        delivered, verdicts = self.delivered, self.verdicts
+        return next(
+            (offset for offset in self.process_queue if offset not in delivered and offset not in verdicts), None
+        )
 
 
-def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
+def check_same(message: Message[Any], previous: Ack, verdict: Ack) -> None:
     """Raise AlreadySettled unless both verdicts are the same."""
-    if known is not verdict:
-        raise AlreadySettled(f"{message!r} was settled as {known.value}, it cannot be settled as {verdict.value}")
+    if previous is not verdict:
+        raise AlreadySettled(f"{message!r} was settled as {previous.value}, it cannot be settled as {verdict.value}")
 
 
 class AssignedQueue:
@@ -268,7 +270,7 @@ class AssignedQueue:
 
     span_limited = True
 
-    def __init__(self, host: Host, queue: MessageQueue, start_offset: QueueOffset) -> None:
+    def __init__(self, host: QueueOwner, queue: MessageQueue, start_offset: QueueOffset) -> None:
         self.host = host
         self.queue = queue
         self.user_queue = namespaces.strip_queue(host.core.settings.namespace, queue)
@@ -284,8 +286,8 @@ class AssignedQueue:
         self._task: asyncio.Task[Any] | None = None
         self._waits = self._behind = 0
 
-    def _new_generation(self, start_offset: QueueOffset) -> Generation:
-        return Generation(self, start_offset)
+    def _new_generation(self, start_offset: QueueOffset) -> QueueGeneration:
+        return QueueGeneration(self, start_offset)
 
     # lifecycle
 
@@ -429,7 +431,7 @@ class AssignedQueue:
             except SaturnError as error:
                 await self._after_error(error)
 
-    async def _pull_once(self, generation: Generation) -> None:
+    async def _pull_once(self, generation: QueueGeneration) -> None:
         """Pull at the position and process the answer. Raises the error of the answer or of the connection."""
         begin, mark = time.monotonic(), self._identity.mark
         result = await self._pull()
@@ -452,7 +454,7 @@ class AssignedQueue:
         """Send one long-polling pull. Raises the error of the answer or of the connection."""
         host, queue = self.host, self.queue
         address, is_slave = await host.core.read_address(queue.topic, queue.broker_name, self._broker_id)
-        commit = host.offsets.get(queue) or 0
+        commit = host.offsets.cached(queue) or 0
         sys_flag = int(PullSysFlag.SUSPEND)
         if commit > 0 and not is_slave and host.commits:
             sys_flag |= int(PullSysFlag.COMMIT_OFFSET)
@@ -498,7 +500,7 @@ class AssignedQueue:
             self.host.core.heartbeat_soon()  # a broker drops a group when its connections close
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
-    async def _verify(self, generation: Generation) -> None:
+    async def _verify(self, generation: QueueGeneration) -> None:
         """Continue at the position, or at the beginning of a queue that was created again.
 
         Raises the error of the broker, also while it does not have the queue, and Undecided.
@@ -512,7 +514,7 @@ class AssignedQueue:
         else:
             await self._start_over(start)
 
-    async def _check_wait(self, generation: Generation, mark: Mark | None) -> None:
+    async def _check_wait(self, generation: QueueGeneration, mark: Mark | None) -> None:
         """Begin again if the queue was deleted and created while a pull was parked; its messages are with the readers already."""
         try:
             start = await self._identity.new_start(mark)
@@ -538,7 +540,7 @@ class AssignedQueue:
         if self._identity.mark is None and result.status is PullStatus.NO_NEW_MESSAGE and is_stored:
             await self._identity.learn(QueueOffset(self.next_offset - 1))
 
-    def _take(self, generation: Generation, result: PullResult) -> bool:
+    def _take(self, generation: QueueGeneration, result: PullResult) -> bool:
         """Process the answer to a pull; True if it had messages for the readers."""
         host, process_queue = self.host, generation.process_queue
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -557,7 +559,7 @@ class AssignedQueue:
         self._verified = False
         messages: list[Message[Any]] = []
         if result.status is PullStatus.FOUND:
-            wanted = host.wanted_tags(self.queue.topic)
+            tags = host.wanted_tags(self.queue.topic)
             namespace, codec, queue = host.core.settings.namespace, host.codec, self.user_queue
             most = max(host.pull_batch, 1)
             records = list(islice(iter_records(result.body), most + 1))
@@ -570,7 +572,7 @@ class AssignedQueue:
             messages = [
                 Message(record, queue, codec, generation, namespace, bounds)
                 for record in records
-                if (not wanted or record.tags in wanted) and record.queue_offset > process_queue.max_offset
+                if (not tags or record.tags in tags) and record.queue_offset > process_queue.max_offset
             ]
             process_queue.put((message.offset, len(message.record.body)) for message in messages)
         self.next_offset = max(result.next_offset, QueueOffset(process_queue.max_offset + 1))
@@ -596,7 +598,7 @@ class AssignedQueue:
         """Pass new messages to the readers."""
         self.host.deliver(messages)
 
-    def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
+    def expired(self, before: float) -> list[tuple[QueueGeneration, Message[Any]]]:
         """Messages handed out before this monotonic time and still unsettled, with their generation (PL-14)."""
         generation = self.generation
         return [(generation, message) for message in generation.expired(before)]

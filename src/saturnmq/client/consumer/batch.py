@@ -54,11 +54,11 @@ class Batch(list[Message[T]]):
             batch.ack_index = 2  # the first three are stored
             await batch.ack()
         """
-        good = self.ack_index + 1
-        for message in self[:good]:
+        acked_count = self.ack_index + 1
+        for message in self[:acked_count]:
             with contextlib.suppress(AlreadySettled):
                 await message.ack()
-        await self._send_back(self[good:], after, "")
+        await self._send_back(self[acked_count:], after, "")
 
     async def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
         """Request redelivery of all messages, as `Message.retry` does.

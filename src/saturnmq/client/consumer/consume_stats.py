@@ -24,7 +24,7 @@ class _Bucket:
         self.pull_s = self.consume_s = 0.0
 
 
-class ConsumeStats:
+class ConsumeCounters:
     """Counters in ten-second buckets; per topic at most one hour of them. Buckets without activity do not exist."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +37,7 @@ class ConsumeStats:
         bucket = buckets.get(number)
         if bucket is None:
             bucket = buckets[number] = _Bucket()
-            for old in [known for known in buckets if known <= number - HOUR_BUCKETS]:
+            for old in [bucket_number for bucket_number in buckets if bucket_number <= number - HOUR_BUCKETS]:
                 del buckets[old]
         return bucket
 
@@ -64,8 +64,8 @@ class ConsumeStats:
         """Rates of a topic as mqadmin shows them: ms per pull and per message, messages per second."""
         number = int(self._clock()) // BUCKET_S
         buckets = self._topics.get(topic, {})
-        hour = [bucket for known, bucket in buckets.items() if known > number - HOUR_BUCKETS]
-        last = [bucket for known, bucket in buckets.items() if known > number - MINUTE_BUCKETS]
+        hour = [bucket for bucket_number, bucket in buckets.items() if bucket_number > number - HOUR_BUCKETS]
+        last = [bucket for bucket_number, bucket in buckets.items() if bucket_number > number - MINUTE_BUCKETS]
         window_s = BUCKET_S * MINUTE_BUCKETS
         return ConsumeStatus(
             pull_rt=_mean_ms(lambda b: (b.pull_s, b.pulls), last),

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from saturnmq.client.codecs import Codec
-from saturnmq.client.connection.core import Core, State, check_state, now_ms
+from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.consumer.assigned_queue import RETRY_LATER_S, AssignedQueue, mark_delivered
 from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.consumer.inbox import Inbox
@@ -100,9 +100,9 @@ class Consumer(Positioned, Generic[T]):
         this client already has a running consumer of the group.
         """
         async with self._lock:
-            if self.state is State.RUNNING:
+            if self.state is ClientState.RUNNING:
                 return
-            if self.state is State.STOPPED:
+            if self.state is ClientState.STOPPED:
                 check_state("consumer", self.state)
             self.core.check_running("client")
             self.core.add_consumer(self)
@@ -116,11 +116,11 @@ class Consumer(Positioned, Generic[T]):
                     self._announced = {}
                     self.core.spawn(f"leave {self.group}", self.core.unregister_consumer(self.group), vital=False)
                 raise
-            self.state = State.RUNNING
+            self.state = ClientState.RUNNING
             self.started_ms = now_ms()
-            wanted = trace_topic(self.settings.trace, self.core.settings.trace)
-            if wanted is not None and self.core.tracing is not None:
-                self._tracer = self.core.tracing.open(self.group, CONSUME, wanted)
+            tracing_topic = trace_topic(self.settings.trace, self.core.settings.trace)
+            if tracing_topic is not None and self.core.tracing is not None:
+                self._tracer = self.core.tracing.open(self.group, CONSUME, tracing_topic)
                 self.hooks = (*self.hooks, self._tracer.consume_hook)
             loops = {"rebalance": self._rebalance_loop, "ack timeout": self._ack_timeout_loop}
             if self._locks is not None:
@@ -142,8 +142,8 @@ class Consumer(Positioned, Generic[T]):
         Unsettled messages are delivered again to the next owner of their queue. Cancelling the caller does not interrupt the
         shutdown.
         """
-        if self.state is State.RUNNING and self.core.forked:
-            self.state = State.STOPPED  # a forked child: tasks and group membership belong to the parent
+        if self.state is ClientState.RUNNING and self.core.forked:
+            self.state = ClientState.STOPPED  # a forked child: tasks and group membership belong to the parent
             return
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(), name=f"saturnmq stop {self.group}")
@@ -151,8 +151,8 @@ class Consumer(Positioned, Generic[T]):
 
     async def _stop(self) -> None:
         async with self._lock:
-            running = self.state is State.RUNNING
-            self.state = State.STOPPED
+            running = self.state is ClientState.RUNNING
+            self.state = ClientState.STOPPED
             self._round_done.set()
             self._inbox.clear()
             self._inbox.close(lambda: Closed("The consumer service state not OK, SHUTDOWN_ALREADY."))
@@ -166,7 +166,7 @@ class Consumer(Positioned, Generic[T]):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             for assignment in assigned:
                 await assignment.join()
-            if self.core.state is State.RUNNING:
+            if self.core.state is ClientState.RUNNING:
                 await self._leave()
             self._assigned.clear()
             if self._tracer is not None:
@@ -184,12 +184,12 @@ class Consumer(Positioned, Generic[T]):
             except SaturnError as error:
                 logger.warning("offset not stored group=%s queue=%s error=%s", self.group, queue, error)
 
-        mine = set(self._assigned)
+        owned_queues = set(self._assigned)
         if self._locks is not None:
-            mine |= self._locks.asked()  # includes queues in the middle of being acquired or released
-        await asyncio.gather(*(store(queue) for queue in mine))
+            owned_queues |= self._locks.possibly_locked()  # includes queues in the middle of being acquired or released
+        await asyncio.gather(*(store(queue) for queue in owned_queues))
         if self._locks is not None:
-            await self._locks.unlock(mine)
+            await self._locks.unlock(owned_queues)
         await self.offsets.persist_all()
         await self.core.remove_consumer(self.group)
 
@@ -206,7 +206,7 @@ class Consumer(Positioned, Generic[T]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """How many message-trace records were created, sent and dropped; all 0 when tracing is off."""
+        """Numbers of message-trace records that were created, sent and dropped; all 0 when tracing is off."""
         return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     # receiving
@@ -252,13 +252,13 @@ class Consumer(Positioned, Generic[T]):
                 logger.warning("consumer has nothing to receive group=%s error=%s", self.group, problem)
             try:
                 async with asyncio.timeout(self.settings.route_timeout):
-                    return await self._inbox.get()
+                    return await self._inbox.receive()
             except TimeoutError:
                 await self._refresh_routes()  # the last lookup may be 20 s old
                 if (problem := self._nothing_to_read()) is not None:
                     raise problem from None
         self._warned = False
-        return await self._inbox.get()
+        return await self._inbox.receive()
 
     async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[Batch[T], None]:
         """Iterate over batches of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
@@ -277,17 +277,17 @@ class Consumer(Positioned, Generic[T]):
             deadline = time.monotonic() + wait
             try:
                 while len(batch) < max_count:
-                    left = deadline - time.monotonic()
+                    remaining_s = deadline - time.monotonic()
                     message = self._inbox.take()
                     if message is None:
-                        if left <= 0:
+                        if remaining_s <= 0:
                             break
-                        message = await self.recv(left)
+                        message = await self.recv(remaining_s)
                     batch.append(message)
             except (TimeoutError, Closed):
                 pass
             except asyncio.CancelledError:
-                self._inbox.put_back(batch)
+                self._inbox.prepend(batch)
                 raise
             yield batch
 
@@ -297,7 +297,7 @@ class Consumer(Positioned, Generic[T]):
 
     def deliver_first(self, messages: list[Message[Any]]) -> None:
         """Queue messages ahead of all others, in order."""
-        self._inbox.put_back(messages)
+        self._inbox.prepend(messages)
 
     def withdraw(self, message: Message[Any]) -> None:
         """Take back a message that no reader has taken yet."""

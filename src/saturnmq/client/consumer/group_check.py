@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 _NOT_NAMED: Final = "no such topic"
 
 
-def same_selection(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
+def same_selection(local: SubscriptionData, remote: SubscriptionData) -> bool:
     """Whether both subscriptions select the same messages, as far as their expressions show."""
-    if (mine.expression_type or TAG) != (theirs.expression_type or TAG):
+    if (local.expression_type or TAG) != (remote.expression_type or TAG):
         return False
-    if (mine.expression_type or TAG) == TAG:
-        return set(split_tags(mine.sub_string)) == set(split_tags(theirs.sub_string))
-    return mine.sub_string == theirs.sub_string
+    if (local.expression_type or TAG) == TAG:
+        return set(split_tags(local.sub_string)) == set(split_tags(remote.sub_string))
+    return local.sub_string == remote.sub_string
 
 
 class GroupCheck:
@@ -39,12 +39,12 @@ class GroupCheck:
     def __init__(self, core: Core, group: str) -> None:
         self._core = core
         self._group = group
-        self._known: dict[str, str] = {}
+        self._logged_differences: dict[str, str] = {}
 
-    async def compare(self, address: str, mine: Mapping[str, SubscriptionData]) -> None:
+    async def compare(self, address: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Compare with the broker at this address; a broker that does not answer is skipped.
 
-        mine: by topic, the subscriptions as last sent in a heartbeat.
+        subscriptions: by topic, as last sent in a heartbeat.
         """
         command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext={"consumerGroup": self._group})
         try:
@@ -55,20 +55,20 @@ class GroupCheck:
         except SaturnError as error:
             logger.info("subscriptions not compared group=%s broker=%s error=%s", self._group, address, error)
             return
-        members = {one.client_id for one in group.connection_set}
-        others = sorted(members - {self._core.client_id})
-        if len(others) == len(members) or not others:
+        members = {connection.client_id for connection in group.connection_set}
+        other_members = sorted(members - {self._core.client_id})
+        if len(other_members) == len(members) or not other_members:
             return  # the only member, or not registered there yet
-        for topic, data in mine.items():
+        for topic, data in subscriptions.items():
             newest = group.subscription_table.get(topic)
             if newest is not None and (newest.sub_version <= data.sub_version or same_selection(data, newest)):
-                self._known.pop(topic, None)
+                self._logged_differences.pop(topic, None)
                 continue
             text = _NOT_NAMED if newest is None else f"{newest.expression_type or TAG} {newest.sub_string}"
-            if self._known.get(topic) != text:
-                self._known[topic] = text
+            if self._logged_differences.get(topic) != text:
+                self._logged_differences[topic] = text
                 logger.warning(
                     "subscriptions of the group differ, messages are lost until all members subscribe the same "
                     "group=%s topic=%s mine=%s %s newest=%s others=%s",
-                    self._group, topic, data.expression_type or TAG, data.sub_string, text, ",".join(others),
+                    self._group, topic, data.expression_type or TAG, data.sub_string, text, ",".join(other_members),
                 )  # fmt: skip

@@ -35,7 +35,7 @@ class Inbox(Generic[T]):
         self._items.extend(items)
         self._wake(len(self._items))
 
-    def put_back(self, items: list[T]) -> None:
+    def prepend(self, items: list[T]) -> None:
         """Insert items at the front, keeping their order."""
         self._items.extendleft(reversed(items))
         self._wake(len(items))
@@ -50,7 +50,7 @@ class Inbox(Generic[T]):
         self._items.clear()
 
     def close(self, end: Callable[[], BaseException]) -> None:
-        """Let readers take the remaining items; after that `get` raises `end()`."""
+        """Let readers take the remaining items; after that `receive` raises `end()`."""
         self._end = end
         self._wake(len(self._readers))
 
@@ -63,7 +63,7 @@ class Inbox(Generic[T]):
                 return item
         return None
 
-    async def get(self) -> T:
+    async def receive(self) -> T:
         """Wait for the next accepted item."""
         while True:
             item = self.take()

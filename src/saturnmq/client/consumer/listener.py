@@ -80,12 +80,12 @@ class ListenerSpec:
     @property
     def consumer_options(self) -> ConsumerOptions:
         """Options of the handler's consumer: those given to the decorator over defaults from retry, concurrency and time limit."""
-        own: ConsumerOptions = {
+        derived: ConsumerOptions = {
             "max_times": self.retry.max_times,
             "prefetch": max(256, 2 * self.concurrency, 2 * (self.batch or 1)),
             "ack_timeout": max(2 * self.time_limit, 60.0),
         }
-        return {**own, **self.options}
+        return {**derived, **self.options}
 
 
 def handler_problem(handler: Handler, *, takes_batch: bool) -> str | None:
@@ -103,13 +103,13 @@ def handler_problem(handler: Handler, *, takes_batch: bool) -> str | None:
         subject = "batch" if takes_batch else "message"
         return f"handler {name}{signature} must take the {subject} as its one positional argument"
     parameter, kind = first_parameter(handler)
-    expected, other = (Batch, Message) if takes_batch else (Message, Batch)
-    if other in (kind, typing.get_origin(kind)):
+    expected, mismatched = (Batch, Message) if takes_batch else (Message, Batch)
+    if mismatched in (kind, typing.get_origin(kind)):
         how = "because of batch=..." if takes_batch else "or give the listener batch=..."
-        return f"handler {name}: parameter {parameter!r} is a {other.__name__}, must be {expected.__name__}[...], {how}"
+        return f"handler {name}: parameter {parameter!r} is a {mismatched.__name__}, must be {expected.__name__}[...], {how}"
     if inspect.isclass(kind) and kind is not Any and kind not in expected.__mro__:
-        wanted = f"{expected.__name__}[{kind.__name__}]"
-        return f"handler {name}: parameter {parameter!r} is a {kind.__name__}, must be {wanted}"
+        annotation = f"{expected.__name__}[{kind.__name__}]"
+        return f"handler {name}: parameter {parameter!r} is a {kind.__name__}, must be {annotation}"
     return None
 
 
@@ -145,7 +145,7 @@ def make_spec(
     handler: Handler,
     topic: str,
     group: str,
-    wanted: Filter,
+    topic_filter: Filter,
     concurrency: int,
     batch: int | None,
     retry: Retry,
@@ -169,7 +169,7 @@ def make_spec(
     if problems:
         raise ConfigError(problems)
     chosen = codec or codec_for(value_type(handler))
-    return ListenerSpec(topic, group, handler, wanted, concurrency, batch, retry, time_limit, chosen, options)
+    return ListenerSpec(topic, group, handler, topic_filter, concurrency, batch, retry, time_limit, chosen, options)
 
 
 class Feeder:
@@ -216,7 +216,7 @@ class Feeder:
 
     @property
     def _surplus(self) -> int:
-        """How many workers there are beyond the concurrency; negative if some are missing."""
+        """Number of workers beyond the concurrency; negative if some are missing."""
         return len(self._workers) - len(self._retiring) - self.spec.concurrency
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
@@ -381,8 +381,8 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
             tasks = [loop.create_task(feeder.wait()) for feeder in feeders]
             stopping = loop.create_task(stop.wait())
             tasks.append(stopping)
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 task.result()
         finally:
             draining = loop.create_task(_drain(feeders, drain_timeout))
@@ -405,13 +405,13 @@ def _signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     previous: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGINT):
-        found = signal.getsignal(number)
+        current_handler = signal.getsignal(number)
         try:
             loop.add_signal_handler(number, on_signal)
         except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread, or unsupported
             logger.warning("signal not handled signal=%s error=%s", number.name, error)
             continue
-        previous[number] = found
+        previous[number] = current_handler
     try:
         yield
     finally:

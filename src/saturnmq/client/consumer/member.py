@@ -23,15 +23,15 @@ from typing import Any, Final
 from saturnmq.client import hints, namespaces
 from saturnmq.client.checks import check_topic
 from saturnmq.client.codecs import Codec
-from saturnmq.client.connection.core import Core, State, check_state, now_ms
-from saturnmq.client.connection.routes import Route
+from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
+from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.consume_stats import ConsumeStats
+from saturnmq.client.consumer.consume_stats import ConsumeCounters
 from saturnmq.client.consumer.group_check import GroupCheck
-from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, Offsets, note_failure
+from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, OffsetStore, note_failure
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.queue_identity import QueueIdentity
-from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, QueueLocks
+from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, MemberLocks
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.errors import ClientError, ConsumerStopped, RouteNotFound
@@ -56,7 +56,7 @@ RELOCK_S: Final = 3.0  # OR-06
 OFFSETS_FILE: Final = "offsets.json"
 
 
-class Member(ABC):
+class ConsumerMember(ABC):
     """The part of a consumer that maintains its group membership and its assigned queues."""
 
     def __init__(self, core: Core, group: str, codec: Codec[Any], settings: ConsumerSettings) -> None:
@@ -71,10 +71,10 @@ class Member(ABC):
         self.concurrency: int | None = None  # of the listener that reads this consumer
         self._shares: dict[str, int] = {}  # by topic, how many queues this member has
         self.send_back = SendBack(core, self.group, settings.times_max)
-        self.stats = ConsumeStats()
-        self.offsets: Offsets = ClusterOffsets(core, self.group)
-        self.state = State.NEW
-        self._locks = QueueLocks(core, self.group) if settings.ordered and settings.model == "cluster" else None
+        self.stats = ConsumeCounters()
+        self.offsets: OffsetStore = ClusterOffsets(core, self.group)
+        self.state = ClientState.NEW
+        self._locks = MemberLocks(core, self.group) if settings.ordered and settings.model == "cluster" else None
         self._retry_topic = RETRY_PREFIX + self.group
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, frozenset[str]] = {}
@@ -174,13 +174,13 @@ class Member(ABC):
             raise ClientError("Subscribe and assign are mutually exclusive.")
         check_topic(topic, sending=False)
         wire = namespaces.wrap(self.core.settings.namespace, topic)
-        wanted = tag(wanted) if isinstance(wanted, str) else wanted
-        if self.state is State.RUNNING:
+        topic_filter = tag(wanted) if isinstance(wanted, str) else wanted
+        if self.state is ClientState.RUNNING:
             self._check()
             await self._find([wire])
-            await self._validate_filter(subscription_data(wire, wanted, now_ms()))
-        self._set_subscription(wire, wanted)
-        if self.state is State.RUNNING:
+            await self._validate_filter(subscription_data(wire, topic_filter, now_ms()))
+        self._set_subscription(wire, topic_filter)
+        if self.state is ClientState.RUNNING:
             await self._heartbeat()
             await self._fix_positions()
 
@@ -192,7 +192,7 @@ class Member(ABC):
         self._since_ms.pop(wire, None)
         self._placed.discard(wire)
         self._shares.pop(wire, None)
-        if self.state is State.RUNNING:
+        if self.state is ClientState.RUNNING:
             self.wake_rebalance()  # completes the release if the caller is cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
                 await self._release(queue)
@@ -211,7 +211,7 @@ class Member(ABC):
         """
         if self._topics() not in ([], [self._retry_topic]) and self._manual is None:
             raise ClientError("Subscribe and assign are mutually exclusive.")
-        wanted = tag(wanted) if isinstance(wanted, str) else wanted
+        topic_filter = tag(wanted) if isinstance(wanted, str) else wanted
         namespace = self.core.settings.namespace
         wire = frozenset(namespaces.wrap_queue(namespace, queue) for queue in queues)
         self._subscriptions.clear()
@@ -221,20 +221,20 @@ class Member(ABC):
         self._manual = wire
         for topic in sorted({queue.topic for queue in wire}):
             check_topic(topic, sending=False)
-            self._set_subscription(topic, wanted)
-        if self.state is State.RUNNING:
+            self._set_subscription(topic, topic_filter)
+        if self.state is ClientState.RUNNING:
             await self._find(self._topics())
             await self._fix_positions()
 
-    def _set_subscription(self, wire: str, wanted: Filter) -> None:
-        self._subscriptions[wire] = subscription_data(wire, wanted, self._next_version(wire))
-        self._tags[wire] = wanted.tags
+    def _set_subscription(self, wire: str, topic_filter: Filter) -> None:
+        self._subscriptions[wire] = subscription_data(wire, topic_filter, self._next_version(wire))
+        self._tags[wire] = topic_filter.tags
         self._since_ms.setdefault(wire, now_ms())
 
     def _next_version(self, wire: str) -> int:
         """The next subscription version: Unix ms, but above the last one, because brokers ignore a version that is not newer."""
-        known = self._subscriptions.get(wire)
-        return max(now_ms(), known.sub_version + 1 if known is not None else 0)
+        current = self._subscriptions.get(wire)
+        return max(now_ms(), current.sub_version + 1 if current is not None else 0)
 
     def _topics(self) -> list[str]:
         return list(self._subscriptions)
@@ -273,7 +273,7 @@ class Member(ABC):
                 f"consumer {self.group} has no subscription, nothing can be received",
                 hint="Call await consumer.subscribe(topic), or assign(queues), first.",
             )
-        routes = [self.core.routes.known(topic) for topic in topics]
+        routes = [self.core.routes.cached(topic) for topic in topics]
         if any(route is not None and not route.substitute for route in routes):
             return None
         text = f"consumer {self.group} can receive nothing, no NameServer knows its topic: {', '.join(topics)}"
@@ -281,7 +281,7 @@ class Member(ABC):
 
     async def _validate_filter(self, data: SubscriptionData) -> None:
         """Have the brokers of the topic validate an SQL filter (FIL-03). Raises the error of a rejection."""
-        route = self.core.routes.known(data.topic)
+        route = self.core.routes.cached(data.topic)
         if data.expression_type == TAG or route is None:
             return
         body = CheckClientRequest(self.core.client_id, self.group, data).encode()
@@ -347,11 +347,11 @@ class Member(ABC):
 
         In queues that it could not acquire, reading begins at the time of the subscription.
         """
-        wanted = self._rounds_begun + 1
+        target_round = self._rounds_begun + 1
         self.wake_rebalance()
         try:
             async with asyncio.timeout(self.core.settings.timeout):
-                while self._rounds < wanted and self.state is State.RUNNING:
+                while self._rounds < target_round and self.state is ClientState.RUNNING:
                     self._round_done.clear()
                     await self._round_done.wait()
         except TimeoutError:
@@ -363,7 +363,7 @@ class Member(ABC):
     async def _rebalance_loop(self) -> None:
         missing_s = FIRST_MISSING_S
         while True:
-            complete = all(self.core.routes.known(topic) is not None for topic in self._topics())
+            complete = all(self.core.routes.cached(topic) is not None for topic in self._topics())
             missing_s = FIRST_MISSING_S if complete else min(missing_s * 2, LAST_MISSING_S)
             pause_s = None if complete and self._rounds else missing_s
             if self._denied:
@@ -404,7 +404,7 @@ class Member(ABC):
             self.core.spawn(f"compare {self.group}", self._compare(), vital=False)
 
     async def _compare(self) -> None:
-        routes = [self.core.routes.known(topic) for topic in self._topics()]
+        routes = [self.core.routes.cached(topic) for topic in self._topics()]
         addresses = [min(ids.items())[1] for route in routes if route for ids in route.addresses.values() if ids]
         announced = {topic: data for topic, data in self._subscriptions.items() if topic in self._announced}
         if addresses and announced and not self._only_member and self._manual is None:
@@ -428,21 +428,21 @@ class Member(ABC):
         route = await self.core.routes.for_read(topic)
         if route is None or not route.read_queues:
             return False
-        mine = await self._share(route)
-        if mine is None:
+        share = await self._share(route)
+        if share is None:
             return False
-        self._divide_thresholds(topic, len(mine))
+        self._divide_thresholds(topic, len(share))
         changed = False
-        for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in mine]:
+        for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in share]:
             changed |= await self._release(queue)
         if self._locks is not None:  # locked by us but never acquired, and no longer in our share: release the lock
-            idle = self._locks.asked() - self._assigned.keys()
-            await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in mine)
-        missing = [queue for queue in mine if queue not in self._assigned]
-        for queue in mine:
-            known = self._assigned.get(queue)
-            if isinstance(known, OrderedQueue):
-                known.stay()
+            idle = self._locks.possibly_locked() - self._assigned.keys()
+            await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in share)
+        missing = [queue for queue in share if queue not in self._assigned]
+        for queue in share:
+            assignment = self._assigned.get(queue)
+            if isinstance(assignment, OrderedQueue):
+                assignment.stay()
         if missing and self._locks is not None:
             locked = await self._locks.lock(missing)
             self._denied |= not all(locked.get(queue) for queue in missing)
@@ -479,7 +479,7 @@ class Member(ABC):
     def _per_queue(self, topic: str, per_topic: int) -> int:
         return max(1, per_topic // max(1, self._shares.get(topic, 1)))
 
-    async def _share(self, route: Route) -> list[MessageQueue] | None:
+    async def _share(self, route: TopicRoute) -> list[MessageQueue] | None:
         """This member's queues of a topic; None if they cannot be determined now."""
         if self._manual is not None:
             return sorted(queue for queue in self._manual if queue.topic == route.topic)
@@ -499,7 +499,7 @@ class Member(ABC):
             logger.exception("rebalance failed group=%s topic=%s reason=strategy", self.group, route.topic)
             return None
 
-    async def _members(self, route: Route) -> list[str]:
+    async def _members(self, route: TopicRoute) -> list[str]:
         """Client ids of the group, from any broker of the topic; empty if none answers."""
         addresses = [next(iter(ids.values())) for ids in route.addresses.values() if ids]
         random.shuffle(addresses)
@@ -565,7 +565,7 @@ class Member(ABC):
             note_failure(self.core.outages, "queue acquisition", self.group, queue, error)
             return False
         self.core.outages.succeeded("queue acquisition", (self.group, queue))
-        if self.state is not State.RUNNING or queue.topic not in self._subscriptions:
+        if self.state is not ClientState.RUNNING or queue.topic not in self._subscriptions:
             return False
         assignment = self._new_assignment(queue, offset)
         assignment.paused = self._suspended
@@ -610,11 +610,11 @@ class Member(ABC):
 
     async def _offset_since(self, queue: MessageQueue, since_ms: int) -> QueueOffset:
         """The offset of the first message stored at or after since_ms. Brokers may return the last one before it."""
-        found = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(since_ms))
+        offset = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(since_ms))
         identity = QueueIdentity(self, queue)
-        await identity.learn(found)
+        await identity.learn(offset)
         is_older = identity.mark is not None and identity.mark.store_ms < since_ms
-        return QueueOffset(found + 1) if is_older else found
+        return QueueOffset(offset + 1) if is_older else offset
 
     async def _query_offset(self, code: RequestCode, queue: MessageQueue, **ext: str) -> QueueOffset:
         address = await self.core.master_address(queue.topic, queue.broker_name)
@@ -644,11 +644,11 @@ class Member(ABC):
         assert self._locks is not None
         before = {queue: self._locks.valid(queue) for queue in self._assigned}
         answers = await self._locks.lock(before)
-        for queue, ours in answers.items():
+        for queue, granted in answers.items():
             assignment = self._assigned.get(queue)
             if not isinstance(assignment, OrderedQueue):
                 continue
             try:
-                await assignment.lock_answered(ours=ours, was_valid=before[queue])
+                await assignment.lock_answered(granted=granted, was_valid=before[queue])
             except SaturnError as error:
                 logger.warning("queue still suspended group=%s queue=%s error=%s", self.group, queue, error)

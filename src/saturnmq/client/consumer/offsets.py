@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 PERSIST_TIMEOUT_MS: Final = 5_000
 
 
-class Offsets(Protocol):
+class OffsetStore(Protocol):
     """Offset store of a consumer. Queues carry namespaced topic names."""
 
     async def load(self) -> None: ...
-    def get(self, queue: MessageQueue) -> QueueOffset | None: ...
+    def cached(self, queue: MessageQueue) -> QueueOffset | None: ...
     def update(self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = True) -> None: ...
     def forget(self, queue: MessageQueue) -> None: ...
     async def read(self, queue: MessageQueue) -> QueueOffset | None: ...
@@ -46,7 +46,7 @@ class _Cached:
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, QueueOffset] = {}
 
-    def get(self, queue: MessageQueue) -> QueueOffset | None:
+    def cached(self, queue: MessageQueue) -> QueueOffset | None:
         """The offset in memory."""
         return self._offsets.get(queue)
 
@@ -102,15 +102,15 @@ class ClusterOffsets(_Cached):
         """
         if not self._changed(queue):
             return
-        place = (queue.topic, queue.broker_name)
-        if place not in self._begun:
+        topic_at_broker = (queue.topic, queue.broker_name)
+        if topic_at_broker not in self._begun:
             async with self._beginning:
-                if place not in self._begun:
+                if topic_at_broker not in self._begun:
                     try:
                         await self._store(queue, confirmed=True)
                     finally:
                         # Also after a failure: a silent broker delays one store, not each.
-                        self._begun.add(place)
+                        self._begun.add(topic_at_broker)
         await self._store(queue, confirmed=confirmed)
 
     def _changed(self, queue: MessageQueue) -> bool:

@@ -17,8 +17,8 @@ from collections import deque
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from saturnmq.client.consumer.assigned_queue import TIMED_OUT, AssignedQueue, Generation, Host, check_same
-from saturnmq.client.consumer.queue_locks import QueueLocks
+from saturnmq.client.consumer.assigned_queue import TIMED_OUT, AssignedQueue, QueueGeneration, QueueOwner, check_same
+from saturnmq.client.consumer.queue_locks import MemberLocks
 from saturnmq.client.message import Ack, Message, next_attempt, same_attempt
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
@@ -29,21 +29,21 @@ logger = logging.getLogger(__name__)
 SUSPEND_S: Final = (0.01, 30.0)  # OR-07: range of the time for which a failed message blocks its queue
 
 
-class OrderedGeneration(Generation):
+class OrderedGeneration(QueueGeneration):
     """The messages of one period of ownership of an ordered queue.
 
     waiting: pulled, not yet offered to readers. done: by offset and attempt, the delivery that was settled and its verdict. held:
     acknowledged and not committed, in rising offset order; empty with auto_commit.
     """
 
-    __slots__ = ("done", "held", "waiting")
+    __slots__ = ("held", "settled_attempts", "waiting")
 
     assignment: OrderedQueue
 
     def __init__(self, assignment: OrderedQueue, start_offset: QueueOffset) -> None:
         super().__init__(assignment, start_offset)
         self.waiting: deque[Message[Any]] = deque()
-        self.done: dict[tuple[int, int], tuple[Message[Any], Ack]] = {}
+        self.settled_attempts: dict[tuple[int, int], tuple[Message[Any], Ack]] = {}
         self.held: list[Message[Any]] = []
 
     def is_settled(self, message: Message[Any]) -> bool:
@@ -51,7 +51,7 @@ class OrderedGeneration(Generation):
         return self._verdict_on(message) is not None
 
     def _verdict_on(self, message: Message[Any]) -> Ack | None:
-        delivery, verdict = self.done.get((message.offset, message.attempt), (None, None))
+        delivery, verdict = self.settled_attempts.get((message.offset, message.attempt), (None, None))
         return verdict if delivery is message else None
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
@@ -70,16 +70,16 @@ class OrderedGeneration(Generation):
         With auto_commit, commit and rollback count as success, with a warning (OR-07). A retry beyond max_times also makes it a
         dead letter; while that send fails, the queue waits (OR-08).
         """
-        known = self._verdict_on(message)
-        if known is not None:
-            check_same(message, known, verdict)
+        previous = self._verdict_on(message)
+        if previous is not None:
+            check_same(message, previous, verdict)
             return
         assignment = self.assignment
         if self.process_queue.dropped or assignment.head is not message:
             assignment.give_back(message)
             return
         key = (message.offset, message.attempt)
-        self.done[key] = (message, verdict)
+        self.settled_attempts[key] = (message, verdict)
         if assignment.auto_commit and verdict in (Ack.COMMIT, Ack.ROLLBACK):
             logger.warning(
                 "verdict counts as an acknowledgement group=%s message=%r verdict=%s hint='needs auto_commit=False'",
@@ -91,7 +91,7 @@ class OrderedGeneration(Generation):
             try:
                 finished = await self._dead_letter(message, verdict, reason)
             except BaseException:
-                self.done.pop(key, None)
+                self.settled_attempts.pop(key, None)
                 raise
         self.report(message, verdict, reason, timed_out=reason == TIMED_OUT)
         self.delivered.pop(message.offset, None)
@@ -103,8 +103,10 @@ class OrderedGeneration(Generation):
             again = self._roll_back(message) if verdict is Ack.ROLLBACK else [next_attempt(message)]
             assignment.repeat_later(self, again, after)
         assignment.give_back(message)
-        if len(self.done) > 4096:
-            self.done = {key: value for key, value in self.done.items() if key[0] >= message.offset}
+        if len(self.settled_attempts) > 4096:
+            self.settled_attempts = {
+                key: value for key, value in self.settled_attempts.items() if key[0] >= message.offset
+            }
 
     def _finish(self, message: Message[Any], verdict: Ack) -> None:
         """Close the offset of a finished message, or hold it until a commit. A dead letter is never held."""
@@ -165,10 +167,10 @@ class OrderedQueue(AssignedQueue):
 
     def __init__(
         self,
-        host: Host,
+        host: QueueOwner,
         queue: MessageQueue,
         start_offset: QueueOffset,
-        locks: QueueLocks | None,
+        locks: MemberLocks | None,
         suspend_s: float,
         *,
         auto_commit: bool,
@@ -183,7 +185,7 @@ class OrderedQueue(AssignedQueue):
         self._suspend_s = suspend_s
         super().__init__(host, queue, start_offset)
 
-    def _new_generation(self, start_offset: QueueOffset) -> Generation:
+    def _new_generation(self, start_offset: QueueOffset) -> QueueGeneration:
         self.head = None
         return OrderedGeneration(self, start_offset)
 
@@ -192,7 +194,7 @@ class OrderedQueue(AssignedQueue):
         return cast("OrderedGeneration", self.generation)
 
     @property
-    def taken(self) -> list[QueueOffset]:
+    def uncommitted_offsets(self) -> list[QueueOffset]:
         """Offsets of the messages that readers hold or have acknowledged without a commit."""
         generation = self._now
         handed = [message for _, message in generation.delivered.values()]
@@ -258,7 +260,7 @@ class OrderedQueue(AssignedQueue):
 
         self.host.core.spawn(f"suspend {self.queue.topic} {self.queue.queue_id}", wait(), vital=False)
 
-    def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
+    def expired(self, before: float) -> list[tuple[QueueGeneration, Message[Any]]]:
         """As in the base class; first lets go of a message that a reader holds since before a seek."""
         handed = self.handed
         if handed is not None and handed is not self.head and self.handed_at <= before:
@@ -279,13 +281,13 @@ class OrderedQueue(AssignedQueue):
         self.check_capacity()
         self.offer_next()
 
-    async def lock_answered(self, *, ours: bool, was_valid: bool) -> None:
+    async def lock_answered(self, *, granted: bool, was_valid: bool) -> None:
         """Process the result of a lock renewal.
 
         After a lost lock another member may have consumed the queue: continue at the group's stored offset (OR-04). Raises the
         error of the broker if that offset cannot be read; the queue then stays halted.
         """
-        if not ours:
+        if not granted:
             if self._trusted:
                 logger.warning("lock lost group=%s queue=%s", self.host.group, self.queue)
             self._trusted = False

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from saturnmq.client import namespaces
-from saturnmq.client.connection.core import State
+from saturnmq.client.connection.core import ClientState
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.member import Member
+from saturnmq.client.consumer.member import ConsumerMember
 from saturnmq.client.errors import ClientError, OffsetOutOfRange
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 # A queue, a topic, several queues; None: all assigned queues.
 Where: TypeAlias = "MessageQueue | str | Iterable[MessageQueue] | None"
-Place: TypeAlias = Literal["first", "last"] | int | datetime
-_PLACES: Final = ("first", "last")
+SeekTarget: TypeAlias = Literal["first", "last"] | int | datetime
+_NAMED_TARGETS: Final = ("first", "last")
 
 
-class Positioned(Member):
+class Positioned(ConsumerMember):
     """A group member whose position in each queue can be read and moved.
 
     Queues in the public interface carry topic names without the namespace.
@@ -39,8 +39,8 @@ class Positioned(Member):
     def assigned(self) -> list[MessageQueue]:
         """The queues assigned to this consumer now, without those of the retry topic."""
         namespace = self.core.settings.namespace
-        mine = [queue for queue in self._assigned if queue.topic != self._retry_topic]
-        return [namespaces.strip_queue(namespace, queue) for queue in sorted(mine)]
+        queues = [queue for queue in self._assigned if queue.topic != self._retry_topic]
+        return [namespaces.strip_queue(namespace, queue) for queue in sorted(queues)]
 
     async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
         """Wait until a rebalance has assigned queues, and return them. Raises TimeoutError after `timeout` seconds."""
@@ -57,23 +57,23 @@ class Positioned(Member):
         namespace = self.core.settings.namespace
         if where is None or isinstance(where, str):
             topic = None if where is None else namespaces.wrap(namespace, where)
-            mine = [
+            assignments = [
                 item
                 for queue, item in sorted(self._assigned.items(), key=lambda pair: pair[0])
                 if (queue.topic == topic if topic is not None else queue.topic != self._retry_topic)
             ]
-            if not mine:
+            if not assignments:
                 raise ClientError(f"no queue of {where or 'any topic'} is owned by this consumer",
                                   hint="Wait for queues: await consumer.wait_assigned().")  # fmt: skip
-            return mine
+            return assignments
         chosen = []
         for queue in [where] if isinstance(where, MessageQueue) else where:
-            found = self._assigned.get(namespaces.wrap_queue(namespace, queue))
-            if found is None:
+            assignment = self._assigned.get(namespaces.wrap_queue(namespace, queue))
+            if assignment is None:
                 raise ClientError(
                     f"queue {queue.broker_name}/{queue.queue_id} of {queue.topic} is not owned by this consumer"
                 )
-            chosen.append(found)
+            chosen.append(assignment)
         return chosen
 
     # inspection
@@ -89,13 +89,13 @@ class Positioned(Member):
         where: a queue, several queues, a topic, or None for all. Queues without a known offset are omitted.
         """
         namespace = self.core.settings.namespace
-        known = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
+        offsets = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
         if where is None:
-            return known
+            return offsets
         if isinstance(where, str):
-            return {queue: n for queue, n in known.items() if queue.topic == where}
-        wanted = {where} if isinstance(where, MessageQueue) else set(where)
-        return {queue: n for queue, n in known.items() if queue in wanted}
+            return {queue: n for queue, n in offsets.items() if queue.topic == where}
+        selected = {where} if isinstance(where, MessageQueue) else set(where)
+        return {queue: n for queue, n in offsets.items() if queue in selected}
 
     async def lag(self, where: Where = None) -> dict[MessageQueue, int]:
         """Return, by queue, how many stored messages lie behind the commit offset, including those that a filter hides."""
@@ -120,12 +120,12 @@ class Positioned(Member):
 
     async def persist_offsets(self) -> None:
         """Store offsets if running; called by the client's timer."""
-        if self.state is State.RUNNING:
+        if self.state is ClientState.RUNNING:
             await self.offsets.persist_all()
 
     # seek, pause, reset
 
-    async def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, QueueOffset]:
+    async def seek(self, place: SeekTarget, where: Where = None) -> dict[MessageQueue, QueueOffset]:
         """Continue at "first", "last", an offset, or the first message stored at or after an aware datetime.
 
         where: a queue, several queues, a topic, or None for all. Returns the new offsets by queue; they are stored. Messages
@@ -136,12 +136,12 @@ class Positioned(Member):
             await consumer.seek(datetime(2026, 1, 1, tzinfo=UTC), "orders")
         """
         self._check()
-        if isinstance(place, bool) or not (isinstance(place, int | datetime) or place in _PLACES):
+        if isinstance(place, bool) or not (isinstance(place, int | datetime) or place in _NAMED_TARGETS):
             raise ConfigError(f"cannot seek {place!r:.60}, must be 'first', 'last', an offset or an aware datetime")
         if isinstance(place, datetime) and place.tzinfo is None:
             raise ConfigError("cannot seek a datetime without time zone")
         items = self._chosen(where)
-        offsets = await asyncio.gather(*(self._place_offset(place, item.queue) for item in items))
+        offsets = await asyncio.gather(*(self._target_offset(place, item.queue) for item in items))
         moved: dict[MessageQueue, QueueOffset] = {}
         for item, offset in zip(items, offsets, strict=True):
             if self._assigned.get(item.queue) is item:  # still assigned to this consumer
@@ -150,23 +150,23 @@ class Positioned(Member):
         await self.offsets.persist_all()
         return moved
 
-    async def _place_offset(self, place: Place, queue: MessageQueue) -> QueueOffset:
-        if isinstance(place, datetime):
-            stamp = str(int(place.timestamp() * 1000))
-            found = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp)
-            return max(found, QueueOffset(0))
-        if place == "first":
+    async def _target_offset(self, target: SeekTarget, queue: MessageQueue) -> QueueOffset:
+        if isinstance(target, datetime):
+            stamp = str(int(target.timestamp() * 1000))
+            offset = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp)
+            return max(offset, QueueOffset(0))
+        if target == "first":
             return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
-        if place == "last":
+        if target == "last":
             return await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
-        assert isinstance(place, int)
+        assert isinstance(target, int)
         low = await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
         high = await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
-        if not low <= place <= high:
+        if not low <= target <= high:
             raise OffsetOutOfRange(
-                f"offset {place} is outside of {low}..{high} of queue {queue.broker_name}/{queue.queue_id} of {queue.topic}"
+                f"offset {target} is outside of {low}..{high} of queue {queue.broker_name}/{queue.queue_id} of {queue.topic}"
             )
-        return QueueOffset(place)
+        return QueueOffset(target)
 
     def pause(self, where: Where = None) -> None:
         """Stop pulling and handing out messages of these queues until `resume`. Without `where`, also suspend rebalancing."""

@@ -56,7 +56,7 @@ class Reader(Protocol):
 
 
 class QueueIdentity:
-    """What a consumer has seen of one queue. `queue` carries the namespaced topic name.
+    """Records by which a consumer recognizes one queue. `queue` carries the namespaced topic name.
 
     mark: the last record seen, None if none was seen.
     """

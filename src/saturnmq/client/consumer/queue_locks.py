@@ -26,7 +26,7 @@ RENEW_S: Final = 20.0
 LIVE_S: Final = 30.0  # half of the broker's 60 s: a holder that cannot renew stops well before another may acquire
 
 
-class QueueLocks:
+class MemberLocks:
     """The queue locks of one group member. Queues carry namespaced topic names."""
 
     def __init__(self, core: Core, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class QueueLocks:
         self._clock = clock
         self._held: dict[MessageQueue, float] = {}
         # Locks that a broker may hold for us, including requests that were never answered.
-        self._asked: set[MessageQueue] = set()
+        self._possibly_locked: set[MessageQueue] = set()
 
     def valid(self, queue: MessageQueue) -> bool:
         """Whether this member certainly holds the lock."""
@@ -45,40 +45,40 @@ class QueueLocks:
     def forget(self, queue: MessageQueue) -> None:
         """Drop the local record of a lock: it expired, was released or was denied."""
         self._held.pop(queue, None)
-        self._asked.discard(queue)
+        self._possibly_locked.discard(queue)
 
-    def asked(self) -> set[MessageQueue]:
+    def possibly_locked(self) -> set[MessageQueue]:
         """Queues that a broker may have locked for us: granted, or requested without an answer."""
-        return set(self._asked)
+        return set(self._possibly_locked)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
         """Acquire or renew locks; returns by queue whether it was granted. Queues whose broker did not answer are omitted."""
         verdicts: dict[MessageQueue, bool] = {}
-        for broker, wanted in _by_broker(queues).items():
-            asked = self._clock()
-            self._asked.update(wanted)
+        for broker, broker_queues in _by_broker(queues).items():
+            requested_at = self._clock()
+            self._possibly_locked.update(broker_queues)
             try:
-                answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
+                answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, broker_queues)
                 held = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
             except SaturnError as error:
                 self._core.outages.failed("queue lock", (self._group, broker), f"broker={broker}", error)
                 continue
             self._core.outages.succeeded("queue lock", (self._group, broker))
-            for queue in wanted:
+            for queue in broker_queues:
                 verdicts[queue] = queue in held
                 if queue in held:
-                    self._held[queue] = asked
+                    self._held[queue] = requested_at
                 else:
                     self.forget(queue)
         return verdicts
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Release locks; one whose release fails expires at the broker."""
-        for broker, wanted in _by_broker(queues).items():
-            for queue in wanted:
+        for broker, broker_queues in _by_broker(queues).items():
+            for queue in broker_queues:
                 self.forget(queue)
             try:
-                await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, wanted)
+                await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, broker_queues)
             except SaturnError as error:
                 logger.warning("queues not unlocked group=%s broker=%s error=%s", self._group, broker, error)
 

@@ -30,9 +30,9 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
     if me not in ids or not ordered:
         return []
     at, count = ids.index(me), len(ids)
-    size, rest = divmod(len(ordered), count)
-    start = at * size + min(at, rest)
-    return ordered[start : start + size + (1 if at < rest else 0)]
+    size, remainder = divmod(len(ordered), count)
+    start = at * size + min(at, remainder)
+    return ordered[start : start + size + (1 if at < remainder else 0)]
 
 
 def average_by_circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
@@ -58,21 +58,21 @@ def machine_room(sites: Iterable[str]) -> Strategy:
 
     Equal contiguous blocks; the remainder goes, one queue each, to the first members.
     """
-    wanted = frozenset(sites)
+    near_sites = frozenset(sites)
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         near = []
         for queue in sorted(queues, key=queue_order):
             site, *name = queue.broker_name.split("@")
-            if len(name) == 1 and site in wanted:
+            if len(name) == 1 and site in near_sites:
                 near.append(queue)
         ids = sorted(members)
         if me not in ids:
             return []
         at, count = ids.index(me), len(ids)
-        size, rest = divmod(len(near), count)
+        size, remainder = divmod(len(near), count)
         block = near[at * size : (at + 1) * size]
-        return [*block, near[at + size * count]] if at < rest else block
+        return [*block, near[at + size * count]] if at < remainder else block
 
     return allocate
 
@@ -86,10 +86,10 @@ def nearby(
     broker and of a client id; an empty string raises LocalProtocolError.
     """
 
-    def site_of(say: Callable[[Any], str], what: Any) -> str:
-        site = say(what)
+    def site_of(lookup: Callable[[Any], str], subject: Any) -> str:
+        site = lookup(subject)
         if not site:
-            raise LocalProtocolError(f"no site is known for {what}")
+            raise LocalProtocolError(f"no site is known for {subject}")
         return site
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
@@ -101,12 +101,12 @@ def nearby(
         members_in: dict[str, list[str]] = {}
         for member in sorted(members):
             members_in.setdefault(site_of(member_site, member), []).append(member)
-        here = site_of(member_site, me)
-        mine = inner(queues_in[here], members_in[here], me) if here in queues_in else []
+        own_site = site_of(member_site, me)
+        share = inner(queues_in[own_site], members_in[own_site], me) if own_site in queues_in else []
         for site in sorted(queues_in):
             if site not in members_in:
-                mine += inner(queues_in[site], sorted(members), me)
-        return mine
+                share += inner(queues_in[site], sorted(members), me)
+        return share
 
     return allocate
 
@@ -116,7 +116,7 @@ def md5_hash(text: str) -> int:
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
-def consistent_hash(virtual_nodes: int = 10, place: Callable[[str], int] = md5_hash) -> Strategy:
+def consistent_hash(virtual_nodes: int = 10, ring_position: Callable[[str], int] = md5_hash) -> Strategy:
     """CONSISTENT_HASH: members have this many virtual nodes each on a hash ring; a queue goes to the next node clockwise.
 
     Few queues move when a member joins or leaves, but shares are uneven. Raises ConfigError for a count out of range.
@@ -127,14 +127,14 @@ def consistent_hash(virtual_nodes: int = 10, place: Callable[[str], int] = md5_h
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         if me not in members:
             return []
-        owners = {place(f"{member}-{k}"): member for member in sorted(members) for k in range(virtual_nodes)}
+        owners = {ring_position(f"{member}-{k}"): member for member in sorted(members) for k in range(virtual_nodes)}
         ring = sorted(owners)
-        mine = []
+        share = []
         for queue in sorted(queues, key=queue_order):
             name = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
-            at = bisect_left(ring, place(name))
+            at = bisect_left(ring, ring_position(name))
             if owners[ring[at % len(ring)]] == me:
-                mine.append(queue)
-        return mine
+                share.append(queue)
+        return share
 
     return allocate

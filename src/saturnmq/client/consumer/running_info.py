@@ -103,7 +103,7 @@ def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
     """State of one assigned queue: open messages, lock, last pull and last settlement."""
     open_messages = assignment.generation.process_queue
     ordered = assignment if isinstance(assignment, OrderedQueue) else None
-    taken = ordered.taken if ordered is not None else []  # Java keeps them in a map of their own
+    uncommitted = ordered.uncommitted_offsets if ordered is not None else []  # Java keeps them in a map of their own
     first = next(iter(open_messages), 0)
     return ProcessQueueInfo(
         commit_offset=open_messages.commit_offset,
@@ -111,9 +111,9 @@ def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
         cached_msg_max_offset=open_messages.max_offset if len(open_messages) else 0,
         cached_msg_count=len(open_messages),
         cached_msg_size_mib=open_messages.body_bytes // MIB,
-        transaction_msg_min_offset=taken[0] if taken else 0,
-        transaction_msg_max_offset=taken[-1] if taken else 0,
-        transaction_msg_count=len(taken),
+        transaction_msg_min_offset=uncommitted[0] if uncommitted else 0,
+        transaction_msg_max_offset=uncommitted[-1] if uncommitted else 0,
+        transaction_msg_count=len(uncommitted),
         locked=ordered is not None and ordered.locked,
         droped=open_messages.dropped,
         last_pull_timestamp=assignment.pulled_ms,

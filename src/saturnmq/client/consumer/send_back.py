@@ -90,7 +90,7 @@ class SendBack:
         }
         if after is not None and after.total_seconds() not in LEVEL_SECONDS:
             delay_ms = -(-after // timedelta(milliseconds=1))
-            if 0 < delay_ms <= core.timer_limits.get(address):
+            if 0 < delay_ms <= core.timer_limits.limit_of(address):
                 ext[EXACT_DELAY_FIELD] = str(delay_ms)
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext)
         await core.call_broker(address, command, _SEND_BACK_TIMEOUT_MS, topic=record.topic)

@@ -146,7 +146,7 @@ class ConsumerSettings:
 _NAMES: Final = tuple(item.name for item in fields(ConsumerSettings))
 
 
-def _unknown(name: str) -> str:
+def _unknown_option(name: str) -> str:
     near = difflib.get_close_matches(name, _NAMES, 1, 0.5)
     return f"unknown option {name[:60]!r}, " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_NAMES)}")
 
@@ -158,7 +158,7 @@ def consumer_settings(group: str, options: Mapping[str, Any], instance: str | No
     Raises ConfigError listing every problem.
     """
     settings = ConsumerSettings(**{name: value for name, value in options.items() if name in _NAMES})
-    problems = [_unknown(name) for name in options if name not in _NAMES] + settings.validate()
+    problems = [_unknown_option(name) for name in options if name not in _NAMES] + settings.validate()
     if problem := consumer_group_problem(group):
         problems.insert(0, problem)
     if settings.model == "broadcast" and not instance:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
-from saturnmq.client.connection.core import Core, State, now_ms
+from saturnmq.client.connection.core import ClientState, Core, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import InFlightLimit
-from saturnmq.client.connection.routes import Route
+from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.connection.vip_channel import plain_address
 from saturnmq.client.errors import (
     BrokerNotExist,
@@ -83,7 +83,7 @@ class Attempts:
                 await self._in_flight.acquire(size)
         except TimeoutError:
             cause = CallTimeout("send call timeout: too many messages were in flight")
-            raise self._failure(prepared, Retries(1, deadline), cause, unknown=False) from cause
+            raise self._failure(prepared, Retries(1, deadline), cause, outcome_unknown=False) from cause
 
     async def _fixed(self, topic: str, choice: Choice, deadline: Deadline) -> MessageQueue | None:
         """The queue that the caller chose, None if it gave neither shard_by nor queue nor selector (PR-21)."""
@@ -108,12 +108,12 @@ class Attempts:
             raise MessageRefused("select message queue returned no queue")
         return chosen
 
-    async def _route(self, topic: str, deadline: Deadline) -> Route:
+    async def _route(self, topic: str, deadline: Deadline) -> TopicRoute:
         """The route to send by; while the topic has no route or no master that can be found, asks again.
 
         Raises CallTimeout, NoNameServer, BrokerNotExist, and RouteNotFound for a topic that does not exist.
         """
-        route = self._core.routes.get(topic)
+        route = self._core.routes.cached_for_send(topic)
         retries = None
         while route is None:
             try:
@@ -131,9 +131,9 @@ class Attempts:
 
     async def _again(self, retries: Retries) -> bool:
         """Whether to try once more, after the back-off; not when the client is stopping."""
-        return self._core.state is State.RUNNING and await retries.again()
+        return self._core.state is ClientState.RUNNING and await retries.again()
 
-    async def _route_for(self, prepared: Prepared, deadline: Deadline) -> Route:
+    async def _route_for(self, prepared: Prepared, deadline: Deadline) -> TopicRoute:
         """The route to pick a queue from; for a delay that is not a level, reduced to the brokers that support it."""
         route = await self._route(prepared.topic, deadline)
         if prepared.timer is None:
@@ -143,7 +143,7 @@ class Attempts:
         fit = await self._core.timer_limits.brokers_for(prepared.timer, masters, deadline)
         return replace(route, write_queues=tuple(queue for queue in route.write_queues if queue.broker_name in fit))
 
-    def _pick(self, route: Route, avoid: str | None) -> MessageQueue:
+    def _pick(self, route: TopicRoute, avoid: str | None) -> MessageQueue:
         if self._core.settings.latency_fault:
             return self._core.faults.pick(route.write_queues, self._counter, now_ms(), avoid)
         return self._counter.pick(route.write_queues, avoid)
@@ -160,7 +160,7 @@ class Attempts:
         """The master's address; if unknown, the route is refreshed within the deadline. Raises BrokerNotExist."""
         core = self._core
         topic = namespaces.wrap(core.settings.namespace, queue.topic)
-        route = core.routes.known(topic)
+        route = core.routes.cached(topic)
         address = route.master(queue.broker_name) if route is not None else None
         if address is None:
             try:
@@ -194,7 +194,7 @@ class Attempts:
         settings = self._core.settings
         retries = Retries(settings.attempts, deadline, fixed=fixed is not None)
         stored: list[Receipt] | None = None
-        unknown = False
+        outcome_unknown = False
         while True:
             sent_to = retries.brokers
             try:
@@ -209,7 +209,7 @@ class Attempts:
                 try:
                     outcome = await self._attempt(prepared, queue, retries)
                 except (ConnectFailed, CallTimeout) as error:
-                    last, unknown = error, unknown or isinstance(error, CallTimeout) or error.sent
+                    last, outcome_unknown = error, outcome_unknown or isinstance(error, CallTimeout) or error.sent
                     retries.failed(error, queue.broker_name)
                 except (ResponseError, ClientError) as error:
                     if isinstance(error, ResponseError):
@@ -230,16 +230,18 @@ class Attempts:
                 break
         if stored is not None:
             return stored
-        raise self._failure(prepared, retries, last, unknown=unknown) from last
+        raise self._failure(prepared, retries, last, outcome_unknown=outcome_unknown) from last
 
     def _candidates(self, topic: str, queue: MessageQueue, fixed: MessageQueue | None) -> frozenset[str]:
         """The brokers that may be asked to store the message."""
-        route = self._core.routes.get(topic)
+        route = self._core.routes.cached_for_send(topic)
         if fixed is not None or route is None:
             return frozenset({queue.broker_name})
         return frozenset(item.broker_name for item in route.write_queues)
 
-    def _failure(self, prepared: Prepared, retries: Retries, cause: SaturnError, *, unknown: bool) -> SendFailed:
+    def _failure(
+        self, prepared: Prepared, retries: Retries, cause: SaturnError, *, outcome_unknown: bool
+    ) -> SendFailed:
         return SendFailed(
             topic=namespaces.strip(self._core.settings.namespace, prepared.topic),
             group=self.group,
@@ -247,7 +249,7 @@ class Attempts:
             elapsed_ms=retries.deadline.elapsed_ms,
             brokers=retries.brokers,
             cause=cause,
-            outcome_unknown=unknown,
+            outcome_unknown=outcome_unknown,
             failures=retries.failures,
         )
 

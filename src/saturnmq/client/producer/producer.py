@@ -35,7 +35,7 @@ from saturnmq.client.checks import (
 )
 from saturnmq.client.codecs import Codec
 from saturnmq.client.compression import COMPRESSION_FLAGS, compressor
-from saturnmq.client.connection.core import Core, State, check_state, now_ms
+from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.transaction_checks import Check, Checker
 from saturnmq.client.delays import Delay, delay_of
@@ -103,7 +103,7 @@ class Producer(Attempts, Generic[T]):
         self._topics: dict[str, str] = {}  # validated topic names -> names on the wire
         self._warned_tags: set[str] = set()
         self._lock = asyncio.Lock()
-        self.state = State.NEW
+        self.state = ClientState.NEW
 
     # lifecycle
 
@@ -122,9 +122,9 @@ class Producer(Attempts, Generic[T]):
         Raises GroupInUse if the client already has a producer of this group, and Closed after `stop`.
         """
         async with self._lock:
-            if self.state is State.RUNNING:
+            if self.state is ClientState.RUNNING:
                 return
-            if self.state is State.STOPPED:
+            if self.state is ClientState.STOPPED:
                 check_state("producer", self.state)
             self._core.check_running("client")
             self._core.add_producer(self.group)
@@ -134,16 +134,16 @@ class Producer(Attempts, Generic[T]):
             if self._checker is not None:
                 self._checker.hooks = self._hooks
                 self._core.checks.add(self.group, self._checker)
-            self.state = State.RUNNING
+            self.state = ClientState.RUNNING
 
     async def stop(self) -> None:
         """Unregister the group from the brokers and flush the message trace, for at most 0.5 s. Idempotent."""
         async with self._lock:
-            running = self.state is State.RUNNING
-            self.state = State.STOPPED
+            running = self.state is ClientState.RUNNING
+            self.state = ClientState.STOPPED
             if running:  # a producer that did not start does not own the registration of its group
                 self._core.checks.remove(self.group)
-            if running and self._core.state is State.RUNNING:
+            if running and self._core.state is ClientState.RUNNING:
                 await self._core.remove_producer(self.group)
             if self._tracer is not None:
                 await self._tracer.close()
@@ -154,7 +154,7 @@ class Producer(Attempts, Generic[T]):
         return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     def _check(self) -> None:
-        if self.state is not State.RUNNING:
+        if self.state is not ClientState.RUNNING:
             check_state("producer", self.state)
         try:
             self._core.check_running("producer")
@@ -275,7 +275,7 @@ class Producer(Attempts, Generic[T]):
             await out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])
         """
         batches, prepared = self._batches(topic, values, (tag, keys, properties, wait_stored))
-        done: dict[int, Receipt] = {}
+        receipt_at: dict[int, Receipt] = {}
         failed: list[tuple[int, SaturnError]] = []
         for batch, content in zip(batches, prepared, strict=True):
             try:
@@ -285,12 +285,12 @@ class Producer(Attempts, Generic[T]):
                     raise
                 failed += ((index, error) for index in batch)
             else:
-                done.update(zip(batch, outcome, strict=True))
+                receipt_at.update(zip(batch, outcome, strict=True))
         if failed:
-            if not done:
+            if not receipt_at:
                 raise failed[0][1]
-            raise PartialSend(sorted(done.items()), sorted(failed, key=lambda pair: pair[0]))
-        return [done[index] for index in range(len(done))]
+            raise PartialSend(sorted(receipt_at.items()), sorted(failed, key=lambda pair: pair[0]))
+        return [receipt_at[index] for index in range(len(receipt_at))]
 
     async def send_many_oneway(
         self,
@@ -397,8 +397,8 @@ class Producer(Attempts, Generic[T]):
         prepared = self._prepare(topic, value, tag, keys, properties, flag, True)
         correlation_id, answer = core.replies.expect()
         try:
-            own = request_properties(core, correlation_id, deadline.remaining_ms)
-            prepared.properties += "\x02" + encode_properties(own).decode()
+            added_properties = request_properties(core, correlation_id, deadline.remaining_ms)
+            prepared.properties += "\x02" + encode_properties(added_properties).decode()
             route = await self._route(prepared.topic, deadline)
             await make_known(core, route, deadline.share_ms(2))
             await self._send(prepared, deadline, (shard_by, queue, selector, selector_arg))

@@ -14,7 +14,7 @@ import logging
 from typing import Any, Final
 
 from saturnmq.client.connection.core import Core
-from saturnmq.client.connection.routes import Route
+from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.errors import MessageRefused, ReplyTimeout
 from saturnmq.client.message import Message
 from saturnmq.client.producer.send_request import Prepared
@@ -36,7 +36,7 @@ def request_properties(core: Core, correlation_id: str, timeout_ms: int) -> dict
     }
 
 
-async def make_known(core: Core, route: Route, timeout_ms: int) -> None:
+async def make_known(core: Core, route: TopicRoute, timeout_ms: int) -> None:
     """Send a heartbeat unless every master of the route has answered one: only such a broker can push the reply (RR-01).
 
     Brokers that do not answer within timeout_ms are left to the attempts of the request.
@@ -69,7 +69,7 @@ def reply_to(request: Message[Any], body: bytes, unique_id: str) -> Prepared:
         raise MessageRefused("create reply message fail, requestMessage error, property[CLUSTER] is null.")
     if not client_id:
         raise MessageRefused("this message is no request: it has no property REPLY_TO_CLIENT")
-    own = {
+    reply_properties = {
         PropertyKey.MSG_TYPE: REPLY,
         PropertyKey.CORRELATION_ID: properties.get(PropertyKey.CORRELATION_ID),
         PropertyKey.REPLY_TO_CLIENT: client_id,
@@ -77,7 +77,7 @@ def reply_to(request: Message[Any], body: bytes, unique_id: str) -> Prepared:
         PropertyKey.UNIQ_KEY: unique_id,
         PropertyKey.WAIT: "true",
     }
-    text = encode_properties(own).decode()
+    text = encode_properties(reply_properties).decode()
     return Prepared(f"{cluster}_{REPLY_TOPIC_SUFFIX}", body, (unique_id,), text)
 
 

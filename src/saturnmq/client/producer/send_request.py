@@ -121,7 +121,7 @@ def move_retry_counts(prepared: Prepared) -> None:
     """Move RECONSUME_TIME and MAX_RECONSUME_TIMES of a message to a retry topic from the properties to the header (PR-27)."""
     if not prepared.topic.startswith(RETRY_PREFIX):
         return
-    kept: list[str] = []
+    remaining_pairs: list[str] = []
     for pair in prepared.properties.split(_PAIR):
         name, _, value = pair.partition(_NAME)
         if name == PropertyKey.RECONSUME_TIME:
@@ -129,8 +129,8 @@ def move_retry_counts(prepared: Prepared) -> None:
         elif name == PropertyKey.MAX_RECONSUME_TIMES:
             prepared.max_reconsume_times = int(value)
         else:
-            kept.append(pair)
-    prepared.properties = _PAIR.join(kept)
+            remaining_pairs.append(pair)
+    prepared.properties = _PAIR.join(remaining_pairs)
 
 
 def transaction_flag(properties: str) -> int:

@@ -25,7 +25,7 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
     check_topic(topic, sending=False)
     wire = namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(namespaces.wrap(core.settings.namespace, key))
-    made: list[str] = []
+    broker_names: list[str] = []
     last: SaturnError | None = None
     for name in sorted(route.addresses):
         address = route.master(name)
@@ -50,9 +50,9 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
                 if not error.retryable:
                     break
             else:
-                made.append(name)
+                broker_names.append(name)
                 break
-    if not made:
+    if not broker_names:
         raise last or core.route_not_found(wire)
     await core.routes.refresh(wire)
-    return made
+    return broker_names

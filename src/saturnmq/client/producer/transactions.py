@@ -129,7 +129,7 @@ class Transaction(Generic[T]):
             if state is TransactionState.UNKNOWN:
                 return
             _, physical = parse_offset_message_id(receipt.offset_message_id or self.message_id)
-            command = end_command(self._group, receipt.offset, physical, state, self.message_id, asked=False)
+            command = end_command(self._group, receipt.offset, physical, state, self.message_id, from_check=False)
             command.ext["bname"] = receipt.queue.broker_name
             command.remark = remark[:1024] if remark else None
             await core.remote.call_oneway(address, command, END_TIMEOUT_MS)

@@ -71,9 +71,9 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
             if topic is None:
                 raise  # a unique id has the same form: try it below
     if topic is not None:
-        found = await query_messages(core, topic, message_id, UNIQUE_KEY_COUNT, Span(), unique=True)
-        if found:
-            return max(found, key=lambda message: message.stored_at)
+        matches = await query_messages(core, topic, message_id, UNIQUE_KEY_COUNT, Span(), unique=True)
+        if matches:
+            return max(matches, key=lambda message: message.stored_at)
     raise response_error(ResponseCode.NO_MESSAGE, f"no message has the id {message_id}")
 
 
@@ -85,15 +85,15 @@ async def query_messages(
     span: Span,
     *,
     unique: bool = False,
-    plain: bool = False,
+    outside_namespace: bool = False,
     timeout_ms: int | None = None,
 ) -> list[Message[bytes]]:
     """Messages with this key in the indexes of all brokers, oldest first, at most `max_count`. Raises RouteNotFound (PR-02).
 
-    unique: the key is a unique message id. plain: the topic lies outside of the namespace. Brokers that do not answer are skipped,
+    unique: the key is a unique message id. outside_namespace: the topic belongs to none. Brokers that do not answer are skipped,
     unless none does. timeout_ms: for each broker, by default that of the client.
     """
-    wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
+    wire = topic if outside_namespace else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
     brokers = [ids[min(ids)] for _, ids in sorted(route.addresses.items()) if ids]  # masters, or slaves without one
     addresses = [core.channel_address(address) for address in brokers]
@@ -109,13 +109,13 @@ async def query_messages(
     errors = [outcome for outcome in outcomes if isinstance(outcome, SaturnError)]
     if errors and len(errors) == len(outcomes):
         raise errors[0]
-    found: dict[str, Message[bytes]] = {}
+    message_by_id: dict[str, Message[bytes]] = {}
     for outcome in outcomes:
         for record in [] if isinstance(outcome, SaturnError) else outcome:
             if record.topic == wire and _has_key(record, key, unique=unique):  # the index stores key hashes only
                 message = _message(core, record)
-                found[message.offset_message_id] = message
-    return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
+                message_by_id[message.offset_message_id] = message
+    return sorted(message_by_id.values(), key=lambda message: message.stored_at)[:max_count]
 
 
 async def _query_one(

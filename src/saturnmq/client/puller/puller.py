@@ -94,11 +94,11 @@ class PullResult:
     def messages(self) -> list[Message[bytes]]:
         """Decode the messages that passed the filter, bodies as bytes. Raises MessageError for damaged records."""
         queue = self.queue or MessageQueue(topic="", broker_name="", queue_id=0)
-        codec, wanted = BytesCodec(), self.tags
+        codec, tags = BytesCodec(), self.tags
         return [
             Message(record, queue, codec, None, self.namespace)
             for record in iter_records(self.body)
-            if not wanted or record.tags in wanted
+            if not tags or record.tags in tags
         ]
 
 
@@ -186,7 +186,7 @@ class Puller:
         """Return the readable queues of a topic, sorted by broker name and queue id. Raises RouteNotFound, NoNameServer."""
         self._core.check_running("puller")
         wire = namespaces.wrap(self._namespace, topic)
-        route = self._core.routes.known(wire)
+        route = self._core.routes.cached(wire)
         if route is None or not route.read_queues or route.substitute:
             route = await self._core.read_route(wire)
         return [namespaces.strip_queue(self._namespace, queue) for queue in route.read_queues]
@@ -208,7 +208,7 @@ class Puller:
                 print(len(queues), "queues")
         """
         self._core.routes.use(namespaces.wrap(self._namespace, topic))
-        known: list[MessageQueue] | None = None
+        previous: list[MessageQueue] | None = None
         changed = asyncio.Event()
         self._core.route_watchers.add(changed)
         try:
@@ -218,8 +218,8 @@ class Puller:
                     queues = await self.queues(topic)
                 except Closed:
                     return
-                if queues != known:
-                    known = queues
+                if queues != previous:
+                    previous = queues
                     yield list(queues)
                 await changed.wait()
         finally:
@@ -288,7 +288,7 @@ class Puller:
         """
         core = self._core
         core.check_running("puller")
-        wanted = tag(expression) if isinstance(expression, str) else expression
+        topic_filter = tag(expression) if isinstance(expression, str) else expression
         suspend_ms = int(min(wait, BROKER_SUSPEND_MS / 1000) * 1000)
         budget_ms = (core.settings.timeout if timeout is None else timeout) * 1000
         wire = self._wire(queue)
@@ -301,15 +301,15 @@ class Puller:
                 max_count=max_count,
                 sys_flag=int(PullSysFlag.SUBSCRIPTION) | (int(PullSysFlag.SUSPEND) if held_ms else 0),
                 suspend_ms=held_ms,
-                expression=wanted.expression,
-                kind=wanted.kind,
+                expression=topic_filter.expression,
+                kind=topic_filter.kind,
                 bulk_bytes=bulk_bytes,
             )
 
         answer = await self._held(wire, ask(suspend_ms), budget_ms, suspend_ms) if suspend_ms else None
         if answer is None:
             answer = await self._exchange(wire, ask(0), Deadline(budget_ms), 0)
-        result = pull_result(answer, queue, wanted.tags, self._namespace)
+        result = pull_result(answer, queue, topic_filter.tags, self._namespace)
         if result is None:
             self._suggested.pop(wire, None)
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
@@ -398,8 +398,8 @@ class Puller:
     async def _address(self, wire: MessageQueue, code: int) -> str:
         """Address of the broker that a request goes to. Raises BrokerNotExist."""
         # Only pulls may go to a slave; offset queries and commits need the master, and use a slave while there is none.
-        wanted = self._suggested.get(wire, self._home) if code == RequestCode.PULL_MESSAGE else 0
-        address, _slave = await self._core.read_address(wire.topic, wire.broker_name, wanted)
+        preferred_id = self._suggested.get(wire, self._home) if code == RequestCode.PULL_MESSAGE else 0
+        address, _slave = await self._core.read_address(wire.topic, wire.broker_name, preferred_id)
         return address
 
     async def _switch(self, wire: MessageQueue) -> None:
@@ -412,9 +412,9 @@ class Puller:
             return  # no NameServer answered: keep using the cached route (DG-01)
         finally:
             ids = sorted(core.routes.brokers().get(wire.broker_name, {}))
-            others = [number for number in ids if number != tried]
-            if others:
-                self._suggested[wire] = others[0]
+            alternative_ids = [number for number in ids if number != tried]
+            if alternative_ids:
+                self._suggested[wire] = alternative_ids[0]
 
 
 def _number(answer: Command, name: str) -> int:

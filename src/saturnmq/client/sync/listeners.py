@@ -37,7 +37,7 @@ def adapt(handler: H, kinds: Mapping[type, type]) -> Callable[[Any], Any]:
     name = getattr(handler, "__qualname__", repr(handler))
     if inspect.iscoroutinefunction(handler):
         raise ConfigError([f"handler {name} is a coroutine function, must be a plain one: saturnmq.Client takes both"])
-    facades = {plain: facade for facade, plain in kinds.items()}
+    facades = {asyncio_class: facade for facade, asyncio_class in kinds.items()}
 
     @functools.wraps(handler)
     def call(argument: Any) -> Any:

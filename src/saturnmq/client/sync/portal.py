@@ -95,13 +95,13 @@ class Portal:
         self._thread = LoopThread(_NAME)
         self._to_flush = set()
 
-    def flush_at_exit(self, one: Flushable) -> None:
+    def flush_at_exit(self, client: Flushable) -> None:
         """Register a client to be flushed at process exit if it has not been stopped by then (TR-07)."""
-        self._to_flush.add(one)
+        self._to_flush.add(client)
 
-    def forget_at_exit(self, one: Flushable) -> None:
+    def forget_at_exit(self, client: Flushable) -> None:
         """Unregister a client that was stopped, and so has flushed everything."""
-        self._to_flush.discard(one)
+        self._to_flush.discard(client)
 
     def started(self) -> set[Flushable]:
         """Clients that were started and not stopped."""
@@ -117,7 +117,7 @@ class Portal:
 
     async def _end(self, clients: list[Flushable]) -> None:
         """Flush the registered clients, then cancel all remaining tasks."""
-        await asyncio.gather(*(one.last_words() for one in clients), return_exceptions=True)
+        await asyncio.gather(*(client.last_words() for client in clients), return_exceptions=True)
         await cancel(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
@@ -142,7 +142,7 @@ class Inner(Generic[S]):
         self._generation = forks.generation
         self.started = False
 
-    def get(self) -> S:
+    def current(self) -> S:
         """The object that belongs to this process."""
         if self._generation != forks.generation:
             self._value = self._make()

@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 
 async def query_trace(core: Core, key: str, topic: str, max_count: int) -> list[TraceRecord]:
     """Trace records of a message, oldest first; see Client.query_trace. Trace messages that cannot be parsed are skipped."""
-    found: list[TraceRecord] = []
-    for message in await query_messages(core, topic, key, max_count, Span(), plain=True):
+    matched: list[TraceRecord] = []
+    for message in await query_messages(core, topic, key, max_count, Span(), outside_namespace=True):
         try:
             records = list(decode_records(message.body.decode()))
         except (UnicodeDecodeError, SaturnError) as error:
             logger.warning("trace not readable message=%r error=%s", message, error)
             continue
-        found += (record for record in records if key in index_keys(record))
-    return sorted(found, key=lambda record: record.timestamp_ms)
+        matched += (record for record in records if key in index_keys(record))
+    return sorted(matched, key=lambda record: record.timestamp_ms)

@@ -39,7 +39,7 @@ class MessageType(IntEnum):
     DELAY = 3
 
 
-class Outcome(IntEnum):
+class DeliveryOutcome(IntEnum):
     """Outcome of a delivery: the contextCode of a SubAfter record."""
 
     SUCCESS = 0
@@ -122,7 +122,7 @@ class SubAfter:
     cost_ms: int
     success: bool
     keys: str | None
-    outcome: Outcome = Outcome.SUCCESS
+    outcome: DeliveryOutcome = DeliveryOutcome.SUCCESS
     timestamp_ms: int = 0
     group: str | None = None
     region: str | None = field(default=None, compare=False, repr=False)
@@ -236,7 +236,7 @@ def _sub_before(f: list[str]) -> SubBefore:
 
 
 def _sub_after(f: list[str]) -> SubAfter:
-    outcome = Outcome(int(f[6])) if len(f) >= 7 else Outcome.SUCCESS
+    outcome = DeliveryOutcome(int(f[6])) if len(f) >= 7 else DeliveryOutcome.SUCCESS
     time_ms, group = (int(f[7]), _maybe(f[8])) if len(f) >= 9 else (0, None)
     return SubAfter(f[1], f[2], int(f[3]), f[4] == "true", _maybe(f[5]), outcome, time_ms, group)
 

@@ -3,8 +3,8 @@
 The hooks of a producer or consumer only put records into a bounded queue and never block. A background task batches them for at
 most 0.5 s and sends them as ordinary messages over separate connections; failures there are counted and logged, nothing more.
 
-Ownership: a client has one Tracing, which owns the separate connections (a Core of its own) and one Tracer per traced producer
-or consumer.
+Ownership: a client has one ClientTracing, which owns the separate connections (a Core of its own) and one GroupTracer per traced
+producer or consumer.
 
 Differences from Apache RocketMQ: the queue holds 50,000 records instead of 1,024 and up to 2,048 batches behind them; concurrent
 trace sends are bounded by a count, not by a thread pool (TR-07); the client id of the trace connections ends with a random part,
@@ -36,9 +36,9 @@ from saturnmq.client.producer.producer import Producer
 from saturnmq.client.receipt import SendStatus, TransactionState
 from saturnmq.client.trace.records import (
     CLOUD_TOPIC_PREFIX,
+    DeliveryOutcome,
     EndTransaction,
     MessageType,
-    Outcome,
     Pub,
     SubAfter,
     SubBefore,
@@ -82,7 +82,7 @@ _STATES: Final = {
 _numbers = itertools.count(1)  # numbers of the trace producers of this process
 
 
-class Batch:
+class TraceBatch:
     """Records of one trace message. topic: the destination, set by the first record."""
 
     def __init__(self, topic: str = "") -> None:
@@ -122,11 +122,17 @@ class Batch:
         return list(self._keys)
 
 
-class Tracer:
+class GroupTracer:
     """The trace of one producer or consumer: its bounded queue, and the tasks that drain it."""
 
     def __init__(
-        self, owner: Tracing, core: Core, group: str, role: str, topic: str, clock: Callable[[], float] = time.monotonic
+        self,
+        owner: ClientTracing,
+        core: Core,
+        group: str,
+        role: str,
+        topic: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.topic = topic
         self.core = core
@@ -187,9 +193,11 @@ class Tracer:
 
     def _log_losses(self) -> None:
         """Log how many records were lost since the start, if any."""
-        made, sent = self.stats.made, self.stats.sent
-        if sent < made:
-            logger.warning("traces incomplete group=%s made=%d sent=%d lost=%d", self.group, made, sent, made - sent)
+        created, sent = self.stats.made, self.stats.sent
+        if sent < created:
+            logger.warning(
+                "traces incomplete group=%s made=%d sent=%d lost=%d", self.group, created, sent, created - sent
+            )
 
     async def _work(self) -> None:
         while not (self._closed and not self._records):
@@ -205,13 +213,13 @@ class Tracer:
             self._sends.add(task)
             task.add_done_callback(partial(self._sent, batch.count))
 
-    async def _gather(self) -> Batch:
+    async def _gather(self) -> TraceBatch:
         """The next batch: complete when it is full, when its first record is AGE_S old, or when the tracer closes."""
-        batch, first = Batch(), 0.0
+        batch, first = TraceBatch(), 0.0
         try:
             while True:
                 if self._records:
-                    came, record = self._records[0]
+                    queued_at, record = self._records[0]
                     topic = self._topic_of(record)
                     batch.topic = batch.topic or topic
                     try:
@@ -223,7 +231,7 @@ class Tracer:
                         self._records.popleft()
                         continue
                     self._records.popleft()
-                    first = first or came
+                    first = first or queued_at
                     continue
                 left_s = first + AGE_S - self._clock() if batch.count else None
                 if self._closed or (left_s is not None and left_s <= 0):
@@ -248,7 +256,7 @@ class Tracer:
         """Whether the topic is a trace topic; messages of trace topics are not traced."""
         return topic == self.topic or (self._cloud and topic.startswith(CLOUD_TOPIC_PREFIX))
 
-    async def _send(self, batch: Batch) -> bool:
+    async def _send(self, batch: TraceBatch) -> bool:
         try:
             if self._sender is None:
                 self._sender = await self._owner.sender(self.group)
@@ -269,24 +277,24 @@ class Tracer:
             self.stats.failed += count
 
 
-class Tracing:
+class ClientTracing:
     """The tracers of one client, and the connections they share, which are created when the first record is sent."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._tracers: set[Tracer] = set()
+        self._tracers: set[GroupTracer] = set()
         self._starting = asyncio.Lock()
-        self._own: Core | None = None
+        self._trace_core: Core | None = None
         self._senders: dict[str, Producer[bytes]] = {}
         self._left_s: float | None = None
 
-    def open(self, group: str, role: str, topic: str) -> Tracer:
+    def open(self, group: str, role: str, topic: str) -> GroupTracer:
         """Create the tracer of a group. role: PRODUCE or CONSUME. Does no I/O."""
-        tracer = Tracer(self, self._core, group, role, topic)
+        tracer = GroupTracer(self, self._core, group, role, topic)
         self._tracers.add(tracer)
         return tracer
 
-    def forget(self, tracer: Tracer) -> None:
+    def forget(self, tracer: GroupTracer) -> None:
         """Remove a closed tracer."""
         self._tracers.discard(tracer)
         self._senders.pop(tracer.group, None)
@@ -294,16 +302,16 @@ class Tracing:
     async def sender(self, group: str) -> Producer[bytes]:
         """The started producer of this group, created by the first call. Raises what `Core.start` raises."""
         async with self._starting:
-            if self._own is None:
-                own = Core(trace_settings(self._core))
-                await own.start()
-                self._own = own
-            known = self._senders.get(group)
-            if known is None:
-                known = Producer(self._own, group, BytesCodec(), max_in_flight=SENDS_MAX)
-                await known.start()
-                self._senders[group] = known
-            return known
+            if self._trace_core is None:
+                trace_core = Core(trace_settings(self._core))
+                await trace_core.start()
+                self._trace_core = trace_core
+            producer = self._senders.get(group)
+            if producer is None:
+                producer = Producer(self._trace_core, group, BytesCodec(), max_in_flight=SENDS_MAX)
+                await producer.start()
+                self._senders[group] = producer
+            return producer
 
     def begin_shutdown(self) -> None:
         """Begin shutdown: from now on all tracers together have FLUSH_S to flush."""
@@ -325,8 +333,8 @@ class Tracing:
         self.begin_shutdown()
         await asyncio.gather(*(tracer.close() for tracer in list(self._tracers)))
         async with self._starting:
-            if self._own is not None:
-                await self._own.stop()
+            if self._trace_core is not None:
+                await self._trace_core.stop()
 
 
 def trace_settings(core: Core) -> ClientSettings:
@@ -345,7 +353,7 @@ def trace_settings(core: Core) -> ClientSettings:
 class TraceSendHook(SendHook):
     """Creates records of acknowledged sends (TR-03) and of transaction ends (TR-06)."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: GroupTracer) -> None:
         self._tracer = tracer
 
     def after(self, context: SendContext) -> None:
@@ -367,7 +375,7 @@ class TraceSendHook(SendHook):
                 body_bytes=context.body_bytes,
                 cost_ms=cost_ms,
                 message_type=message_type(properties),
-                offset_message_id=",".join(one.offset_message_id for one in context.receipts),
+                offset_message_id=",".join(batch_receipt.offset_message_id for batch_receipt in context.receipts),
                 success=receipt.status is SendStatus.SEND_OK,
             )
         )
@@ -405,7 +413,7 @@ def message_type(properties: Mapping[str, str]) -> MessageType:
 class TraceConsumeHook(ConsumeHook):
     """Creates records of deliveries, when handed out and when settled (TR-05). Skips messages with TRACE_ON=false."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: GroupTracer) -> None:
         self._tracer = tracer
 
     def before(self, context: ConsumeContext) -> None:
@@ -445,10 +453,10 @@ class TraceConsumeHook(ConsumeHook):
         )
 
 
-def outcome_of(context: ConsumeContext) -> Outcome:
+def outcome_of(context: ConsumeContext) -> DeliveryOutcome:
     """The contextCode of a finished delivery."""
     if context.timed_out:
-        return Outcome.TIME_OUT
+        return DeliveryOutcome.TIME_OUT
     if context.verdict in (Ack.SUCCESS, Ack.COMMIT):
-        return Outcome.SUCCESS
-    return Outcome.EXCEPTION if context.reason.startswith(FAILED_PREFIX) else Outcome.FAILED
+        return DeliveryOutcome.SUCCESS
+    return DeliveryOutcome.EXCEPTION if context.reason.startswith(FAILED_PREFIX) else DeliveryOutcome.FAILED
