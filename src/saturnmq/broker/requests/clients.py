@@ -10,7 +10,6 @@ from typing import Final
 
 from saturnmq.broker.requests.context import ClientContext
 from saturnmq.broker.requests.table_row import CALLER, decode_body
-from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.broker.state.clients import ClientInfo, Owner, version_ms
 from saturnmq.broker.state.conflicts import Conflict
 from saturnmq.filter import check_subscription
@@ -30,7 +29,7 @@ from saturnmq.protocol.bodies import (
     ProducerTableInfo,
 )
 from saturnmq.protocol.bodies import Connection as ConnectionBody
-from saturnmq.protocol.codes import RETRY_PREFIX, TIMER_FIELD, Language, ResponseCode
+from saturnmq.protocol.codes import RETRY_PREFIX, TIMER_FIELD, TIMER_LIMIT_MS, Language, ResponseCode
 from saturnmq.protocol.errors import ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
@@ -137,7 +136,7 @@ def _register(
         info = ClientInfo(data.client_id, request.language, request.version, now, owner)
         ctx.clients.register_producer(producer.group_name, connection, info)
         yield
-    return request.reply(ext={TIMER_FIELD: str(LIMIT_MS)})
+    return request.reply(ext={TIMER_FIELD: str(TIMER_LIMIT_MS)})
 
 
 def _consumer(ctx: ClientContext, connection: Connection, info: ClientInfo, data: ConsumerData) -> Steps[None]:

@@ -11,13 +11,13 @@ from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.send import refused_at_arrival, refused_while_flush_lags
 from saturnmq.broker.services.delay import scheduled
-from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     EXACT_DELAY_FIELD,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_LIMIT_MS,
     VERSION_MAX_RECONSUME,
     Perm,
     PropertyKey,
@@ -103,8 +103,8 @@ def _exact_delay_ms(request: Command) -> int:
     text = request.ext.get(EXACT_DELAY_FIELD)
     if text is None:
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= LIMIT_MS):
-        problem = f"{EXACT_DELAY_FIELD} is {text!r:.40}, must be a number of ms, 0..{LIMIT_MS}"
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= TIMER_LIMIT_MS):
+        problem = f"{EXACT_DELAY_FIELD} is {text!r:.40}, must be a number of ms, 0..{TIMER_LIMIT_MS}"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
     return int(text)
 

@@ -40,7 +40,6 @@ from saturnmq.tasks import OnFailure
 log = logging.getLogger(__name__)
 
 PROGRESS_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with `published_progress`
-LIMIT_MS: Final = TIMER_LIMIT_MS
 HOUR_MS: Final = 3_600_000
 QUEUES: Final = 64  # of the topic; more than the hours until a message is stored again
 ROLL_MS: Final = 24 * HOUR_MS
@@ -74,8 +73,10 @@ def deliver_ms_of(properties: str, now_ms: int) -> int | None:
             problem = f"property {name} is {text!r:.40}, must be a number that is not below 0"
             raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
         at_ms = now_ms + int(text) * unit_ms if unit_ms else int(text)
-        if at_ms - now_ms > LIMIT_MS:
-            problem = f"timer message illegal, the delay time should not be bigger than the max delay {LIMIT_MS}ms"
+        if at_ms - now_ms > TIMER_LIMIT_MS:
+            problem = (
+                f"timer message illegal, the delay time should not be bigger than the max delay {TIMER_LIMIT_MS}ms"
+            )
             raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"{problem}; {name} is {text}")
         return at_ms if at_ms > now_ms else None
     return None
