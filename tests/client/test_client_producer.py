@@ -265,8 +265,7 @@ async def test_producer_start_sends_a_heartbeat_at_once(cluster: Any, monkeypatc
     async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("one") as out:
         await out.send("T", b"x")
         await c.broker.wait_for(34)
-        assert client._core._heartbeat_task is not None
-        await client._core._heartbeat_task
+        await client._core.heartbeat()
         count = len(c.broker.of(34))
         async with client.producer("two"):
             beat = (await c.broker.wait_for(34, count + 1))[count]

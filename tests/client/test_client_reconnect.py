@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from saturnmq import Client
+from saturnmq.protocol.bodies import HeartbeatData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.testing import BrokerFixture
+from waiting import until
 
 
 @pytest.mark.spec("HB-01", "API-26")
@@ -73,6 +75,32 @@ async def test_many_groups_that_start_together_share_heartbeats(cluster: Any) ->
         await asyncio.gather(*map(start, groups))
         assert len(c.broker.of(RequestCode.HEART_BEAT)) <= 10
         c.broker.script.clear()
+
+
+def groups_of(heartbeat: Command) -> set[str]:
+    return {data.group_name for data in HeartbeatData.decode(heartbeat.body).producer_data_set}
+
+
+async def test_silent_broker_delays_no_heartbeat_to_the_others(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two producers start after each other; a broker that does not answer the first heartbeat delays the second only there."""
+
+    async def no_answer(_: Command) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("saturnmq.client.connection.core.FIRST_HEARTBEAT_MS", 3_600_000)
+    async with (
+        cluster(brokers=2) as c,
+        Client(name_servers=c.name_servers, heartbeat_ms=100_000, api_timeout_ms=600_000) as client,
+    ):
+        silent, answering = c.brokers.values()
+        silent.script[RequestCode.HEART_BEAT] = no_answer
+        await client._core.write_route("T")
+        async with client.producer("one"):
+            await silent.wait_for(RequestCode.HEART_BEAT)
+            await answering.wait_for(RequestCode.HEART_BEAT)
+            async with client.producer("two"):
+                await until(lambda: {"one", "two"} <= groups_of(answering.of(RequestCode.HEART_BEAT)[-1]))
+                assert len(silent.of(RequestCode.HEART_BEAT)) == 1, "the next one waits for the answer to the first"
 
 
 @pytest.mark.spec("RB-02", "API-18")

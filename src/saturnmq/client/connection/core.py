@@ -128,8 +128,6 @@ class Core:
         self.route_watchers: set[asyncio.Event] = set()  # set when any route changes, and when the client stops
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._heartbeat_task: asyncio.Task[None] | None = None
-        self._heartbeat_wanted = False
         self._repeating: set[str] = set()  # addresses whose heartbeat is repeated until they respond
         self._reconnecting = False  # to a NameServer
         self._stopping: asyncio.Task[None] | None = None
@@ -481,15 +479,8 @@ class Core:
                 logger.info("client not unregistered client=%s error=%s", self.client_id, outcome)
 
     def heartbeat_soon(self) -> None:
-        """Send a heartbeat in the background; if one is in progress, another follows it."""
-        self._heartbeat_wanted = True
-        if self._heartbeat_task is None or self._heartbeat_task.done():
-            self._heartbeat_task = self.spawn("heartbeat now", self._wanted_heartbeats())
-
-    async def _wanted_heartbeats(self) -> None:
-        while self._heartbeat_wanted:
-            self._heartbeat_wanted = False
-            await one_round(f"heartbeat of {self.client_id}", self.heartbeat)
+        """Send heartbeats in the background, to each broker after the one that it has not answered yet."""
+        self._start_heartbeats()
 
     def _heartbeat_addresses(self) -> list[str]:
         brokers = self.routes.brokers()
@@ -500,9 +491,13 @@ class Core:
 
         Before that, forgets the other brokers (PR-35). Concurrent calls share heartbeats: each has all groups.
         """
+        if tasks := self._start_heartbeats():
+            await asyncio.wait(tasks)
+
+    def _start_heartbeats(self) -> list[asyncio.Task[Any]]:
         addresses = self._heartbeat_addresses()
         self._forget_brokers(set(addresses))
-        await asyncio.gather(*(self._heartbeats.call(address) for address in addresses))
+        return [self._heartbeats.start(address) for address in addresses]
 
     def _forget_brokers(self, live_addresses: set[str]) -> None:
         """Forget the version and the limits of every broker at another address."""

@@ -23,12 +23,16 @@ class SharedCalls:
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._waiting: dict[str, asyncio.Task[Any]] = {}
 
-    async def call(self, key: str) -> None:
-        """Wait for a call that begins now or later. It goes on if this caller is cancelled; its errors are logged by spawn."""
+    def start(self, key: str) -> asyncio.Task[Any]:
+        """The task of a call that begins now or later. Its errors are logged by spawn."""
         task = self._waiting.get(key)
         if task is None:
             task = self._waiting[key] = self._spawn(f"call {key}", self._run(key, self._running.get(key)))
-        await asyncio.wait({task})
+        return task
+
+    async def call(self, key: str) -> None:
+        """Wait for a call that begins now or later. It goes on if this caller is cancelled."""
+        await asyncio.wait({self.start(key)})
 
     async def _run(self, key: str, before: asyncio.Task[Any] | None) -> None:
         try:
