@@ -183,7 +183,7 @@ async def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
         assert refused(await w.send("T"))
         path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
         os.utime(path, (1, 1))
-        plain = w.broker._access.plain
+        plain = w.broker._access.plain_validator
         assert plain is not None
         assert RELOAD_SECONDS == 5
         await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
@@ -288,7 +288,7 @@ def test_no_answer_and_no_log_line_holds_a_secret(tmp_path: Path, caplog: pytest
                 assert planted not in str(answer.ext) + str(answer.remark) and planted.encode() not in (
                     answer.body or b""
                 )
-            assert planted not in repr(w.broker._access.plain.rules)  # type: ignore[union-attr]
+            assert planted not in repr(w.broker._access.plain_validator.rules)  # type: ignore[union-attr]
 
     run(work)
     assert planted not in caplog.text

@@ -13,7 +13,7 @@ from wire import Clock, wire
 from saturnmq import slices
 from saturnmq.broker.requests import send
 from saturnmq.broker.requests.message_queries import record_at
-from saturnmq.broker.services.half_table import Half
+from saturnmq.broker.services.half_table import UndecidedHalf
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -92,7 +92,7 @@ async def test_checks_of_large_half_messages_leave_time_to_others(monkeypatch: p
         await w.send()
         service = w.broker.master.transactions
         for offset in range(50):
-            service.table.add(Half(offset, 2**60, clock.ms, 6000, 0, 1))  # type: ignore[arg-type]
+            service.table.add(UndecidedHalf(offset, 2**60, clock.ms, 6000, 0, 1))  # type: ignore[arg-type]
         iterations = 0
 
         async def count() -> None:

@@ -17,7 +17,7 @@ from wire import Clock, Wire, wire
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.broker.services.notices import ROUND_SECONDS
 from saturnmq.broker.state.clients import ClientInfo
-from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, MessageQueue
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -161,7 +161,7 @@ async def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -
         assert {(await each).code for each in waiting[4000:]} == {19}
         await asyncio.gather(*waiting, return_exceptions=True)
         polling = w.broker.long_polling
-        assert (polling._queues, polling._connections, polling._groups, polling._due, polling._bytes.total) == (
+        assert (polling._queues, polling._connections, polling._groups, polling._by_due_tick, polling._bytes.total) == (
             {},
             {},
             {},
@@ -192,7 +192,7 @@ async def test_locks_that_expire_do_not_hold_the_event_loop() -> None:
 
 
 def test_full_table_of_locks_gives_up_the_oldest_first() -> None:
-    locks = QueueLocks(4)
+    locks = QueueLockTable(4)
     queues = [MessageQueue("T", "b", n) for n in range(6)]
     for n in range(4):
         locks.lock(f"G{n % 2}", f"c{n}", [queues[n]], n, f"10.0.0.{n}:1")

@@ -14,7 +14,7 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.masterslave import Master
 from saturnmq.broker.services import long_polling as hold
 from saturnmq.broker.state.clients import ClientInfo, Clients
-from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
 from saturnmq.net import NetSettings, RemotingClient, RemotingServer
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.bodies import (
@@ -505,7 +505,7 @@ async def test_queue_offsets_by_bound_and_time() -> None:
 @pytest.mark.spec("OR-09")
 def test_queue_lock_is_owned_renewed_released_and_expires() -> None:
     assert LOCK_LIVE_MS == 60_000
-    locks = QueueLocks()
+    locks = QueueLockTable()
     queue = MessageQueue("T", "b", 0)
     assert locks.lock("G", "c1", [queue], 0) == [queue]
     assert locks.lock("G", "c2", [queue], LOCK_LIVE_MS) == []

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker.dledger_state import GroupState
+from saturnmq.broker.dledger_state import MemberState
 from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode
@@ -40,7 +40,7 @@ async def change_leader(group: LedgerGroup) -> Broker:
     return group.brokers[to]
 
 
-async def stopped_copy(group: LedgerGroup) -> tuple[Broker, Broker, GroupState]:
+async def stopped_copy(group: LedgerGroup) -> tuple[Broker, Broker, MemberState]:
     """Send a message and stop the copies of a follower that has it. Returns the leader, the follower, the leader's state."""
     await group.send(b"x")
     master, follower = await group.master(), group.followers()[0]
@@ -48,7 +48,7 @@ async def stopped_copy(group: LedgerGroup) -> tuple[Broker, Broker, GroupState]:
     await group.until(lambda: copy.count, "nothing copied")
     await group.until(lambda: follower.store.max_offset("T", 0) == 1, "the topic's entry is not dispatched")
     await copy.stop()
-    return master, follower, GroupState.decode(await part(master).copy.report(""))
+    return master, follower, MemberState.decode(await part(master).copy.report(""))
 
 
 @pytest.mark.spec("SEC-18", "DL-C07")
@@ -146,7 +146,7 @@ async def test_foreign_empty_and_outdated_tables_are_refused(tmp_path: Path) -> 
             dataclasses.replace(good, offsets=b"{"),
         ):
 
-            async def report(_: str, state: GroupState = state) -> bytes:
+            async def report(_: str, state: MemberState = state) -> bytes:
                 return state.encode()
 
             member.peers.serve_state = report
@@ -181,7 +181,7 @@ async def test_tables_beyond_the_own_log_hide_no_later_change(tmp_path: Path, ca
         for covered in (2**62, 2**70, follower.store.log.end + 1):
             forged = dataclasses.replace(good, covered=covered)
 
-            async def report(_: str, state: GroupState = forged) -> bytes:
+            async def report(_: str, state: MemberState = forged) -> bytes:
                 return state.encode()
 
             member.peers.serve_state = report
@@ -227,8 +227,8 @@ async def test_java_leader_is_asked_only_at_its_own_host(tmp_path: Path) -> None
 
 @given(st.binary(max_size=200), st.binary(max_size=40))
 def test_any_bytes_as_state_parse_or_raise_body_error(data: bytes, tail: bytes) -> None:
-    state = GroupState("g", "n0", True, 3, "", b"t", tail, b"", b"d")
-    assert GroupState.decode(state.encode()) == state
+    state = MemberState("g", "n0", True, 3, "", b"t", tail, b"", b"d")
+    assert MemberState.decode(state.encode()) == state
     for body in (data, state.encode()[: len(data)], state.encode() + tail + b"!"):
         with pytest.raises(BodyError):
-            GroupState.decode(body)
+            MemberState.decode(body)

@@ -14,7 +14,7 @@ from brokergroup import LedgerGroup, ledger, ledger_group, part
 from saturnmq.broker import Broker, dledger_sync
 from saturnmq.broker import dledger as dledger_module
 from saturnmq.broker.dledger import DLedger
-from saturnmq.broker.dledger_state import GroupState
+from saturnmq.broker.dledger_state import MemberState
 from saturnmq.broker.services.timer import encode_progress, parse_progress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
@@ -428,7 +428,7 @@ def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
     copy._delay_file.write(DelayOffsetTable({1: 5, 2: 7}).encode())
     copy._timer_file.write(encode_progress(1000, 50).encode())
     text = "" if timer is None else encode_progress(*timer)
-    state = GroupState("g", "n1", not last, 1, text, b"", b"", b"", DelayOffsetTable({1: 3, 3: 4}).encode())
+    state = MemberState("g", "n1", not last, 1, text, b"", b"", b"", DelayOffsetTable({1: 3, 3: 4}).encode())
 
     async def work() -> None:
         copy._writing = asyncio.Lock()

@@ -17,7 +17,7 @@ from wire import Wire, run, wire
 from recorded import VECTORS
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.state import filters
-from saturnmq.broker.state.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
+from saturnmq.broker.state.filters import SAVE_SECONDS, Filters, pull_filter_of, pull_filter_of_tags
 from saturnmq.filter import SqlMatcher, compile_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
@@ -140,12 +140,12 @@ async def test_tag_expressions_are_parsed_like_apache() -> None:
 
 @pytest.mark.spec("FIL-02")
 def test_match_all_needs_no_predicate_and_tags_one_set_lookup() -> None:
-    assert wanted_by_tags("*") is wanted_by_tags(None) is wanted_by_tags("")
-    assert wanted_by_tags("*") == (None, None, None, None)
-    by_code, by_extension, by_record, codes = wanted_by_tags("a || b")
+    assert pull_filter_of_tags("*") is pull_filter_of_tags(None) is pull_filter_of_tags("")
+    assert pull_filter_of_tags("*") == (None, None, None, None)
+    by_code, by_extension, by_record, codes = pull_filter_of_tags("a || b")
     assert by_code is not None and by_extension is by_record is None
     assert codes == by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
-    assert wanted_by_tags("a || b").by_code is by_code
+    assert pull_filter_of_tags("a || b").by_code is by_code
 
 
 def counted(text: str, names: tuple[str, ...], evaluated: list[dict[str, str | None]]) -> Callable[[bytes], bool]:
@@ -155,7 +155,7 @@ def counted(text: str, names: tuple[str, ...], evaluated: list[dict[str, str | N
         evaluated.append({name: get(name) for name in names})
         return get("a") == "1"
 
-    by_record = wanted_by(SqlMatcher(text, condition, frozenset(names), "")).by_record
+    by_record = pull_filter_of(SqlMatcher(text, condition, frozenset(names), "")).by_record
     assert by_record is not None
     return by_record
 
@@ -389,7 +389,7 @@ PIECES = st.sampled_from(
 def test_cached_expression_results_equal_evaluation(several: list[bytes]) -> None:
     """One predicate for all inputs, evaluated twice, so that a result cached under the wrong key is detected."""
     matcher = compile_sql("a >= 3 OR b = 'a' OR aa IS NULL AND b IS NOT NULL")
-    ask = wanted_by(matcher).by_record
+    ask = pull_filter_of(matcher).by_record
     assert ask is not None
     for raw in (*several, *several):
         assert ask(raw) is matcher.by_properties(decode_properties(raw.decode("utf-8", "replace")))

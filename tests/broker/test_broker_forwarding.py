@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from protected import ADMIN, USER, refused, v1, write_accounts
 
 from saturnmq.broker import Broker, dledger
-from saturnmq.broker.forwarded_request import ForwardedRequest, Outcome
+from saturnmq.broker.forwarded_request import ForwardedRequest, ForwardOutcome
 from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, SHOW_ENDS, TABLE
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import (
@@ -195,7 +195,7 @@ async def test_forwarded_request_is_never_forwarded_again(tmp_path: Path) -> Non
     async with ledger_group(tmp_path) as group:
         _, follower = await follower_of(group)
         answer = await forward(group, follower, frame_of(**SEND))
-        assert answer.body == bytes((Outcome.NOT_SERVING,)) and served(group) == 0
+        assert answer.body == bytes((ForwardOutcome.NOT_SERVING,)) and served(group) == 0
         await group.same("T", 0, [b"first"])
 
 
@@ -307,7 +307,7 @@ async def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
     async with ledger_group(tmp_path) as group:
         leader, _ = await follower_of(group)
         for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.HEART_BEAT, 999):
-            assert (await forward(group, leader, frame_of(code))).body == bytes((Outcome.NOT_FORWARDED,))
+            assert (await forward(group, leader, frame_of(code))).body == bytes((ForwardOutcome.NOT_FORWARDED,))
         for wrong in (
             b"\0\0\0\1x",
             frame_of(**SEND) + b"x",
@@ -315,7 +315,7 @@ async def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
         ):
             assert (await forward(group, leader, wrong)).code == ResponseCode.SYSTEM_ERROR
         failed = await forward(group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
-        assert failed.body is not None and failed.body[0] == Outcome.ANSWERED  # with the handler's error
+        assert failed.body is not None and failed.body[0] == ForwardOutcome.ANSWERED  # with the handler's error
 
 
 @pytest.mark.spec("LIM-13")

@@ -15,8 +15,8 @@ import pytest
 from wire import Clock, Wire, wire
 
 from loopsteps import STEP_MAX, loop_steps
-from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome
-from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.broker.services.half_table import CheckLimits, HalfTable, TransactionOutcome, UndecidedHalf
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
     HeartbeatData,
@@ -163,13 +163,13 @@ async def test_half_messages_with_endless_immunity_are_discarded_too() -> None:
 def test_half_table_counts_by_group() -> None:
     table = HalfTable(CheckLimits(1, 1, 1, pending_max=4))
     for offset in range(2):
-        table.add(Half(offset, offset, 0, 0, 0, group="a"))
+        table.add(UndecidedHalf(offset, offset, 0, 0, 0, group="a"))
     assert "one producer group" in (table.problem("a") or "") and table.problem("b") is None
-    table.add(Half(1, 1, 0, 0, 0, group="b"))  # again, after a truncation of the log
+    table.add(UndecidedHalf(1, 1, 0, 0, 0, group="b"))  # again, after a truncation of the log
     assert table.problem("a") is None
     for offset in range(2):
-        table.settle(offset, Outcome.COMMITTED)
-    table.settle(9, Outcome.COMMITTED)
+        table.settle(offset, TransactionOutcome.COMMITTED)
+    table.settle(9, TransactionOutcome.COMMITTED)
     assert table._of_group == {}
 
 
@@ -179,7 +179,7 @@ async def test_checks_of_many_half_messages_do_not_hold_the_event_loop() -> None
         await w.send()
         transactions = w.broker.master.transactions
         for offset in range(200_000):
-            transactions.table.add(Half(offset, 2**60, clock.ms, 6000, 0, 1))
+            transactions.table.add(UndecidedHalf(offset, 2**60, clock.ms, 6000, 0, 1))
         with loop_steps() as steps:
             checks = asyncio.ensure_future(transactions.round())
             while not checks.done():
@@ -194,7 +194,7 @@ async def test_checks_of_many_half_messages_do_not_hold_the_event_loop() -> None
 
 @pytest.mark.spec("LIM-13")
 def test_expired_locks_make_way_when_the_table_is_full() -> None:
-    locks = QueueLocks(2)
+    locks = QueueLockTable(2)
     queues = [MessageQueue("T", "b", n) for n in range(3)]
     assert [locks.lock("G", "c", [queue], 0, f"h{n}:1") for n, queue in enumerate(queues[:2])] == [
         [q] for q in queues[:2]

@@ -16,7 +16,7 @@ from wire import Clock, Wire, wire
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.creation_quota import HOUR_MS, CreationQuota
-from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
 from saturnmq.client.compression import ZLIB_FLAGS, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
@@ -170,7 +170,7 @@ async def test_consumer_offsets_are_limited() -> None:
 
 @pytest.mark.spec("LIM-13")
 def test_queue_locks_are_limited() -> None:
-    locks = QueueLocks(3)
+    locks = QueueLockTable(3)
     queues = [MessageQueue("T", "b", n) for n in range(5)]
     assert [locks.lock("G", "c1", [queue], 0, f"h{n}:1") for n, queue in enumerate(queues)][2:] == [queues[2:3], [], []]
     assert locks.lock("H", "c1", queues, 0) == []
@@ -181,7 +181,7 @@ def test_queue_locks_are_limited() -> None:
 
 @pytest.mark.spec("LIM-13")
 def test_locks_of_one_connection_and_of_one_address_are_limited() -> None:
-    locks = QueueLocks(100)
+    locks = QueueLockTable(100)
     queues = [MessageQueue("T", "b", n) for n in range(200)]
     hostile = [locks.lock(f"H{n}", f"c{n}", queues, 0, f"10.0.0.1:{n}") for n in range(20)]
     assert [len(owned) for owned in hostile] == [10] * 5 + [0] * 15

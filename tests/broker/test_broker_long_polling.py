@@ -139,7 +139,9 @@ async def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None
             await until(lambda: bool(w.broker.long_polling._blocked))
         await until(lambda: w.broker.long_polling.count == 0)
         left = w.broker.long_polling
-        assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._due)
+        assert not (
+            left._blocked or left._ready or left._groups or left._addresses or left._queues or left._by_due_tick
+        )
         assert left._bytes.total == 0
 
 

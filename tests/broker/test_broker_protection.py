@@ -14,7 +14,7 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services import watermark as watermark_module
 from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
-from saturnmq.broker.services.watermark import FIRST_SECONDS, Waiting
+from saturnmq.broker.services.watermark import FIRST_SECONDS, RequestBacklog
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.slices import Slices, Steps
@@ -149,7 +149,7 @@ async def test_runtime_information_has_the_figures_of_the_watermark() -> None:
         assert (table["pullThreadPoolQueueSize"], table["pullThreadPoolQueueHeadWaitTimeMills"]) == ("0", "0")
         assert table["EndTransactionQueueSize"] == "0"
         w.broker.in_flight.sends = 0
-        assert w.broker.watermark.send() == Waiting(0, 0)
+        assert w.broker.watermark.send() == RequestBacklog(0, 0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert (slices.waiting, slices.waited_ms) == (0, 0)
@@ -160,7 +160,7 @@ async def test_runtime_information_has_the_figures_of_the_watermark() -> None:
         w.broker.long_polling.wake_all()
         assert w.broker.watermark.pull().size == 3
         await asyncio.gather(*parked)
-        assert w.broker.watermark.pull() == Waiting(0, 0)
+        assert w.broker.watermark.pull() == RequestBacklog(0, 0)
 
 
 def test_slices_know_how_long_the_first_request_has_waited() -> None:

@@ -41,11 +41,13 @@ def test_send_answers_equal_encoded_fields(
             "queueOffset": str(queue_offset),
         }
         wanted = Command(0, ext=ext, opaque=opaque, flag=CommandFlag.RESPONSE, serialization=serialization)
-        frame = answers.one(serialization, opaque, queue_id, queue_offset, physical_offset)
+        frame = answers.single_frame(serialization, opaque, queue_id, queue_offset, physical_offset)
         assert frame == encode_frame(wanted)
         assert FrameDecoder().feed(frame) == [wanted]
         assert answers.batch(serialization, opaque, queue_id, queue_offset, (physical_offset,)) == frame
-        stated = answers.stating(Confirmation.FSYNC).one(serialization, opaque, queue_id, queue_offset, physical_offset)
+        stated = answers.stating(Confirmation.FSYNC).single_frame(
+            serialization, opaque, queue_id, queue_offset, physical_offset
+        )
         assert {c.opaque: c.ext for c in FrameDecoder().feed(stated)} == {opaque: ext | {"confirmation": "fsync"}}
 
 
@@ -61,6 +63,6 @@ def test_pattern_cache_is_bounded() -> None:
     answers = SendAnswers("r", True, Identity(Host("127.0.0.1", 10911)))
     for queue_id in range(5000):
         for serialization in Serialization:
-            (command,) = FrameDecoder().feed(answers.one(serialization, 1, queue_id, queue_id, 1))
+            (command,) = FrameDecoder().feed(answers.single_frame(serialization, 1, queue_id, queue_id, 1))
             assert command.ext["queueId"] == command.ext["queueOffset"] == str(queue_id)
     assert len(answers._binary) <= 4096 and len(answers._json) <= 4096

@@ -16,7 +16,7 @@ import pytest
 from wire import Clock, Wire, wire
 
 from saturnmq.broker.state.creation_quota import HOUR_MS
-from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.locks import QueueLockTable
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import is_local, network_of
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionData
@@ -139,7 +139,7 @@ def test_share_is_a_multiple_of_what_is_left() -> None:
 
 def test_locks_are_shared_by_network() -> None:
     """Half of them per address: one IPv6 network has 2^64 addresses."""
-    locks = QueueLocks(100)
+    locks = QueueLockTable(100)
     queues = [MessageQueue("T", "b", n) for n in range(200)]
     owned = [len(locks.lock(f"H{n}", f"c{n}", queues, 0, f"2001:db8::{n:x}:1")) for n in range(20)]
     assert owned == [10] * 5 + [0] * 15

@@ -202,7 +202,7 @@ def test_only_keys_of_the_deleted_name_are_removed() -> None:
     def count() -> None:
         for topic, group in (("T", "g"), ("T2", "T"), ("7", "8")):
             made.put(topic, 1, 1)
-            made.got(topic, group, 1, 1)
+            made.fetched(topic, group, 1, 1)
             made.pulled(topic, group, 7, 0, 1, 1)
             made.sent_back(topic, group)
         made.delivered("T2", 8, 1)
@@ -344,7 +344,7 @@ def test_daily_counters_change_at_local_midnight(
 
         assert days() == [0] * 6, "nothing is kept over a restart"
         made.put("T", 5, 500)
-        made.got("T", "g", 2, 200)
+        made.fetched("T", "g", 2, 200)
         made.note_time(midnight - 1)
         assert days() == [0, 0, 5, 0, 0, 2]
         with caplog.at_level("INFO", "saturnmq"):

@@ -68,7 +68,7 @@ def shanghai(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def printed(log: StatisticsLog, now_ms: int) -> None:
-    for work in log.due(now_ms):
+    for work in log.due_lines(now_ms):
         for _ in work:
             pass
 
@@ -221,7 +221,7 @@ def test_nothing_is_formatted_without_a_handler(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stats_log, "handlers", [])
     clock = Clock()
     log = StatisticsLog(Stats("C", clock), lambda: 1000)
-    assert list(log.due(clock.ms)) == list(log.due(clock.ms + MINUTE)) == []
+    assert list(log.due_lines(clock.ms)) == list(log.due_lines(clock.ms + MINUTE)) == []
 
 
 @pytest.mark.spec("MON-11")
@@ -232,9 +232,9 @@ def test_100_000_items_are_sampled_and_printed_in_short_steps(lines: Lines) -> N
         for number in range(25_000):
             stats.sets[name].item(f"topic{number}").value += 1
     log = StatisticsLog(stats, lambda: 100_000)
-    assert list(log.due(clock.ms)) == []
+    assert list(log.due_lines(clock.ms)) == []
     longest, steps = 0.0, 0
-    for work in (stats.sample_sets(), *log.due(clock.ms + MINUTE)):
+    for work in (stats.sample_sets(), *log.due_lines(clock.ms + MINUTE)):
         began = thread_time()
         for _ in work:
             longest, began, steps = max(longest, thread_time() - began), thread_time(), steps + 1
@@ -271,7 +271,7 @@ async def test_a_failing_task_stops_no_other(
     await ticks(60)
     assert any("TOPIC_PUT_NUMS" in line for line in lines.take())
     with monkeypatch.context() as patched:
-        patched.setattr(reporting_module.StatisticsLog, "due", broken)
+        patched.setattr(reporting_module.StatisticsLog, "due_lines", broken)
         stats.put("T", 1, 1)
         await ticks(60)
     assert lines.take() == [] and "statistics task failed task=print" in caplog.text
@@ -327,7 +327,7 @@ async def test_no_count_is_lost_while_samples_and_readers_run(lines: Lines) -> N
         async def sampled() -> None:
             for _ in range(30):
                 clock.ms += MINUTE
-                for step in (stats.sample_sets(), *log.due(clock.ms)):
+                for step in (stats.sample_sets(), *log.due_lines(clock.ms)):
                     for _ in step:
                         await asyncio.sleep(0)
 

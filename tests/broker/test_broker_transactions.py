@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import Clock, Wire, wire
 
-from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
+from saturnmq.broker.services.half_table import (
+    CheckAction,
+    CheckLimits,
+    HalfTable,
+    TransactionOutcome,
+    UndecidedHalf,
+    immunity_ms,
+)
 from saturnmq.broker.services.transactions import GROUP, Transactions
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
@@ -69,16 +76,16 @@ def service(w: Wire) -> Transactions:
 def test_due_action_follows_from_age_immunity_and_count(rows: list[tuple[int, int, int]], now: int) -> None:
     table = HalfTable(LIMITS)
     for offset, (stored, immune, count) in enumerate(rows):
-        table.add(Half(offset, offset * 100, stored, immune, 0, count))
-    steps = {item.offset: step for item, step in table.due(now)}
+        table.add(UndecidedHalf(offset, offset * 100, stored, immune, 0, count))
+    steps = {item.offset: step for item, step in table.due_actions(now)}
     for offset, (stored, immune, count) in enumerate(rows):
         age = now - stored
         if age > LIMITS.kept_ms:
-            assert steps[offset] is Step.DISCARD
+            assert steps[offset] is CheckAction.DISCARD
         elif 0 <= age < immune:
             assert offset not in steps
         else:
-            assert steps[offset] is (Step.DISCARD if count >= LIMITS.check_max else Step.ASK)
+            assert steps[offset] is (CheckAction.DISCARD if count >= LIMITS.check_max else CheckAction.ASK)
 
 
 @pytest.mark.spec("TX-07", "DUR-19")
@@ -89,11 +96,11 @@ def test_progress_never_passes_undecided_half_messages(keep: list[bool], random:
     order = list(range(len(keep)))
     open_ones: list[int] = []
     for offset in order:
-        table.add(Half(offset, offset, 0, 0, len(operations)))
+        table.add(UndecidedHalf(offset, offset, 0, 0, len(operations)))
         open_ones.append(offset)
         random.shuffle(open_ones)
         for done in [o for o in open_ones if not keep[o]][: random.randint(0, 2)]:
-            table.settle(done, Outcome.COMMITTED)
+            table.settle(done, TransactionOutcome.COMMITTED)
             operations.append(done)
             open_ones.remove(done)
     half_from, op_from = table.progress(len(order), len(operations))

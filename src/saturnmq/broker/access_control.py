@@ -57,11 +57,13 @@ def _plain_validator(settings: BrokerSettings, root: Path, clock_ms: Callable[[]
 
 
 def _other_validator(name: str, settings: BrokerSettings) -> AccessValidator:
-    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
-    if not found:
-        known = sorted({PLAIN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-        raise ConfigError(f"aclValidators={name}: no such validator is installed, known are {', '.join(known)}")
-    validator: AccessValidator = found[0].load()(to_properties(settings))
+    matching_points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not matching_points:
+        installed_names = sorted({PLAIN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+        raise ConfigError(
+            f"aclValidators={name}: no such validator is installed, known are {', '.join(installed_names)}"
+        )
+    validator: AccessValidator = matching_points[0].load()(to_properties(settings))
     return validator
 
 
@@ -81,7 +83,7 @@ class AccessControl:
         root: Path,
     ) -> None:
         self.enabled = settings.acl_enable
-        self.plain: PlainValidator | None = None
+        self.plain_validator: PlainValidator | None = None
         self._validators: list[AccessValidator] = []
         self._store = store
         self._rights = Rights(store, settings.cluster_name, compat=settings.acl_compat)
@@ -91,20 +93,20 @@ class AccessControl:
             return
         for name in settings.acl_validators.split(","):
             if name.strip() == PLAIN:
-                self.plain = _plain_validator(settings, root, clock_ms)
-                self._validators.append(self.plain)
+                self.plain_validator = _plain_validator(settings, root, clock_ms)
+                self._validators.append(self.plain_validator)
             elif name.strip():
                 self._validators.append(_other_validator(name.strip(), settings))
 
     async def load(self) -> None:
         """Read the account files. Raises ConfigError with all problems."""
-        if self.plain is not None:
-            await self.plain.load()
+        if self.plain_validator is not None:
+            await self.plain_validator.load()
 
     async def reload(self) -> None:
         """Read the account files that changed."""
-        if self.plain is not None:
-            await self.plain.reload()
+        if self.plain_validator is not None:
+            await self.plain_validator.reload()
 
     def may_send(self, connection: Connection, topic: str) -> bool:
         """Whether the account that used a connection last may send to a topic; True without account files."""
@@ -118,9 +120,9 @@ class AccessControl:
 
     def _may(self, caller: object, resource: str, right: int) -> bool:
         """Whether an account has a right now; True if the callers are not accounts of the files."""
-        if self.plain is None or self._validators[0] is not self.plain:
+        if self.plain_validator is None or self._validators[0] is not self.plain_validator:
             return True
-        return self.plain.may(str(caller), resource, right)
+        return self.plain_validator.may(str(caller), resource, right)
 
     def wrap(self, handler: Handler) -> Handler:
         """The handler behind the validators."""
@@ -138,7 +140,7 @@ class AccessControl:
         host = connection.attributes.get(_HOST)
         if host is None:
             host = connection.attributes[_HOST] = host_of(connection.remote_address)
-        access = Access(request, str(host), connection.encrypted, self._rights.wanted)
+        access = Access(request, str(host), connection.encrypted, self._rights.required)
         try:
             self._check_size(request)
             callers = [validator.validate(access) for validator in self._validators]

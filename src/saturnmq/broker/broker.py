@@ -75,12 +75,12 @@ from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.identity import Identity, advertised
 from saturnmq.broker.state.in_flight import InFlight
-from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.locks import QueueLockTable
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.relays import Relays
-from saturnmq.broker.state.role import FixedRole, Role
+from saturnmq.broker.state.role import BrokerRole, FixedRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, TlsSettings
@@ -165,7 +165,7 @@ class Broker:
         self.store = composed.store if composed is not None else MessageStore(store, clock_ms=clock_ms)
         self._store_settings = self.store.settings
         self.store.on_failure = self._store_failed
-        self.role: Role = FixedRole(slave=dispatch is not None) if group is None else LedgerRole(group)
+        self.role: BrokerRole = FixedRole(slave=dispatch is not None) if group is None else LedgerRole(group)
         self._make_state()
         self._make_services(tls, DelayService if group is None else LedgerDelay)
         stage = Stage.FLUSH if group is None else Stage.REPLICA
@@ -200,7 +200,7 @@ class Broker:
             client_subscriptions_max=settings.client_subscriptions_max,
             subscriptions_max=settings.subscriptions_max,
         )
-        self.locks = QueueLocks(settings.locks_max)
+        self.locks = QueueLockTable(settings.locks_max)
         self.filters = Filters(settings, self._state_file("consumerFilter.json"), clock_ms, self.topics.exists)
         self.notices = MemberNotices(self.clients, self._notifies)
         self.cleaning, self.removals = Background(), Background()  # after connections; of queue files
@@ -316,7 +316,7 @@ class Broker:
         yield ClientContext(settings, topics, groups, clients, self.filters, self.locks, self.long_polling, self.rejections,
                             clock_ms, Slices(first_seconds=HEARTBEAT_SECONDS), slices)  # fmt: skip
         yield OffsetContext(store, topics, groups, offsets, master, slices)
-        yield AclContext(settings, identity, self._access.plain)
+        yield AclContext(settings, identity, self._access.plain_validator)
         yield AdminContext(store, topics, groups, offsets, self.registrar, slices, self.stats, self.removals)
         yield ProgressContext(settings, store, topics, groups, offsets, clients, clock_ms, identity, slices, self.stats,
                               self.filters)  # fmt: skip
@@ -591,9 +591,9 @@ class Broker:
         return format_properties(self._shown())
 
     def _shown(self) -> dict[str, str]:
-        others = self._net, self._ha, self._raft or RaftSettings()
+        further_settings = self._net, self._ha, self._raft or RaftSettings()
         port = self._bound[1] or self.settings.listen_port
-        parts = shown_values(self.settings, self._store_settings, others, port, self._tls)
+        parts = shown_values(self.settings, self._store_settings, further_settings, port, self._tls)
         if self.dledger is not None:
             role = "SYNC_MASTER" if self.dledger.broker_id == 0 else "SLAVE"
             parts |= {"brokerId": str(self.dledger.broker_id), "brokerRole": role}

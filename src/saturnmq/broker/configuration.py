@@ -1,4 +1,4 @@
-"""What a broker does when a key of its configuration changes at run time (UPDATE_BROKER_CONFIG).
+"""Effects on a broker when a key of its configuration changes at run time (UPDATE_BROKER_CONFIG).
 
 Requirements: SEC-07, NS-35, OPS-03, ADM-13.
 """
@@ -32,14 +32,18 @@ def black_list(settings: BrokerSettings) -> dict[str, str]:
 
 
 def shown_values(
-    settings: BrokerSettings, store: StoreSettings, others: Iterable[object], port: int, tls: TlsSettings | None
+    settings: BrokerSettings,
+    store: StoreSettings,
+    further_settings: Iterable[object],
+    port: int,
+    tls: TlsSettings | None,
 ) -> dict[str, str]:
     """The values of all keys for GET_BROKER_CONFIG (ADM-28); for keys that follow from others, the value in use.
 
-    others: further settings. port: the main port.
+    further_settings: of the network, the log copy and the group. port: the main port.
     """
     values: dict[str, str] = {}
-    for part in (settings, store, *others):
+    for part in (settings, store, *further_settings):
         values |= to_properties(part)
     values |= {name: str(size) for name, size in store.sizes.items()}
     uses_tls = tls is not None and tls.enable

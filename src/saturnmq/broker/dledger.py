@@ -167,10 +167,10 @@ class DLedger:
         if member is None or self._task is None or not member.leads:
             return
         status = member.status()
-        others = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
+        watermarks = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
         try:
             async with asyncio.timeout(2 * TRANSFER_SECONDS):
-                for best in sorted(others, key=lambda name: others[name], reverse=True):
+                for best in sorted(watermarks, key=lambda name: watermarks[name], reverse=True):
                     self._successor = best
                     self._successor_copied.clear()
                     self._successor_serves.clear()
@@ -289,7 +289,7 @@ class DLedger:
 
     @property
     def _patience_ms(self) -> int:
-        """How long a new leader waits to copy from members that have not answered yet, ms: half a heartbeat interval."""
+        """Time that a new leader waits to copy from members that have not answered yet, ms: half a heartbeat interval."""
         node = self.group.member.node if self.group.member is not None else None
         return 0 if node is None else node.settings.heartbeat_interval_ms // 2
 
@@ -447,7 +447,9 @@ def refuse_unread_ledger(root: Path, advice: str = _UNREAD) -> None:
 
     advice: what the operator is to do instead; `{folder}` is replaced. Raises ConfigError.
     """
-    found = next((path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None)
-    if found is not None:
-        text = advice.format(folder=found.parent.parent)
-        raise ConfigError(f"{found.parent} holds messages of a DLedger group: {text}")
+    ledger_file = next(
+        (path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None
+    )
+    if ledger_file is not None:
+        text = advice.format(folder=ledger_file.parent.parent)
+        raise ConfigError(f"{ledger_file.parent} holds messages of a DLedger group: {text}")

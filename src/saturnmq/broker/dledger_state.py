@@ -24,7 +24,7 @@ _TABLES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class MemberState:
     """leads: the member leads in this term and serves. timer: progress of timed messages, as JSON; "" if it is not known.
 
     covered: topics and groups have every change before this position of the log; -1: the member does not write changes to the log,
@@ -61,7 +61,7 @@ class GroupState:
         return b"".join((_LENGTH.pack(len(head)), head, *tables))
 
     @classmethod
-    def decode(cls, body: bytes) -> GroupState:
+    def decode(cls, body: bytes) -> MemberState:
         """Raises BodyError."""
         try:
             (length,) = _LENGTH.unpack_from(body)

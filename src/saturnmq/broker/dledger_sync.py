@@ -22,8 +22,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.broker.dledger_state import GroupState
-from saturnmq.broker.events import Event
+from saturnmq.broker.dledger_state import MemberState
+from saturnmq.broker.events import EventEmitter
 from saturnmq.broker.services.master_services import MasterServices
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.services.timer import PROGRESS_FIELD, encode_progress, parse_progress
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS: Final = 1.0
 START_SECONDS: Final = 0.05  # while the leader does not serve yet
 SYNC_SECONDS_MAX: Final = 10.0  # the period of Apache RocketMQ
-REST: Final = 10  # pause after a copy, as a multiple of its duration: large tables are copied less often
+PAUSE_FACTOR: Final = 10  # pause after a copy, as a multiple of its duration: large tables are copied less often
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the final copy before this member leads; the previous leader may be down
 LAST_POLL_SECONDS: Final = 0.01
@@ -104,9 +104,9 @@ class LeaderCopy:
         self._writing = asyncio.Lock()
         self.missing_topics: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
         self.count = 0  # successful copies
-        self.copied: Event[str] = Event()  # after each of them: the member copied from
-        self.served: Event[str] = (
-            Event()
+        self.copied: EventEmitter[str] = EventEmitter()  # after each of them: the member copied from
+        self.served: EventEmitter[str] = (
+            EventEmitter()
         )  # after a report of this member's state while it does not lead: for which member
 
     # ---- lifecycle
@@ -136,7 +136,7 @@ class LeaderCopy:
             except Exception:
                 log.exception("copy from leader failed retry_s=%s", SYNC_SECONDS)
             pause = START_SECONDS if self._leader_starts else SYNC_SECONDS
-            await asyncio.sleep(min(max(pause, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
+            await asyncio.sleep(min(max(pause, PAUSE_FACTOR * (loop.time() - began)), SYNC_SECONDS_MAX))
 
     def _followed(self) -> str | None:
         """The member that this one follows."""
@@ -178,8 +178,8 @@ class LeaderCopy:
         }
         try:
             while missing and (clock() < patient_until or len(missing) > unresponsive()):
-                done, missing = await asyncio.wait(missing, timeout=LAST_POLL_SECONDS)
-                for copy in done:
+                completed, missing = await asyncio.wait(missing, timeout=LAST_POLL_SECONDS)
+                for copy in completed:
                     copy.result()
             if missing:
                 log.info("final copy ended without unresponsive members missing=%s", len(missing))
@@ -196,10 +196,10 @@ class LeaderCopy:
         changes, covered = self.changes, int(self._group.store.dispatched)
         complete, undecided = changes.complete, changes.any_undecided
         pieces = self._topics.pieces(), self._groups.pieces(), self._offsets.pieces()  # of one moment
-        tables = [await self._slices.result(joined(one)) for one in pieces]
+        tables = [await self._slices.result(joined(table_pieces)) for table_pieces in pieces]
         raft, delays = self._group.raft, self._master.delay.encode()
         timer = self._master.timer.published_progress() or ""
-        state = GroupState(
+        state = MemberState(
             raft.group, raft.self_id, leads, term, timer, tables[0], tables[1], tables[2], delays, covered, complete, undecided
         )  # fmt: skip
         if not self._group.serving:
@@ -208,11 +208,11 @@ class LeaderCopy:
 
     async def copy(self, name: str, timeout_ms: int, *, last: bool = False) -> bool:
         """Take over the tables of a member, with `last` only what is newer; returns False and logs if it did not answer."""
-        known = list(self.missing_topics)
+        missing_before = list(self.missing_topics)
         self._leader_starts = False
         try:
             source, state = await self._state_of(name, timeout_ms, last=last)
-            await self._take(state, known, last=last, sure=not last or source == self._leader)
+            await self._take(state, missing_before, last=last, sure=not last or source == self._leader)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             if str(error) != self._last_error:
                 level = logging.INFO if isinstance(error, _NotServing) else logging.WARNING
@@ -230,7 +230,7 @@ class LeaderCopy:
         self.copied.emit(source)
         return True
 
-    async def _state_of(self, name: str, timeout_ms: int, *, last: bool) -> tuple[str, GroupState]:
+    async def _state_of(self, name: str, timeout_ms: int, *, last: bool) -> tuple[str, MemberState]:
         """A member's state and its source. Raises SaturnError for one that must not be taken over."""
         member, raft = self._group.member, self._group.raft
         assert member is not None, "open() comes first"
@@ -239,7 +239,7 @@ class LeaderCopy:
             self._answered.add(name)
             address = await self._java_address(name, timeout_ms)
             return address, await self._state_of_java(name, address, timeout_ms)
-        state = GroupState.decode(body)
+        state = MemberState.decode(body)
         if (state.group, state.member) != (raft.group, name):
             raise RemoteProtocolError(f"state of {state.group}/{state.member} where {raft.group}/{name} is expected")
         self._answered.add(name)
@@ -254,17 +254,17 @@ class LeaderCopy:
         assert member is not None, "open() comes first"
         if not self._registrar.master_address:
             await self._registrar.register()  # the response names the leader
-        found = {self._registrar.master_address, *await self._registrar.siblings(timeout_ms)} - {""}
+        addresses = {self._registrar.master_address, *await self._registrar.siblings(timeout_ms)} - {""}
         host = self._group.host(name)
-        able = sorted(address for address in found if member.peers.access.is_host(host_of(address), host))
-        if not able:
-            raise RemoteProtocolError(f"no broker on the host {host} of member {name} among {sorted(found)}")
+        host_addresses = sorted(address for address in addresses if member.peers.access.is_host(host_of(address), host))
+        if not host_addresses:
+            raise RemoteProtocolError(f"no broker on the host {host} of member {name} among {sorted(addresses)}")
         master = self._registrar.master_address
-        if master not in able:
+        if master not in host_addresses:
             self._registrar.master_address = ""  # asked again with the next copy
-        return master if master in able else able[0]
+        return master if master in host_addresses else host_addresses[0]
 
-    async def _state_of_java(self, name: str, address: str, timeout_ms: int) -> GroupState:
+    async def _state_of_java(self, name: str, address: str, timeout_ms: int) -> MemberState:
         topics, groups, offsets, delays = await asyncio.gather(
             self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms),
             self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms),
@@ -273,9 +273,9 @@ class LeaderCopy:
         )
         bodies = [answer.body or b"" for answer in (topics, groups, offsets, delays)]
         timer = delays.ext.get(PROGRESS_FIELD, "")
-        return GroupState(self._group.raft.group, name, True, -1, timer, bodies[0], bodies[1], bodies[2], bodies[3])
+        return MemberState(self._group.raft.group, name, True, -1, timer, bodies[0], bodies[1], bodies[2], bodies[3])
 
-    async def _take(self, state: GroupState, known: list[str], *, last: bool, sure: bool) -> None:
+    async def _take(self, state: MemberState, missing_before: list[str], *, last: bool, sure: bool) -> None:
         """Take over the tables. Raises SaturnError for tables of another broker, and what cannot be parsed."""
         topics = TopicConfigTable.decode(state.topics)
         groups = SubscriptionGroupTable.decode(state.groups)
@@ -283,7 +283,7 @@ class LeaderCopy:
         if self._broker_name not in topics.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of member {state.member} are not of broker {self._broker_name}")
         if self._takes_tables(state, topics, groups, last=last):
-            self._take_topics(topics, known, last=last, sure=sure)
+            self._take_topics(topics, missing_before, last=last, sure=sure)
             if groups.subscription_group_table:
                 self._take_groups(groups, last=last, sure=sure)
             if not last:
@@ -292,7 +292,7 @@ class LeaderCopy:
         await self._take_progress(state, last=last)
 
     def _takes_tables(
-        self, state: GroupState, topics: TopicConfigTable, groups: SubscriptionGroupTable, *, last: bool
+        self, state: MemberState, topics: TopicConfigTable, groups: SubscriptionGroupTable, *, last: bool
     ) -> bool:
         """Whether to compare topics and groups with this member's; adopts the tables that an incomplete new leader needs."""
         changes = self.changes
@@ -313,13 +313,15 @@ class LeaderCopy:
         if lowered:
             log.warning("consumer offsets above the end of their queues lowered count=%s", lowered)
         async with self._writing:
-            own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
+            delay_table = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
             limited = {
                 level: QueueOffset(min(offset, store.max_offset(SCHEDULE_TOPIC, level - 1)))
-                for level, offset in own.offset_table.items()
+                for level, offset in delay_table.offset_table.items()
             }
-            if limited != own.offset_table:
-                log.warning("progress of delayed messages above the end of its queue lowered from=%s", own.offset_table)
+            if limited != delay_table.offset_table:
+                log.warning(
+                    "progress of delayed messages above the end of its queue lowered from=%s", delay_table.offset_table
+                )
                 await self._write(self._delay_file, DelayOffsetTable(limited).encode())
             timed = self._timer_file.read(parse_progress) or (0, 0)
             most = min(timed[0], self._clock_ms()), min(timed[1], store.log.end)
@@ -336,35 +338,39 @@ class LeaderCopy:
             raise response_error(answer.code, answer.remark, broker=address)
         return answer
 
-    def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
+    def _take_topics(
+        self, member_table: TopicConfigTable, missing_before: list[str], *, last: bool, sure: bool
+    ) -> None:
         """Take over the leader's topic table; from a member that may not have led (sure=False), only missing topics."""
         topics = self._topics
         whole = not last and not self.changes.complete
-        if sure and (whole or _is_other(found.data_version, topics.version, last=last)):
-            topics.take(found)
-        missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
+        if sure and (whole or _is_other(member_table.data_version, topics.version, last=last)):
+            topics.take(member_table)
+        missing = (
+            {name: c for name, c in member_table.topic_config_table.items() if name not in topics.table} if last else {}
+        )
         if missing:
             topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._clock_ms())))
-        for name in known if not last else ():  # decided by the leader's table: present in it, or deleted
+        for name in missing_before if not last else ():  # decided by the leader's table: present in it, or deleted
             self.missing_topics.pop(name, None)
 
-    def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
+    def _take_groups(self, member_table: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
         groups = self._groups
         whole = not last and not self.changes.complete
-        if sure and (whole or _is_other(found.data_version, groups.version, last=last)):
-            groups.take(found)
-        table = found.subscription_group_table
+        if sure and (whole or _is_other(member_table.data_version, groups.version, last=last)):
+            groups.take(member_table)
+        table = member_table.subscription_group_table
         missing = {name: config for name, config in table.items() if name not in groups.table} if last else {}
         if missing:
             groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._clock_ms())))
 
-    async def _take_progress(self, state: GroupState, *, last: bool) -> None:
+    async def _take_progress(self, state: MemberState, *, last: bool) -> None:
         """Write delay and timer progress to the files that the services load when this member leads."""
         async with self._writing:
             delays = DelayOffsetTable.decode(state.delays).offset_table
             if last:
-                own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
-                before = own.offset_table
+                delay_table = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
+                before = delay_table.offset_table
                 newer = {level: max(before.get(level, NO_QUEUE_OFFSET), offset) for level, offset in delays.items()}
                 delays = before | newer
             await self._write(self._delay_file, DelayOffsetTable(delays).encode())
@@ -400,8 +406,8 @@ class LeaderCopy:
         self._topics.recreate(missing_topics)
 
 
-def _is_other(found: DataVersion, own: DataVersion, *, last: bool) -> bool:
-    return (found.timestamp, found.counter) > (own.timestamp, own.counter) if last else found != own
+def _is_other(member: DataVersion, local: DataVersion, *, last: bool) -> bool:
+    return (member.timestamp, member.counter) > (local.timestamp, local.counter) if last else member != local
 
 
 def _write_changed(file: StateFile, data: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Event(Generic[T]):
+class EventEmitter(Generic[T]):
     """One kind of event. A subscriber that raises an exception is a defect: it reaches the emitter."""
 
     __slots__ = ("_subscribers",)

@@ -6,7 +6,7 @@
 
 The answer:
 
-    u8    outcome, one of `Outcome`
+    u8    outcome, one of `ForwardOutcome`
           for ANSWERED, the response of the leader's broker as a frame, with the client's opaque and serialization
 
 The request code is the mark of a forwarded request: clients' ports do not know it. Any bytes either parse or raise BodyError.
@@ -38,8 +38,8 @@ _CLIENT_CHARS_MAX: Final = 100  # an IPv6 address with its zone and port
 WAIT_MS_MAX: Final = 60_000
 
 
-class Outcome(IntEnum):
-    """What became of a forwarded request. Only an ANSWERED one was executed, whatever its response says."""
+class ForwardOutcome(IntEnum):
+    """Outcome of a forwarded request. Only an ANSWERED one was executed, whatever its response says."""
 
     ANSWERED = 0
     NOT_SERVING = 1  # this member does not lead, or not yet

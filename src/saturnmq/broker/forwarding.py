@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from saturnmq.broker.forwarded_request import ForwardedClient, ForwardedRequest, Outcome
+from saturnmq.broker.forwarded_request import ForwardedClient, ForwardedRequest, ForwardOutcome
 from saturnmq.broker.requests.table import FORWARDED, READER_ONLY, TABLE
 from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
@@ -51,17 +51,17 @@ CLOSE_SECONDS: Final = 1.0  # how long a stop waits for the answers of pulls
 TRANSFER_POLL_SECONDS: Final = 0.01  # while requests wait for the end of a transfer by this member
 _REPLIES: Final = frozenset((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2))
 _REFUSED: Final = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
-_EMPTY: Final = bytes((Outcome.NOT_SERVING,))
+_EMPTY: Final = bytes((ForwardOutcome.NOT_SERVING,))
 
 Instead = Callable[[Connection, Command], Answer]
 
 
-class _Unknown(Exception):
+class _AnswerLost(Exception):
     """The leader may have executed the request, and its answer is lost."""
 
 
 class _InFlight:
-    """What one member has in flight here."""
+    """Forwarded requests of one member that are in flight here, and their bytes."""
 
     __slots__ = ("bytes", "count")
 
@@ -92,13 +92,13 @@ class Forwarding:
         self._owner = owner
         self._requests = Shares()
         self._bytes = Shares()
-        self._taken: WeakKeyDictionary[Connection, _InFlight] = WeakKeyDictionary()
+        self._in_flight: WeakKeyDictionary[Connection, _InFlight] = WeakKeyDictionary()
         self._role_changed = asyncio.Event()
         self._transfer_timer: asyncio.TimerHandle | None = None
         self._waiting: set[asyncio.Task[Any]] = (
             set()
         )  # pulls at the leader, and requests that wait for this member to serve
-        self._unable: tuple[str, int] | None = None  # a leader that does not know forwarded requests, and its term
+        self._unsupporting: tuple[str, int] | None = None  # a leader without forwarded requests, and its term
         self._reading = 0  # pulls here, which the server does not count as in flight
         self._none_reading = asyncio.Event()
         self._closed = False
@@ -152,8 +152,8 @@ class Forwarding:
     @property
     def possible(self) -> bool:
         """Whether requests may be forwarded: it is switched on, and the leader is not known to be a broker without it."""
-        unable = self._unable is not None and self._unable == self._leadership()
-        return self._settings.forward_to_leader and not self._closed and not unable
+        unsupported = self._unsupporting is not None and self._unsupporting == self._leadership()
+        return self._settings.forward_to_leader and not self._closed and not unsupported
 
     def _leadership(self) -> tuple[str, int] | None:
         """The leader that this member follows and its term."""
@@ -214,29 +214,31 @@ class Forwarding:
             if self._group.settled:
                 return await settled(connection, request, self._serve(connection, request))
             leadership = self._leadership()
-            left = until - now()
+            remaining_seconds = until - now()
             if leadership is not None and self.possible:
-                wait_ms = max(int(left * 1000), 0)
+                wait_ms = max(int(remaining_seconds * 1000), 0)
                 forwarded = ForwardedRequest(connection.remote_address, account, wait_ms, request)
                 try:
                     frame = await self._ask(leadership, forwarded)
-                except _Unknown as error:
+                except _AnswerLost as error:
                     if TABLE[request.code].effect is Effect.CHANGE and request.code not in READER_ONLY:
-                        return _unknown(request, leadership[0], error)
+                        return _lost_answer(request, leadership[0], error)
                     frame = None
                 if frame is not None:
                     if not request.is_oneway:
                         connection.send(frame)
                     return None
-            if left <= 0 or not self.possible or request.code in READER_ONLY:
+            if remaining_seconds <= 0 or not self.possible or request.code in READER_ONLY:
                 break
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left if leadership is None else min(left, RETRY_SECONDS)):
+                async with asyncio.timeout(
+                    remaining_seconds if leadership is None else min(remaining_seconds, RETRY_SECONDS)
+                ):
                     await changed.wait()
         return await settled(connection, request, otherwise(connection, request))
 
     async def _ask(self, leadership: tuple[str, int], forwarded: ForwardedRequest) -> bytes | None:
-        """The response of the leader as a frame; None if it did not execute the request. Raises _Unknown."""
+        """The response of the leader as a frame; None if it did not execute the request. Raises _AnswerLost."""
         member = self._group.member
         assert member is not None, "the store is open"
         timeout_ms = forwarded.wait_ms + _answer_ms(forwarded.request)
@@ -250,18 +252,18 @@ class Forwarding:
             log.debug("leader not reached leader=%s error=%s", leadership[0], error)
             return None
         except SaturnError as error:
-            raise _Unknown(str(error)) from error
+            raise _AnswerLost(str(error)) from error
         if reply is None or reply.code in _REFUSED:
             return None
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            if self._unable != leadership:
+            if self._unsupporting != leadership:
                 log.info("leader takes no forwarded requests leader=%s term=%s", *leadership)
-            self._unable = leadership
+            self._unsupporting = leadership
             return None
         body = reply.body or b""
         if reply.code != RESPONSE_HEADER_CODE or not body:
-            raise _Unknown(f"code {reply.code} {reply.remark or ''}".strip())
-        if body[0] == Outcome.ANSWERED:
+            raise _AnswerLost(f"code {reply.code} {reply.remark or ''}".strip())
+        if body[0] == ForwardOutcome.ANSWERED:
             self.forwarded += 1
             return bytes(body[1:])
         return None
@@ -285,19 +287,19 @@ class Forwarding:
         A leader that does not serve yet keeps it for a while. A member that does not lead answers so and forwards nothing.
         """
         forwarded = ForwardedRequest.decode(body, self._owner().frame_limits)
-        taken = self._taken.setdefault(member, _InFlight())
+        in_flight = self._in_flight.setdefault(member, _InFlight())
         if forwarded.request.code not in FORWARDED:
-            answer(bytes((Outcome.NOT_FORWARDED,)))
+            answer(bytes((ForwardOutcome.NOT_FORWARDED,)))
         elif (
-            taken.count >= self._settings.forward_requests_max
-            or taken.bytes + len(body) > self._settings.forward_bytes_max
+            in_flight.count >= self._settings.forward_requests_max
+            or in_flight.bytes + len(body) > self._settings.forward_bytes_max
         ):
-            answer(bytes((Outcome.BUSY,)))
+            answer(bytes((ForwardOutcome.BUSY,)))
         elif self._group.settled:
-            self._execute(forwarded, _counting(taken, len(body), answer))
+            self._execute(forwarded, _counting(in_flight, len(body), answer))
         elif self._group.elected and not self._closed:
             self._watch_transfer()
-            work = self._execute_later(forwarded, _counting(taken, len(body), answer))
+            work = self._execute_later(forwarded, _counting(in_flight, len(body), answer))
             task = supervised(work, "forwarded request")
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
@@ -321,7 +323,9 @@ class Forwarding:
 
     def _execute(self, forwarded: ForwardedRequest, answer: Callable[[bytes], None]) -> None:
         self.served += 1
-        client = ForwardedClient(self._owner(), forwarded, lambda frame: answer(bytes((Outcome.ANSWERED,)) + frame))
+        client = ForwardedClient(
+            self._owner(), forwarded, lambda frame: answer(bytes((ForwardOutcome.ANSWERED,)) + frame)
+        )
         request = forwarded.request
         try:
             reply = self._serve(client, request)
@@ -334,7 +338,7 @@ class Forwarding:
 
 
 def _answer_ms(request: Command) -> int:
-    """How long to wait for the answer of a leader that serves."""
+    """Time to wait for the answer of a leader that serves, ms."""
     if request.code in _REPLIES:
         return ANSWER_MS + REPLY_MS
     if request.code in READER_ONLY:
@@ -342,20 +346,20 @@ def _answer_ms(request: Command) -> int:
     return ANSWER_MS
 
 
-def _counting(taken: _InFlight, size: int, answer: Callable[[bytes], None]) -> Callable[[bytes], None]:
+def _counting(in_flight: _InFlight, size: int, answer: Callable[[bytes], None]) -> Callable[[bytes], None]:
     """Count a request as in flight until it is answered."""
-    taken.count += 1
-    taken.bytes += size
+    in_flight.count += 1
+    in_flight.bytes += size
 
     def answered(body: bytes) -> None:
-        taken.count -= 1
-        taken.bytes -= size
+        in_flight.count -= 1
+        in_flight.bytes -= size
         answer(body)
 
     return answered
 
 
-def _unknown(request: Command, leader: str, error: _Unknown) -> Command:
+def _lost_answer(request: Command, leader: str, error: _AnswerLost) -> Command:
     text = f"the answer of the leader {leader} is lost, whether it has executed the request is unknown: {error}"
     log.info("forwarded request lost code=%s leader=%s error=%s", request.code, leader, error)
     return request.reply(ResponseCode.SYSTEM_ERROR, text)

@@ -131,18 +131,18 @@ class MasterCopy:
         await self._guarded("delay offsets", self._copy_delays, address)
         await self._guarded("groups", self._copy_groups, address)
 
-    async def _guarded(self, what: str, work: Callable[[str], Awaitable[None]], address: str) -> None:
+    async def _guarded(self, table_name: str, work: Callable[[str], Awaitable[None]], address: str) -> None:
         text = ""
         try:
             await work(address)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             text = str(error) or repr(error)
         except Exception as error:
-            log.exception("copy from master failed table=%s master=%s", what, address)
+            log.exception("copy from master failed table=%s master=%s", table_name, address)
             text = repr(error)
-        if text and text != self._errors.get(what):
-            log.warning("copy from master failed table=%s master=%s error=%s", what, address, text)
-        self._errors[what] = text
+        if text and text != self._errors.get(table_name):
+            log.warning("copy from master failed table=%s master=%s error=%s", table_name, address, text)
+        self._errors[table_name] = text
 
     async def _ask(self, address: str, code: RequestCode, ext: dict[str, str] | None = None) -> Command:
         request = Command(code, ext=ext or {})
@@ -161,17 +161,17 @@ class MasterCopy:
     async def _copy_topics(self, address: str) -> None:
         decided = list(self._missing)
         try:
-            found = await self._table(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable.decode)
+            master_table = await self._table(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable.decode)
         except SaturnError:
             self._recreate()  # the master may be lost, and this broker become the master
             raise
-        if self._broker_name not in found.topic_config_table:  # every broker has a topic of its name
+        if self._broker_name not in master_table.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of {address} are not of a broker {self._broker_name}")
         for name in decided:
             self._missing.pop(name, None)
-        if found.data_version != self._topics.version:
-            self._topics.take(found)
-            log.info("topics copied master=%s count=%s", address, len(found.topic_config_table))
+        if master_table.data_version != self._topics.version:
+            self._topics.take(master_table)
+            log.info("topics copied master=%s count=%s", address, len(master_table.topic_config_table))
 
     async def _copy_offsets(self, address: str) -> None:
         """Take over what changed on the master since the last copy; of a first copy, only greater offsets.
@@ -179,7 +179,7 @@ class MasterCopy:
         Offsets that clients committed here while the master was down are kept until the master has newer ones, and a reset on
         the master reaches the slave, too.
         """
-        found: _Offsets = {}
+        master_offsets: _Offsets = {}
         start: str | None = None
         for _ in range(_PAGES_MAX):
             ext = GetAllConsumerOffset(paged=True, start_group=start).to_ext()
@@ -187,17 +187,17 @@ class MasterCopy:
             page = await asyncio.get_running_loop().run_in_executor(
                 None, ConsumerOffsetTable.decode, answer.body or b""
             )
-            found |= page.offset_table
+            master_offsets |= page.offset_table
             start = answer.ext.get("nextGroup")
             if not start:
                 break
-        self._masters = await self._slices.result(self._take_offsets(found))
+        self._masters = await self._slices.result(self._take_offsets(master_offsets))
         await self._offsets.save()
 
-    def _take_offsets(self, found: _Offsets) -> Steps[_Offsets]:
+    def _take_offsets(self, master_offsets: _Offsets) -> Steps[_Offsets]:
         """Take over offsets in steps; the result is what they are limited to here."""
-        taken: _Offsets = {}
-        for name, queues in found.items():
+        limited_offsets: _Offsets = {}
+        for name, queues in master_offsets.items():
             topic = name.partition("@")[0]
             limited = {queue: min(offset, self._store.max_offset(topic, queue)) for queue, offset in queues.items()}
             before = self._masters.get(name, {})
@@ -207,9 +207,9 @@ class MasterCopy:
                 self._offsets.take({name: changed})
             if new:
                 self._offsets.take({name: new}, forward=True)
-            taken[name] = limited
+            limited_offsets[name] = limited
             yield
-        return taken
+        return limited_offsets
 
     async def _copy_delays(self, address: str) -> None:
         """Copy the progress of delayed and timed messages; a Java master has no timed ones and does not say where its log ends."""
@@ -239,10 +239,12 @@ class MasterCopy:
         return True
 
     async def _copy_groups(self, address: str) -> None:
-        found = await self._table(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable.decode)
-        if found.data_version != self._groups.version:
-            self._groups.take(found)
-            log.info("groups copied master=%s count=%s", address, len(found.subscription_group_table))
+        master_table = await self._table(
+            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable.decode
+        )
+        if master_table.data_version != self._groups.version:
+            self._groups.take(master_table)
+            log.info("groups copied master=%s count=%s", address, len(master_table.subscription_group_table))
 
 
 def _write_changed(file: StateFile, data: bytes) -> None:

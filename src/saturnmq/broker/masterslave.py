@@ -90,7 +90,7 @@ class Master:
 
     @property
     def replication_seconds(self) -> Histogram:
-        """How long sends waited for a slave that has acknowledged them."""
+        """Times that sends waited for a slave that has acknowledged them."""
         return self.acks.seconds
 
     def status(self) -> None:
@@ -98,11 +98,11 @@ class Master:
 
     def behind(self) -> list[tuple[str, int]]:
         """Host of each connected slave, and how many bytes it is behind; of two on one host the worse."""
-        end, found = self._store.max_physical_offset, dict[str, int]()
+        end, behind_bytes = self._store.max_physical_offset, dict[str, int]()
         for slave, offset in self.acks.positions:
             host = slave.host if isinstance(slave, SlaveConnection) else ""
-            found[host] = max(found.get(host, 0), end - offset)
-        return list(found.items())
+            behind_bytes[host] = max(behind_bytes.get(host, 0), end - offset)
+        return list(behind_bytes.items())
 
     def log_lag(self) -> None:
         """Log how far the slaves are behind (HA-19)."""

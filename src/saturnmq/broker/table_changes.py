@@ -92,9 +92,9 @@ class TableChanges:
         A file of topics without one of ours is a whole table, of an older version or of a Java broker. Raises CorruptRecord,
         StoreError.
         """
-        found = self._file.read(_decode)
-        self.covered, self._complete = found if found is not None else (0, self._topics.had_file)
-        if found is None:
+        saved_progress = self._file.read(_decode)
+        self.covered, self._complete = saved_progress if saved_progress is not None else (0, self._topics.had_file)
+        if saved_progress is None:
             self._file.write(_encode(self.covered, self._complete))
         self._saved, self._loaded = (self.covered, self._complete), True
         dispatch = self._group.dispatch
@@ -146,10 +146,10 @@ class TableChanges:
         except StoreError as error:
             status = error.status if isinstance(error, AppendRefused) else PutStatus.UNKNOWN_ERROR
             raise _refused(change, status, error.message) from error
-        made = _Undecided(change, message, undo)
-        self._undecided.append(made)
-        self._last[change.kind, change.name] = made
-        store.log.when_confirmed(position, _TIMEOUT_MS, lambda status, _: made.answer(status))
+        entry = _Undecided(change, message, undo)
+        self._undecided.append(entry)
+        self._last[change.kind, change.name] = entry
+        store.log.when_confirmed(position, _TIMEOUT_MS, lambda status, _: entry.answer(status))
 
     @property
     def any_undecided(self) -> bool:
@@ -158,19 +158,19 @@ class TableChanges:
 
     def undecided(self, kind: Kind, name: str) -> bool:
         """See `Journal.undecided`."""
-        made = self._last.get((kind, name))
-        return made is not None and made.status is not PutStatus.PUT_OK
+        entry = self._last.get((kind, name))
+        return entry is not None and entry.status is not PutStatus.PUT_OK
 
     async def decided(self, kind: Kind, name: str) -> None:
         """See `Journal.decided`."""
-        made = self._last.get((kind, name))
-        if made is None:
+        entry = self._last.get((kind, name))
+        if entry is None:
             return
-        await made.answered.wait()
-        if made.status is not PutStatus.PUT_OK:
+        await entry.answered.wait()
+        if entry.status is not PutStatus.PUT_OK:
             text = (
                 f"{kind.value}[{name}] was changed here, but the group has not confirmed it in time "
-                f"({made.status.value if made.status else ''}): whether the change survives this leader is unknown, repeat it"
+                f"({entry.status.value if entry.status else ''}): whether the change survives this leader is unknown, repeat it"
             )
             log.warning("change not confirmed kind=%s name=%s", kind.value, name)
             raise response_error(ResponseCode.SYSTEM_ERROR, text)
@@ -179,9 +179,9 @@ class TableChanges:
         """The role has changed: undo what is not committed, the last change first."""
         undecided, self._undecided = self._undecided, deque()
         self._last.clear()
-        for made in reversed(undecided):
-            made.undo()
-            made.answer(PutStatus.SERVICE_NOT_AVAILABLE)
+        for entry in reversed(undecided):
+            entry.undo()
+            entry.answer(PutStatus.SERVICE_NOT_AVAILABLE)
         if undecided:
             log.info("changes undone count=%s", len(undecided))
 
@@ -206,10 +206,10 @@ class TableChanges:
         self.covered = max(self.covered, end)
         self._save_soon()
 
-    def _committed(self, made: _Undecided) -> None:
-        made.answer(PutStatus.PUT_OK)
-        key = made.change.kind, made.change.name
-        if self._last.get(key) is made:
+    def _committed(self, entry: _Undecided) -> None:
+        entry.answer(PutStatus.PUT_OK)
+        key = entry.change.kind, entry.change.name
+        if self._last.get(key) is entry:
             del self._last[key]
 
     def _make(self, change: Change) -> None:

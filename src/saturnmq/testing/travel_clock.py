@@ -163,7 +163,7 @@ class Traveller:
         """Run one round of transaction checks; producers get real time to answer."""
         transactions = self._broker.master.transactions
         pending = transactions.table.pending
-        for half, _ in transactions.table.due(self._clock.now_ms()):
+        for half, _ in transactions.table.due_actions(self._clock.now_ms()):
             if half.offset not in self._tried:
                 self._tried.add(half.offset)
                 await self._producer_of(half.physical)

@@ -15,7 +15,7 @@ from typing import Final
 
 from saturnmq.broker.metrics import apache_names as names
 from saturnmq.broker.metrics.running_info import ClientRates
-from saturnmq.broker.metrics.sources import STEP, Latency, Progress, Sources, last_minute
+from saturnmq.broker.metrics.sources import STEP, Latency, ScrapeProgress, Sources, last_minute
 from saturnmq.broker.requests.runtime import runtime_table
 from saturnmq.metrics import GAUGE, Registry, Row, Rows
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
@@ -31,7 +31,13 @@ class ApacheFamilies:
     """Registers the families. accumulation: whether rocketmq_message_accumulation, an older name, is one of them."""
 
     def __init__(
-        self, registry: Registry, sources: Sources, progress: Progress, clients: ClientRates, *, accumulation: bool
+        self,
+        registry: Registry,
+        sources: Sources,
+        progress: ScrapeProgress,
+        clients: ClientRates,
+        *,
+        accumulation: bool,
     ) -> None:
         self._registry, self._sources, self._progress = registry, sources, progress
         self._table: dict[str, str] = {}
@@ -102,11 +108,11 @@ class ApacheFamilies:
 
         def ends(prefix: str, *, shown: bool = True) -> Callable[[], Rows]:
             def rows() -> Rows:
-                known = self._progress.ends
+                topic_ends = self._progress.ends
                 for step, topic in enumerate(list(sources.topics.table)):
-                    kind = "" if topic[0] != "%" else next((one for one in prefixes if topic.startswith(one)), "")
+                    kind = "" if topic[0] != "%" else next((mark for mark in prefixes if topic.startswith(mark)), "")
                     if kind == prefix:
-                        yield ((topic if shown else topic[len(prefix) :]),), known.get(topic, 0)
+                        yield ((topic if shown else topic[len(prefix) :]),), topic_ends.get(topic, 0)
                     elif step % STEP == 0:
                         yield None
 
@@ -150,8 +156,8 @@ class ApacheFamilies:
 
             return rows
 
-        def rate(one: WindowSum) -> float:
-            return one.tps
+        def rate(window_sum: WindowSum) -> float:
+            return window_sum.tps
 
         def offsets() -> Rows:
             for topic, group, queues in self._progress.pairs():
@@ -173,7 +179,7 @@ class ApacheFamilies:
             ("rocketmq_group_consume_tps", "Declared by the exporter, without rows.", nothing),
             ("rocketmq_group_consume_total_offset", "Declared by the exporter, without rows.", nothing),
             ("rocketmq_send_back_nums", "Messages sent back in the last minute.",
-             counted("SNDBCK_PUT_NUMS", lambda one: one.sum)),
+             counted("SNDBCK_PUT_NUMS", lambda window_sum: window_sum.sum)),
             ("rocketmq_group_get_latency_by_storetime", "How long the next message is stored, ms.", latencies),
         ):  # fmt: skip
             self._add(name, text, pair, rows, self._names)
@@ -249,9 +255,9 @@ class ApacheFamilies:
         for name, row, text in names.RUNTIME:
             add(name, text, partial(_number, row, 0))
         for name, row in names.RATES:
-            for place, seconds in enumerate(names.WINDOWS_SECONDS):
+            for position, seconds in enumerate(names.WINDOWS_SECONDS):
                 text = f"Per second, in the last {seconds} s."
-                add(f"{name}{seconds}", text, partial(_number, row, place))
+                add(f"{name}{seconds}", text, partial(_number, row, position))
         for name, label in names.PUT_TIMES:
             text = f"Puts of the last full minute that took {label}."
             add(f"pmdt_{name}", text, partial(_puts_of_class, label))
@@ -264,11 +270,11 @@ class ApacheFamilies:
         self._table = runtime_table(self._sources.runtime)
 
 
-def _number(row: str, place: int, table: dict[str, str]) -> float:
+def _number(row: str, position: int, table: dict[str, str]) -> float:
     """A number of a row of the runtime information, by its place; 0 if the row does not have it, or not yet."""
-    words = table.get(row, "").split(" ")
+    numbers = table.get(row, "").split(" ")
     try:
-        return float(words[place]) if place < len(words) else 0.0
+        return float(numbers[position]) if position < len(numbers) else 0.0
     except ValueError:
         return 0.0
 

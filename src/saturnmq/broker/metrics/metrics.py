@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from saturnmq.broker.metrics.apache import ApacheFamilies
 from saturnmq.broker.metrics.own import OwnFamilies
 from saturnmq.broker.metrics.running_info import FIRST_SECONDS, PERIOD_SECONDS, ClientRates
-from saturnmq.broker.metrics.sources import Progress, Sources
+from saturnmq.broker.metrics.sources import ScrapeProgress, Sources
 from saturnmq.metrics import Registry
 from saturnmq.net.endpoint import Endpoint
 from saturnmq.net.endpoint_metrics import durations
@@ -37,7 +37,7 @@ class BrokerMetrics:
         self.request_seconds = durations(codes)
         self.registry = Registry({"cluster": settings.cluster_name, "broker": settings.broker_name})
         self.clients = ClientRates(sources.clients, sources.topics)
-        self._progress = Progress(sources)
+        self._progress = ScrapeProgress(sources)
         OwnFamilies(self.registry, sources, self._progress, ports, self.request_seconds)
         accumulation = settings.metrics_accumulation
         self._apache = ApacheFamilies(self.registry, sources, self._progress, self.clients, accumulation=accumulation)

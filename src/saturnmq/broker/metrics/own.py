@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
-from saturnmq.broker.metrics.sources import Progress, Sources
+from saturnmq.broker.metrics.sources import ScrapeProgress, Sources
 from saturnmq.metrics import COUNTER, GAUGE, Registry, Rows
 from saturnmq.net.endpoint import Endpoint
 from saturnmq.net.endpoint_metrics import Durations, register
@@ -35,7 +35,7 @@ class OwnFamilies:
         self,
         registry: Registry,
         sources: Sources,
-        progress: Progress,
+        progress: ScrapeProgress,
         ports: Mapping[str, Endpoint],
         requests: Durations,
     ) -> None:
@@ -67,8 +67,9 @@ class OwnFamilies:
         registry.family(GAUGE, "saturnmq_group_members", "Members of a consumer group online.", ("group",), members)
 
         def conflicts() -> Rows:
-            for one in islice(sources.clients.conflicts(), CONFLICTS_MAX):
-                yield (one.kind.value, one.group, one.client_id, one.address, one.other_id, one.other_address), 1
+            for conflict in islice(sources.clients.conflicts(), CONFLICTS_MAX):
+                clients = (conflict.client_id, conflict.address, conflict.other_id, conflict.other_address)
+                yield (conflict.kind.value, conflict.group, *clients), 1
 
         text = "Two clients with one client id, or with unequal subscriptions in a group; at most 50 pairs."
         labels = ("kind", "group", "client", "address", "other", "other_address")

@@ -51,24 +51,24 @@ class ClientRates:
     async def poll(self) -> None:
         """Ask the members, a few at a time; those that do not answer have no rows until the next round."""
         waiting = self._members()
-        found: list[tuple[Labels, ConsumeStatus]] = []
+        rows: list[tuple[Labels, ConsumeStatus]] = []
 
         async def ask() -> None:
             for group, member, client_id in waiting:
-                found.extend(await self._rates(group, member, client_id))
+                rows.extend(await self._rates(group, member, client_id))
 
         await asyncio.gather(*[ask() for _ in range(AT_ONCE)])
-        self._rows = found
+        self._rows = rows
 
     def _members(self) -> Iterator[tuple[str, Connection, str]]:
-        asked = 0
+        member_count = 0
         for group in list(self._clients.consumers.values()):
             for member, info in list(group.members.items()):
-                if asked >= MEMBERS_MAX:
+                if member_count >= MEMBERS_MAX:
                     log.info("not all members asked for their rates limit=%s", MEMBERS_MAX)
                     return
                 if not (member.closed or member.output_full):
-                    asked += 1
+                    member_count += 1
                     yield group.name, member, info.client_id
 
     async def _rates(self, group: str, member: Connection, client_id: str) -> list[tuple[Labels, ConsumeStatus]]:
@@ -80,8 +80,12 @@ class ClientRates:
             table = ConsumerRunningInfo.decode(answer.body, budget=BODY_BUDGET).status_table
         except SaturnError:  # a timeout, a closed connection, an answer that cannot be read
             return []
-        known = [(topic, status) for topic, status in table.items() if topic in self._topics.table and _finite(status)]
-        return [((member.remote_address, client_id, group, topic), status) for topic, status in known[:TOPICS_MAX]]
+        topic_statuses = [
+            (topic, status) for topic, status in table.items() if topic in self._topics.table and _finite(status)
+        ]
+        return [
+            ((member.remote_address, client_id, group, topic), status) for topic, status in topic_statuses[:TOPICS_MAX]
+        ]
 
 
 def _finite(status: ConsumeStatus) -> bool:

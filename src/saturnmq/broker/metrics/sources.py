@@ -1,4 +1,4 @@
-"""What the metrics of a broker read, and sums over queues and groups that several families share."""
+"""Parts of a broker that its metrics read, and sums over queues and groups that several families share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
 from saturnmq.broker.state.offsets import Offsets
-from saturnmq.broker.state.role import Role
+from saturnmq.broker.state.role import BrokerRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.metrics import Histogram
 from saturnmq.net.rejections import Rejections
@@ -29,7 +29,7 @@ STEP: Final = 64  # queues or pairs that are added up in one step
 LATENCY_READS_MAX: Final = 2000  # records whose store time one scrape reads
 
 
-class Replicas(Protocol):
+class Replication(Protocol):
     """A master with slaves, or a member of a group."""
 
     @property
@@ -47,8 +47,8 @@ class Sources:
     offsets: Offsets
     clients: Clients
     admission: Admission
-    role: Role
-    replicas: Replicas | None
+    role: BrokerRole
+    replicas: Replication | None
     address: Callable[[], str]
 
     @property
@@ -85,7 +85,7 @@ class Sources:
         return self.replicas.status() if self.replicas is not None else None
 
 
-class Progress:
+class ScrapeProgress:
     """Ends of topics and offsets of groups during one scrape, read by the first family that needs them."""
 
     def __init__(self, sources: Sources) -> None:
@@ -131,40 +131,40 @@ class Progress:
 
 
 class Latency:
-    """How long the next message of a group has been stored, in ms; reads a bounded number of records, none from the disk."""
+    """Age of the next message of a group in the store, in ms; reads a bounded number of records, none from the disk."""
 
     def __init__(self, sources: Sources, reads_max: int = LATENCY_READS_MAX) -> None:
         self._sources = sources
-        self._left = reads_max
+        self._remaining_reads = reads_max
 
     def of(self, topic: str, group: str, queues: dict[int, int]) -> int | None:
         """The largest of all queues, 0 if the group has consumed everything; None if nothing is known.
 
         A record that may not be in memory counts as at the group's last pull.
         """
-        found = None
+        longest_ms = None
         for queue_id, offset in queues.items():
-            value = self._of_queue(topic, group, queue_id, offset)
-            if value is not None and (found is None or value > found):
-                found = value
-        return found
+            queue_ms = self._of_queue(topic, group, queue_id, offset)
+            if queue_ms is not None and (longest_ms is None or queue_ms > longest_ms):
+                longest_ms = queue_ms
+        return longest_ms
 
     def _of_queue(self, topic: str, group: str, queue_id: int, offset: int) -> int | None:
         sources, store = self._sources, self._sources.store
         queue = store.queues.by_key.get((topic, queue_id))
         if queue is None or offset >= queue.max_offset:
             return 0
-        place = QueueOffset(max(offset, queue.min_offset))
-        if self._left > 0:
-            self._left -= 1
+        next_offset = QueueOffset(max(offset, queue.min_offset))
+        if self._remaining_reads > 0:
+            self._remaining_reads -= 1
             with contextlib.suppress(StoreError):
-                if store.cold_read(topic, queue_id, place, 1) is None:
-                    stored_ms = store.store_time(topic, queue_id, place)
+                if store.cold_read(topic, queue_id, next_offset, 1) is None:
+                    stored_ms = store.store_time(topic, queue_id, next_offset)
                     return max(sources.now_ms() - stored_ms, 0) if stored_ms >= 0 else None
         return sources.stats.fall_ms.get(f"{queue_id}@{topic}@{group}")
 
 
 def last_minute(stats: Stats, name: str, key: str) -> WindowSum:
-    """What was counted for a key within the last minute."""
+    """Sum of a key within the last minute."""
     item = stats.sets.find(name, key)
     return item.over(LAST_MINUTE) if item is not None else NOTHING

@@ -25,10 +25,10 @@ def _split(text: str | None) -> list[str] | None:
     return None if text is None else [part for part in text.split(",") if part]
 
 
-def _plain(ctx: AclContext, code: ResponseCode) -> PlainValidator:
-    if ctx.plain is None:
+def _plain_validator(ctx: AclContext, code: ResponseCode) -> PlainValidator:
+    if ctx.plain_validator is None:
         raise response_error(code, "this broker has no account files: aclEnable=false, or aclValidators without plain")
-    return ctx.plain
+    return ctx.plain_validator
 
 
 async def update_account(
@@ -36,7 +36,7 @@ async def update_account(
 ) -> Command:
     """Serve UPDATE_AND_CREATE_ACL_CONFIG (50)."""
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    wanted = PlainAccessConfig(
+    account = PlainAccessConfig(
         header.access_key,
         header.secret_key,
         header.white_remote_address,
@@ -47,7 +47,7 @@ async def update_account(
         _split(header.group_perms),
     )
     try:
-        await _plain(ctx, failed).update_account(wanted)
+        await _plain_validator(ctx, failed).update_account(account)
     except ConfigError as error:
         raise response_error(failed, error.message) from error
     log.info("account written key=%r peer=%s", header.access_key, connection.remote_address)
@@ -60,7 +60,7 @@ async def delete_account(
     """Serve DELETE_ACL_CONFIG (51)."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     try:
-        deleted = await _plain(ctx, failed).delete_account(header.access_key)
+        deleted = await _plain_validator(ctx, failed).delete_account(header.access_key)
     except ConfigError as error:
         raise response_error(failed, error.message) from error
     if not deleted:
@@ -77,7 +77,7 @@ async def update_white_addresses(
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     addresses = _split(header.global_white_addrs) or []
     try:
-        written = await _plain(ctx, failed).set_white_addresses(addresses, header.acl_file_full_path or "")
+        written = await _plain_validator(ctx, failed).set_white_addresses(addresses, header.acl_file_full_path or "")
     except ConfigError as error:
         raise response_error(failed, error.message) from error
     if not written:
@@ -88,10 +88,10 @@ async def update_white_addresses(
 
 def versions(ctx: AclContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_CLUSTER_ACL_INFO (52)."""
-    plain = _plain(ctx, ResponseCode.SYSTEM_ERROR)
-    texts = {path: {"counter": v.counter, "timestamp": v.timestamp} for path, v in plain.versions.items()}
+    validator = _plain_validator(ctx, ResponseCode.SYSTEM_ERROR)
+    texts = {path: {"counter": v.counter, "timestamp": v.timestamp} for path, v in validator.versions.items()}
     answer = h.GetBrokerClusterAclInfoResponse(
-        version=json.dumps({"counter": plain.version.counter, "timestamp": plain.version.timestamp}),
+        version=json.dumps({"counter": validator.version.counter, "timestamp": validator.version.timestamp}),
         all_acl_file_version=json.dumps(texts),
         broker_name=ctx.settings.broker_name,
         broker_addr=ctx.identity.address,
@@ -102,5 +102,5 @@ def versions(ctx: AclContext, connection: Connection, request: Command, header: 
 
 async def accounts(ctx: AclContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_CLUSTER_ACL_CONFIG (54); secret keys are masked."""
-    config = await asyncio.to_thread(_plain(ctx, ResponseCode.SYSTEM_ERROR).config)
+    config = await asyncio.to_thread(_plain_validator(ctx, ResponseCode.SYSTEM_ERROR).config)
     return request.reply(body=config.encode())

@@ -266,8 +266,10 @@ async def clean_expired_queues(ctx: AdminContext, connection: Connection, reques
 
 async def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
-    known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
-    unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
+    used_topics = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
+    unused = {
+        topic for topic, _ in ctx.store.topic_queues() if topic not in used_topics and not topic.startswith(LMQ_PREFIX)
+    }
     names = sorted(unused)[:_NAMES_LOGGED]
     log.info("unused topics cleaned by=%s count=%s first=%s", connection.remote_address, len(unused), names)
     await ctx.removals.run(_deleting(ctx, unused))

@@ -199,8 +199,10 @@ def lock_queues(ctx: ClientContext, connection: Connection, request: Command, he
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     _check_owner(ctx, connection, body)
     queues = [queue for queue in body.mq_set if _is_here(ctx, queue)]
-    owned = ctx.locks.lock(body.consumer_group, body.client_id, queues, ctx.clock_ms(), connection.remote_address)
-    return request.reply(body=LockBatchResponse(owned).encode())
+    locked_queues = ctx.locks.lock(
+        body.consumer_group, body.client_id, queues, ctx.clock_ms(), connection.remote_address
+    )
+    return request.reply(body=LockBatchResponse(locked_queues).encode())
 
 
 def _check_owner(ctx: ClientContext, connection: Connection, body: LockBatchRequest) -> None:
@@ -261,15 +263,15 @@ def consumer_connections(
         group.consume_type,
         group.message_model,
         group.consume_from_where,
-        [_conflict(one) for one in ctx.clients.conflicts_of(group)[:_CONFLICTS_MAX]] or None,
+        [_conflict(conflict) for conflict in ctx.clients.conflicts_of(group)[:_CONFLICTS_MAX]] or None,
     )
     return ctx.slices.run(ctx.slices.reply(request, body))
 
 
-def _conflict(found: Conflict) -> ClientConflict:
-    addresses = (found.address, found.other_address)
+def _conflict(conflict: Conflict) -> ClientConflict:
+    addresses = (conflict.address, conflict.other_address)
     return ClientConflict(
-        found.kind.value, found.client_id, addresses[0], found.other_id, addresses[1], list(found.topics)
+        conflict.kind.value, conflict.client_id, addresses[0], conflict.other_id, addresses[1], list(conflict.topics)
     )
 
 

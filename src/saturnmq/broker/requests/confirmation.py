@@ -1,4 +1,4 @@
-"""How the store confirms a message, as stated to senders that ask (`CONFIRMATION_FIELD`).
+"""The confirmation of a message by the store, as stated to senders that ask (`CONFIRMATION_FIELD`).
 
 Requirements: API-10.
 """
@@ -10,7 +10,7 @@ from saturnmq.store import FlushDiskType, MessageStore
 
 
 def confirmation_of(store: MessageStore, *, waits: bool) -> Confirmation:
-    """What a message that is put now has been confirmed by when its sender gets SEND_OK. waits: as its property WAIT says."""
+    """The confirmation that a message put now has when its sender gets SEND_OK. waits: as its property WAIT says."""
     if store.quorum:
         synced = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         return Confirmation.FSYNC_MAJORITY if synced else Confirmation.MAJORITY

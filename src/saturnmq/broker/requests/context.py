@@ -21,12 +21,12 @@ from saturnmq.broker.state.filters import Filters
 from saturnmq.broker.state.groups import Groups
 from saturnmq.broker.state.identity import Identity
 from saturnmq.broker.state.in_flight import InFlight
-from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.locks import QueueLockTable
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.relays import Relays
-from saturnmq.broker.state.role import Role
+from saturnmq.broker.state.role import BrokerRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
 from saturnmq.server_admin import ServerConfiguration
@@ -82,7 +82,7 @@ class PullContext:
     filters: Filters
     stats: Stats
     identity: Identity
-    role: Role
+    role: BrokerRole
     long_polling: LongPolling
     clock_ms: Callable[[], int]
     offset_moved: OffsetMovedEvents
@@ -109,7 +109,7 @@ class ClientContext:
     groups: Groups
     clients: Clients
     filters: Filters
-    locks: QueueLocks
+    locks: QueueLockTable
     long_polling: LongPolling
     rejections: Rejections
     clock_ms: Callable[[], int]
@@ -178,8 +178,8 @@ class ProgressContext:
 
 @dataclass(frozen=True, slots=True)
 class AclContext:
-    """For reading and changing accounts. plain: None without account files."""
+    """For reading and changing accounts. plain_validator: None without account files."""
 
     settings: BrokerSettings
     identity: Identity
-    plain: PlainValidator | None
+    plain_validator: PlainValidator | None

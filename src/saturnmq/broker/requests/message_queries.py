@@ -42,18 +42,19 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
 
     def answered() -> Steps[Command]:
         span = header.begin_timestamp, header.end_timestamp
-        found = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
-        return (yield from _answer(request, header.topic, found))
+        query_result = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
+        return (yield from _answer(request, header.topic, query_result))
 
     return ctx.slices.run(answered(), patient=host_of(connection.remote_address))
 
 
-def _answer(request: Command, topic: str, found: QueryResult) -> Steps[Command]:
+def _answer(request: Command, topic: str, query_result: QueryResult) -> Steps[Command]:
     answer = h.QueryMessageResponse(
-        index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
+        index_last_update_timestamp=query_result.last_update_ms,
+        index_last_update_phyoffset=query_result.last_update_offset,
     )
     records = []
-    for record in found.records:
+    for record in query_result.records:
         if decode_record(record).topic == topic:
             records.append(record)
         yield

@@ -48,7 +48,7 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     if header.consumer_group == TRANSACTION_GROUP:  # a restart would skip the half messages before the offset
         text = f"group[{TRANSACTION_GROUP}] is the broker's own, its offsets are not committed by clients"
         raise response_error(ResponseCode.NO_PERMISSION, text)
-    known = header.consumer_group in ctx.groups.table
+    group_existed = header.consumer_group in ctx.groups.table
     if ctx.groups.find(header.consumer_group, connection.remote_address) is None:
         text = f"subscription group not exist, {header.consumer_group}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -62,7 +62,7 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     peer = connection.remote_address
     if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset, peer):
         raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
-    return request.reply() if known else _after_group(ctx, request, header.consumer_group)
+    return request.reply() if group_existed else _after_group(ctx, request, header.consumer_group)
 
 
 async def _after_group(ctx: OffsetContext, request: Command, group: str) -> Command:

@@ -22,8 +22,8 @@ def groups_from(names: Iterable[str], start: str | None) -> list[str]:
     """The groups from this one on, all without one. Raises ResponseError 1 if it is not among them any more."""
     if not start:
         return list(names)
-    left = list(dropwhile(lambda name: name != start, names))
-    if not left:
+    remaining_names = list(dropwhile(lambda name: name != start, names))
+    if not remaining_names:
         text = f"startGroup={start!r:.80} does not exist any more; ask for the first page again, without startGroup"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    return left
+    return remaining_names

@@ -58,8 +58,8 @@ def _reset(
     body = ResetOffsetBody()
     for queue_id in range(config.write_queue_nums):
         now = ctx.offsets.get(topic, group, queue_id)
-        wanted = _offset_at(ctx, topic, queue_id, header.timestamp)
-        chosen = wanted if header.is_force or now is None else min(wanted, now)
+        offset_at_time = _offset_at(ctx, topic, queue_id, header.timestamp)
+        chosen = offset_at_time if header.is_force or now is None else min(offset_at_time, now)
         body.offset_table[MessageQueue(topic, ctx.settings.broker_name, queue_id)] = QueueOffset(chosen)
         yield
     live = ctx.clients.consumers.get(group)
@@ -198,37 +198,39 @@ def all_consume_stats(
 def _all_consume_stats(ctx: ProgressContext, request: Command, header: h.GetBrokerConsumeStats) -> Steps[Command]:
     """The body is a ConsumeStatsList, encoded topic by topic; with paged, as many groups as fit."""
     parts: list[bytes] = []
-    size, total, left, following = 0, 0, ENTRIES_MAX, None
+    size, total, remaining_entries, following = 0, 0, ENTRIES_MAX, None
     for group in groups_from(ctx.groups.table, header.start_group if header.paged else None):
         if header.paged and size >= PAGE_BYTES:
             following = group
             break
         try:
-            part, entries, lag = yield from _group_stats(ctx, group, header.is_order, left)
+            part, entries, lag = yield from _group_stats(ctx, group, header.is_order, remaining_entries)
         except ResponseError:
             if not header.paged or not parts:
                 raise
             following = group  # it gets a page of its own
             break
         parts.append(part)
-        size, total, left = size + len(part) + 1, total + lag, left - entries
+        size, total, remaining_entries = size + len(part) + 1, total + lag, remaining_entries - entries
     head = b'{"brokerAddr":%b,"consumeStatsList":[' % dumps(ctx.identity.address)
     body = yield from ctx.slices.joined(iter((head, b",".join(parts), b'],"totalDiff":%d}' % total)))
     return request.reply(body=body, ext=h.GroupPage(next_group=following).to_ext())
 
 
-def _group_stats(ctx: ProgressContext, group: str, ordered: bool, left: int) -> Steps[tuple[bytes, int, int]]:
-    """The entry of a group, the number of its queues and their lag. Raises ResponseError for more than `left` queues."""
-    found, entries, lag = [], 0, 0
+def _group_stats(
+    ctx: ProgressContext, group: str, ordered: bool, remaining_entries: int
+) -> Steps[tuple[bytes, int, int]]:
+    """The entry of a group, the number of its queues and their lag. Raises ResponseError for more than `remaining_entries`."""
+    topic_stats, entries, lag = [], 0, 0
     for topic in ctx.offsets.topics_of(group):
         config = ctx.topics.get(topic)
         if config is None or (ordered and not config.order):
             yield
             continue
-        stats = yield from consume_stats_of(ctx, group, [topic], write_width, left - entries)
+        stats = yield from consume_stats_of(ctx, group, [topic], write_width, remaining_entries - entries)
         if stats.offset_table:
             entries += len(stats.offset_table)
             lag += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
-            found.append((yield from ctx.slices.joined(stats.pieces())))
+            topic_stats.append((yield from ctx.slices.joined(stats.pieces())))
     yield
-    return b"{%b:[%b]}" % (dumps(group), b",".join(found)), entries, lag
+    return b"{%b:[%b]}" % (dumps(group), b",".join(topic_stats)), entries, lag

@@ -16,7 +16,7 @@ from saturnmq.broker.requests.table_row import CALLER
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX, ParkedPull
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.broker.state.clients import version_ms
-from saturnmq.broker.state.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
+from saturnmq.broker.state.filters import ACCEPT_ALL, PullFilter, pull_filter_of, pull_filter_of_tags
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
 from saturnmq.net import Connection, Later
 from saturnmq.net.later import settled
@@ -100,14 +100,14 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
     except KeyError as error:
         raise MissingField(error.args[0]) from error
-    wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    pull_filter = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
     commits = may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave
     if commits and group != TRANSACTION_GROUP:
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"), connection.remote_address)
     count = min(max(count, 1), _COUNT_MAX)
     bulk_bytes = min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX)
     if may_park:
-        needed = _SCANNED if wanted.by_record is not None else count if bulk_bytes else min(count, _READ_AHEAD)
+        needed = _SCANNED if pull_filter.by_record is not None else count if bulk_bytes else min(count, _READ_AHEAD)
         cold = ctx.store.cold_read(topic, queue_id, offset, needed, bulk_bytes)
         if cold is not None:
             return _read_first(ctx, connection, request, cold)
@@ -118,9 +118,9 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         offset,
         count,
         bulk_bytes=bulk_bytes,
-        accept=wanted.by_code,
-        accept_record=wanted.by_record,
-        accept_extension=wanted.by_extension,
+        accept=pull_filter.by_code,
+        accept_record=pull_filter.by_record,
+        accept_extension=pull_filter.by_extension,
     )
     code = _CODES.get(result.status)
     if code is None:  # the queue does not exist yet or is empty
@@ -128,7 +128,7 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
     if may_park and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway:
         wait_seconds = _wait_seconds(ctx, request)
         if wait_seconds > 0:
-            return _park(ctx, connection, request, (topic, queue_id), offset, wanted, wait_seconds)
+            return _park(ctx, connection, request, (topic, queue_id), offset, pull_filter, wait_seconds)
     if code == ResponseCode.PULL_OFFSET_MOVED and ctx.role.slave and not ctx.settings.offset_check_in_slave:
         return _redirect(ctx, request, group, offset, result)
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
@@ -180,15 +180,15 @@ def _count(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetR
     last = result.buffers[-1]
     behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big")
     behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
-    ctx.stats.got(topic, group, result.count, result.total_bytes)
+    ctx.stats.fetched(topic, group, result.count, result.total_bytes)
     ctx.stats.pulled(topic, group, queue_id, ns, behind_bytes, behind_ms)
 
 
 def _note_fall(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetResult) -> None:
     """Record how far the last message that a filter looked at is behind the log's end."""
-    place = ctx.store.physical_offset(topic, queue_id, QueueOffset(result.next_offset - 1))
-    if place >= 0:
-        ctx.stats.looked_at(topic, group, queue_id, ctx.store.max_physical_offset - place)
+    position = ctx.store.physical_offset(topic, queue_id, QueueOffset(result.next_offset - 1))
+    if position >= 0:
+        ctx.stats.looked_at(topic, group, queue_id, ctx.store.max_physical_offset - position)
 
 
 def _answer(request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
@@ -198,7 +198,7 @@ def _answer(request: Command, result: GetResult, code: ResponseCode, broker_id: 
 
 
 def _wait_seconds(ctx: PullContext, request: Command) -> float:
-    """How long the pull may wait for a message; 0 if it is answered at once (LP-01)."""
+    """Seconds that the pull may wait for a message; 0 if it is answered at once (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
     if ctx.settings.long_polling:
         wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
@@ -214,7 +214,7 @@ def _park(
     request: Command,
     key: tuple[str, int],
     offset: int,
-    wanted: Wanted,
+    pull_filter: PullFilter,
     wait_seconds: float,
 ) -> Later | None:
     """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13).
@@ -226,7 +226,9 @@ def _park(
     request.ext = {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_seconds
     caller = connection.attributes.get(CALLER)
-    parked = ParkedPull(connection, request, offset, deadline, wanted.by_code, wanted.by_record, wanted.codes, caller)
+    parked = ParkedPull(
+        connection, request, offset, deadline, pull_filter.by_code, pull_filter.by_record, pull_filter.codes, caller
+    )
     if ctx.long_polling.add(key, parked):
         return None
     connection.requests.end_iteration()
@@ -238,7 +240,7 @@ def _park(
 
 def _checked(
     ctx: PullContext, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
-) -> Wanted:
+) -> PullFilter:
     """Check a pull and return its filter. Raises ResponseError in the order of BP-01."""
     if not ctx.settings.broker_permission & _READ:
         text = f"the broker[{ctx.identity.store_host.ip}] pulling message is forbidden"
@@ -278,25 +280,25 @@ def _no_topic(ctx: PullContext, connection: Connection, topic: str) -> ResponseE
     return response_error(ResponseCode.TOPIC_NOT_EXIST, f"{text} ({problem})" if problem else text)
 
 
-def _by_expression(ctx: PullContext, topic: str, text: str | None, kind: str | None) -> Wanted:
+def _by_expression(ctx: PullContext, topic: str, text: str | None, kind: str | None) -> PullFilter:
     """Filter of a pull that carries its own subscription. Raises ResponseError 23 or 1."""
     if is_tag_kind(kind):
-        return _for_retry(ctx, topic, wanted_by_tags(text))
+        return _for_retry(ctx, topic, pull_filter_of_tags(text))
     matcher = matcher_of(text, kind)
     require_property_filter(kind, ctx.settings.property_filter_enable)
-    return _for_retry(ctx, topic, wanted_by(matcher))
+    return _for_retry(ctx, topic, pull_filter_of(matcher))
 
 
-def _for_retry(ctx: PullContext, topic: str, wanted: Wanted) -> Wanted:
+def _for_retry(ctx: PullContext, topic: str, pull_filter: PullFilter) -> PullFilter:
     """Filter for a retry topic: with filterSupportRetry, by the topic on which the message failed first (FIL-05)."""
     if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
-        return wanted._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
-    return wanted
+        return pull_filter._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
+    return pull_filter
 
 
 def _by_group(
     ctx: PullContext, connection: Connection, group: str, topic: str, version: int, broadcast_allowed: bool
-) -> Wanted:
+) -> PullFilter:
     """Filter of a member's own subscription, or of the online group's for other connections.
 
     The group's is the newest of its members: with it, messages would be skipped because a stranger sent a heartbeat in the
@@ -323,10 +325,10 @@ def _by_group(
     kind = subscription.expression_type
     if is_tag_kind(kind):
         if subscription.sub_string == "*" or subscription.class_filter_mode:
-            return _for_retry(ctx, topic, EVERYTHING)
-        return _for_retry(ctx, topic, wanted_by(subscribed_tags(subscription.sub_string, subscription.code_set)))
+            return _for_retry(ctx, topic, ACCEPT_ALL)
+        return _for_retry(ctx, topic, pull_filter_of(subscribed_tags(subscription.sub_string, subscription.code_set)))
     require_property_filter(kind, ctx.settings.property_filter_enable)  # without it there are no filters
     if shared is None or (shared.sub_string, shared.expression_type) != (subscription.sub_string, kind):
-        return _for_retry(ctx, topic, wanted_by(matcher_of(subscription.sub_string, kind)))
+        return _for_retry(ctx, topic, pull_filter_of(matcher_of(subscription.sub_string, kind)))
     record = ctx.filters.for_pull(topic, group, version)
-    return _for_retry(ctx, topic, wanted_by(record))
+    return _for_retry(ctx, topic, pull_filter_of(record))

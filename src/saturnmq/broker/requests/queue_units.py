@@ -9,7 +9,7 @@ import json
 from typing import Final
 
 from saturnmq.broker.requests.context import ProgressContext
-from saturnmq.broker.state.filters import wanted_by_tags
+from saturnmq.broker.state.filters import pull_filter_of_tags
 from saturnmq.filter import GroupFilter, is_tag_kind
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponse, SubscriptionData
@@ -55,15 +55,17 @@ class _Accepts:
     """Whether a subscription accepts a unit, by what the queue and its extension hold of it. shown: the filter's record as JSON."""
 
     def __init__(self, subscription: SubscriptionData | None, record: GroupFilter | None) -> None:
-        self._none = subscription is None
+        self._unsubscribed = subscription is None
         tags = subscription is not None and is_tag_kind(subscription.expression_type)
-        self._by_code = wanted_by_tags(subscription.sub_string).by_code if subscription is not None and tags else None
+        self._by_code = (
+            pull_filter_of_tags(subscription.sub_string).by_code if subscription is not None and tags else None
+        )
         self._record = record if not tags else None
         self.shown = dumps(self._record.to_body().to_json()).decode() if self._record is not None else "null"
 
     def unit(self, code: int, store_ms: int, bit_map: bytes) -> bool:
         """Whether it accepts a message with these: tags code, store time, bit map of the extension."""
-        if self._none:
+        if self._unsubscribed:
             return False
         if self._record is not None:
             return self._record.by_extension(store_ms, bit_map)
@@ -79,8 +81,8 @@ def _units(
     accepts: _Accepts,
 ) -> Steps[Command]:
     count = min(max(header.count, 0), UNITS_MAX)
-    for offset, (place, size, code) in queue.units(QueueOffset(header.index), count):
-        unit = ConsumeQueueData(place, size, code)
+    for offset, (physical_offset, size, code) in queue.units(QueueOffset(header.index), count):
+        unit = ConsumeQueueData(physical_offset, size, code)
         content = queue.extension_of(offset)
         if content is not None:
             unit.bit_map = bits(content.bit_map) or None

@@ -57,10 +57,10 @@ async def consume_directly(
         ) from error
 
     def record() -> bytes:
-        found = record_at(ctx.store, offset)
-        if found is None:
+        record_bytes = record_at(ctx.store, offset)
+        if record_bytes is None:
             raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        return found
+        return record_bytes
 
     ext = without_credentials(request.ext) | {"brokerName": ctx.settings.broker_name}
     return await _relayed(ctx, request, header.consumer_group, header.client_id or "", ext, record)
@@ -77,11 +77,11 @@ async def _relayed(
     """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online or does not read."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
-    found = next(((c, info) for c, info in members if info.client_id == client_id and not c.closed), None)
-    if found is None:
+    online_member = next(((c, info) for c, info in members if info.client_id == client_id and not c.closed), None)
+    if online_member is None:
         text = f"The Consumer <{group}> <{client_id}> not online"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
-    member, info = found
+    member, info = online_member
     if info.version < VERSION_RELAY:
         text = f"The Consumer <{client_id}> Version <{info.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
@@ -116,10 +116,10 @@ async def consumer_status(
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     require_offset_push(live)
     table: dict[str, dict[MessageQueue, QueueOffset]] = {}
-    loop, left = asyncio.get_running_loop(), STATUS_BYTES_MAX
+    loop, remaining_bytes = asyncio.get_running_loop(), STATUS_BYTES_MAX
     until = loop.time() + STATUS_SECONDS_MAX
     for member, info in list(live.members.items()):
-        if loop.time() >= until or left <= 0:
+        if loop.time() >= until or remaining_bytes <= 0:
             break
         if header.client_addr and info.client_id != header.client_addr:
             continue
@@ -128,8 +128,8 @@ async def consumer_status(
         try:
             with ctx.relays.call(member):
                 answer = await member.invoke(command, STATUS_TIMEOUT_MS)
-            left -= len(answer.body or b"")
-            if answer.code == ResponseCode.SUCCESS and answer.body and left >= 0:
+            remaining_bytes -= len(answer.body or b"")
+            if answer.code == ResponseCode.SUCCESS and answer.body and remaining_bytes >= 0:
                 table[info.client_id] = GetConsumerStatusBody.decode(
                     answer.body, budget=BODY_BUDGET
                 ).message_queue_table

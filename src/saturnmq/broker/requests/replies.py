@@ -42,10 +42,10 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> L
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
         config, queue_id = place_of(ctx.send, connection, ext)
         push = _push_of(ctx, connection, request, ext, queue_id)
-        place = _stored(ctx, connection, request, ext, config, queue_id)
+        position_fields = _stored(ctx, connection, request, ext, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
-    fields = base | place
+    fields = base | position_fields
     requester = _requester(ctx, ext.get("i") or "")
     if isinstance(requester, str):
         return _undelivered(ctx, connection, request, requester, fields)

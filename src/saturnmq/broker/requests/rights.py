@@ -67,7 +67,7 @@ _COMPAT_REQUIRED: Final = frozenset({Code.GET_CONSUMER_LIST_BY_GROUP, Code.UPDAT
 
 
 class Rights:
-    """What requests to one broker need. cluster: its name, for the topic of replies. compat: as in 4.9.7."""
+    """Rights that requests to one broker need. cluster: its name, for the topic of replies. compat: as in 4.9.7."""
 
     def __init__(self, store: MessageStore, cluster: str, *, compat: bool) -> None:
         self._store = store
@@ -78,8 +78,8 @@ class Rights:
         self._changes = {code for code, route in TABLE.items() if route.effect is Effect.CHANGE}
         self._changes.add(Code.UPDATE_BROKER_CONFIG)
 
-    def wanted(self, command: Command) -> RequiredRights:
-        """What a request needs. Raises AccessDenied when a field or body that names a resource is missing or malformed."""
+    def required(self, command: Command) -> RequiredRights:
+        """Rights that a request needs. Raises AccessDenied when a field or body that names a resource is missing or malformed."""
         code = command.code
         needs = self._needs.get(code, ())
         if not needs:

@@ -29,9 +29,9 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
     store, settings = ctx.store, ctx.settings
     now = asyncio.get_running_loop().time()
     seconds = max((ctx.clock_ms() - ctx.stats.started_ms) // 1000, 0)
-    days, rest = divmod(seconds, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, seconds = divmod(rest, 60)
+    days, remaining_seconds = divmod(seconds, 86_400)
+    hours, remaining_seconds = divmod(remaining_seconds, 3600)
+    minutes, seconds = divmod(remaining_seconds, 60)
     usage = store.disk_usage()
     table = ctx.stats.table(now) | {
         "brokerVersion": str(VERSION),
@@ -64,9 +64,9 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
 def _waiting(watermark: Watermark) -> dict[str, str]:
     """Size and head wait of what Apache RocketMQ has thread pools for."""
     facts = {"EndTransactionQueueSize": str(watermark.transaction().size)}
-    for name, found in (("send", watermark.send()), ("pull", watermark.pull()), ("query", watermark.query())):
-        facts[f"{name}ThreadPoolQueueSize"] = str(found.size)
-        facts[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(found.wait_ms)
+    for name, backlog in (("send", watermark.send()), ("pull", watermark.pull()), ("query", watermark.query())):
+        facts[f"{name}ThreadPoolQueueSize"] = str(backlog.size)
+        facts[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(backlog.wait_ms)
     return facts
 
 

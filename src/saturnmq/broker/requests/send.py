@@ -331,7 +331,10 @@ def _put_batch(
         sys_flag |= _MULTI_TAGS
     born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.identity.store_host
     separated = b"\x02" + tail
-    entries = [(body, own + (separated if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
+    entries = [
+        (body, properties_raw + (separated if properties_raw and properties_raw[-1] != 2 else tail), flag)
+        for body, properties_raw, flag in items
+    ]
     shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
     began_ns = perf_counter_ns()
     result = ctx.store.put_entries(shared, entries)
@@ -378,9 +381,9 @@ def _delayed(
         return topic, queue_id, without(properties, PropertyKey.DELAY), None
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
         return topic, queue_id, properties, None
-    place = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
-    timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # the delay of a retry copy is over
-    return *place, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
+    destination = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
+    timed = destination[0] == topic and not topic.startswith(RETRY_PREFIX)  # the delay of a retry copy is over
+    return *destination, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
 
 
 def _retry_target(

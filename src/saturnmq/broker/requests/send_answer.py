@@ -23,7 +23,7 @@ _PREFIX: Final = struct.Struct(">ii")
 _PATTERNS_MAX: Final = 4096  # limit on cached patterns, one per queue id
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _MARK: Final = 0x41424344  # "ABCD", placeholder of the opaque in a binary header
-_PLACE: Final = 8 + 5  # position of the opaque in a frame with a binary header
+_OPAQUE_POSITION: Final = 8 + 5  # position of the opaque in a frame with a binary header
 
 
 class SendAnswers:
@@ -62,7 +62,7 @@ class SendAnswers:
         ids = self._ids[1] % tuple(physical_offsets)
         return self._base | {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
 
-    def one(
+    def single_frame(
         self,
         serialization: Serialization,
         opaque: int,
@@ -77,10 +77,10 @@ class SendAnswers:
             )  # fmt: skip
             size = len(header)
             return _PREFIX.pack(4 + size, size) + header
-        known = self._binary.get(queue_id)
-        if known is None or not known[0] <= queue_offset < known[1]:
-            known = self._binary_pattern(queue_id, queue_offset)
-        return known[2] % (_I32.pack(opaque), physical_offset, queue_offset)
+        range_pattern = self._binary.get(queue_id)
+        if range_pattern is None or not range_pattern[0] <= queue_offset < range_pattern[1]:
+            range_pattern = self._binary_pattern(queue_id, queue_offset)
+        return range_pattern[2] % (_I32.pack(opaque), physical_offset, queue_offset)
 
     def batch(
         self,
@@ -104,13 +104,13 @@ class SendAnswers:
         digits = len(str(queue_offset))
         frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
         at = frame.rindex(self._identity.id_prefix.encode() + b"0" * 16) + len(self._identity.id_prefix)
-        before, middle, after = frame[:_PLACE], frame[_PLACE + 4 : at], frame[at + 16 : -digits]
+        before, middle, after = frame[:_OPAQUE_POSITION], frame[_OPAQUE_POSITION + 4 : at], frame[at + 16 : -digits]
         pattern = b"%b%%b%b%%016X%b%%d" % (_literal(before), _literal(middle), _literal(after))
         if len(self._binary) >= _PATTERNS_MAX:
             self._binary.clear()
         low = 10 ** (digits - 1) if digits > 1 else 0
-        known = self._binary[queue_id] = (low, 10**digits, pattern)
-        return known
+        range_pattern = self._binary[queue_id] = (low, 10**digits, pattern)
+        return range_pattern
 
     def _json_pattern(self, queue_id: int) -> bytes:
         header = _literal(self._sample(queue_id, QueueOffset(0), _JSON)[8:])

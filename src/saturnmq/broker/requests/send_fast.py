@@ -165,7 +165,9 @@ def _send(
         return _answer_later(ctx, request, result, queue_id, answers)
     if request.flag & _ONEWAY:
         return b""
-    return answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
+    return answers.single_frame(
+        request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
+    )
 
 
 def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message, answers: SendAnswers) -> Later:
@@ -176,14 +178,14 @@ def _put_soon(ctx: SendContext, request: TemplateCommand, message: Message, answ
     def completed(status: PutStatus, reason: str) -> None:
         if message.store_bytes:
             ctx.stats.put(message.topic, 1, message.store_bytes, perf_counter_ns() - began_ns)
-        made: Command | bytes
+        response: Command | bytes
         if status is _PUT_OK:
-            made = answers.one(
+            response = answers.single_frame(
                 request.serialization, request.opaque, queue_id, message.queue_offset, message.physical_offset
             )
         else:
-            made = reference.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
-        reference.complete(ctx, later, made)
+            response = reference.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
+        reference.complete(ctx, later, response)
 
     ctx.store.put_soon(message, completed)
     return later
@@ -198,13 +200,13 @@ def _answer_later(
 
     def confirmed(status: PutStatus, reason: str) -> None:
         if status is _PUT_OK:
-            made: Command | bytes = answers.one(
+            response: Command | bytes = answers.single_frame(
                 request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
             )
         else:
             result.reason = result.reason or reason
-            made = reference.answer(ctx, request, result, status, queue_id)
-        reference.complete(ctx, later, made)
+            response = reference.answer(ctx, request, result, status, queue_id)
+        reference.complete(ctx, later, response)
 
     ctx.store.when_confirmed(result, confirmed)
     return later

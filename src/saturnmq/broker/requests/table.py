@@ -32,6 +32,7 @@ from saturnmq.broker.requests import (
 )
 from saturnmq.broker.requests.table_row import (
     LIST_BYTES_MAX,
+    CodeRoute,
     Effect,
     Handler,
     Need,
@@ -39,7 +40,6 @@ from saturnmq.broker.requests.table_row import (
     Resource,
     Right,
     Roles,
-    Route,
 )
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.headers import messaging as h
@@ -63,83 +63,83 @@ _DECIDE: Final = (Need(Right.PUB, Resource.MESSAGE, "commitLogOffset"),)
 
 ROUTES: Final = (
     # sends
-    Route(Code.SEND_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V1),
-    Route(Code.SEND_MESSAGE_V2, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
-    Route(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
-    Route(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V1),
-    Route(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V2),
-    Route(
+    CodeRoute(Code.SEND_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V1),
+    CodeRoute(Code.SEND_MESSAGE_V2, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
+    CodeRoute(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
+    CodeRoute(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V1),
+    CodeRoute(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V2),
+    CodeRoute(
         Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, send_back.send_back, _CHANGE, _LEADER,
         (_NAMED_GROUP, _MESSAGE),
     ),
-    Route(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER, _DECIDE),
-    Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER, _DECIDE),
+    CodeRoute(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER, _ADMIN),
     # pulls and single messages
-    Route(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
-    Route(Code.LITE_PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),
-    Route(Code.QUERY_MESSAGE, h.QueryMessage, message_queries.query, needs=(_TOPIC,)),
-    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, message_queries.view, needs=(_MESSAGE,)),
+    CodeRoute(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
+    CodeRoute(Code.LITE_PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),
+    CodeRoute(Code.QUERY_MESSAGE, h.QueryMessage, message_queries.query, needs=(_TOPIC,)),
+    CodeRoute(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, message_queries.view, needs=(_MESSAGE,)),
     # live clients
-    Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
-    Route(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),
-    Route(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, roles=_FIRST, needs=(_GROUP,)),
-    Route(Code.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
-    Route(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER, _BODY, body_max=LIST_BYTES_MAX),
+    CodeRoute(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_BODY, body_max=LIST_BYTES_MAX),
+    CodeRoute(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),
+    CodeRoute(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, roles=_FIRST, needs=(_GROUP,)),
+    CodeRoute(Code.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
+    CodeRoute(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER, _BODY, body_max=LIST_BYTES_MAX),
     # Not only for a leader: releases what a former one granted.
-    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE, _FIRST, _BODY, body_max=LIST_BYTES_MAX),
-    Route(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections, needs=(_GROUP,)),
-    Route(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections, needs=_LISTING),
-    Route(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers, needs=_LISTING),
+    CodeRoute(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE, _FIRST, _BODY, body_max=LIST_BYTES_MAX),
+    CodeRoute(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections, needs=(_GROUP,)),
+    CodeRoute(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections, needs=_LISTING),
+    CodeRoute(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers, needs=_LISTING),
     # offsets
-    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, roles=_FIRST, needs=(_TOPIC, _GROUP)),
-    Route(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
-    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_ALL_CONSUMER_OFFSET, h.GetAllConsumerOffset, offsets.all_consumer_offsets, needs=_LISTING),
-    Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
+    CodeRoute(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query, roles=_FIRST, needs=(_TOPIC, _GROUP)),
+    CodeRoute(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
+    CodeRoute(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time, roles=_ENDS, needs=(_TOPIC,)),
+    CodeRoute(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum, roles=_ENDS, needs=(_TOPIC,)),
+    CodeRoute(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum, roles=_ENDS, needs=(_TOPIC,)),
+    CodeRoute(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time, roles=_ENDS, needs=(_TOPIC,)),
+    CodeRoute(Code.GET_ALL_CONSUMER_OFFSET, h.GetAllConsumerOffset, offsets.all_consumer_offsets, needs=_LISTING),
+    CodeRoute(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets, needs=_LISTING),
     # topics and groups
-    Route(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics, needs=_LISTING),
-    Route(Code.GET_TOPIC_CONFIG, h.GetTopicConfig, admin.topic_config, needs=_LISTING),
-    Route(Code.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
-    Route(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups, needs=_LISTING),
-    Route(Code.GET_SUBSCRIPTIONGROUP_CONFIG, h.GetSubscriptionGroupConfig, admin.group_config, needs=_LISTING),
-    Route(Code.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics, needs=_LISTING),
+    CodeRoute(Code.GET_TOPIC_CONFIG, h.GetTopicConfig, admin.topic_config, needs=_LISTING),
+    CodeRoute(Code.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
+    CodeRoute(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups, needs=_LISTING),
+    CodeRoute(Code.GET_SUBSCRIPTIONGROUP_CONFIG, h.GetSubscriptionGroupConfig, admin.group_config, needs=_LISTING),
+    CodeRoute(Code.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group, _CHANGE, _LEADER, _ADMIN),
     # cleaning, configuration, statistics
-    Route(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE, needs=_ADMIN),
+    CodeRoute(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE, needs=_ADMIN),
     # A follower's topic table may lag its queues by a second: topics in use could look unused.
-    Route(Code.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE, needs=_ADMIN),
-    Route(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
-    Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, _CHANGE, needs=_ADMIN),
-    Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, runtime.runtime_info),
-    Route(Code.VIEW_BROKER_STATS_DATA, h.ViewBrokerStatsData, runtime.view_stats, needs=_LISTING),
-    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, roles=_ENDS, needs=(_TOPIC,)),
-    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, roles=_ENDS, needs=(_GROUP, _TOPIC)),
-    Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
+    CodeRoute(Code.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE, needs=_ADMIN),
+    CodeRoute(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
+    CodeRoute(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, _CHANGE, needs=_ADMIN),
+    CodeRoute(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, runtime.runtime_info),
+    CodeRoute(Code.VIEW_BROKER_STATS_DATA, h.ViewBrokerStatsData, runtime.view_stats, needs=_LISTING),
+    CodeRoute(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats, roles=_ENDS, needs=(_TOPIC,)),
+    CodeRoute(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats, roles=_ENDS, needs=(_GROUP, _TOPIC)),
+    CodeRoute(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic, needs=(_TOPIC,)),
     # progress of groups
-    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, roles=_ENDS, needs=_LISTING),
-    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, queue_units.queue_units, roles=_ENDS, needs=(_TOPIC, _GROUP)),
-    Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER, _ADMIN),
-    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, roles=_ENDS, needs=(_TOPIC, _NAMED_GROUP)),
-    Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction, needs=(_TOPIC, _COMPARED)),
-    Route(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats, roles=_ENDS, needs=_LISTING),
+    CodeRoute(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, queue_units.queue_units, roles=_ENDS, needs=(_TOPIC, _GROUP)),
+    CodeRoute(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER, _ADMIN),
+    CodeRoute(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span, roles=_ENDS, needs=(_TOPIC, _NAMED_GROUP)),
+    CodeRoute(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction, needs=(_TOPIC, _COMPARED)),
+    CodeRoute(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER, _ADMIN),
     # relayed to a consumer
-    Route(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status, needs=(_TOPIC, _NAMED_GROUP)),
-    Route(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info, needs=(_GROUP,)),
-    Route(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly, needs=(_GROUP, _MESSAGE_ID)),
+    CodeRoute(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status, needs=(_TOPIC, _NAMED_GROUP)),
+    CodeRoute(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info, needs=(_GROUP,)),
+    CodeRoute(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly, needs=(_GROUP, _MESSAGE_ID)),
     # accounts
-    Route(Code.UPDATE_AND_CREATE_ACL_CONFIG, h.UpdateAndCreateAclConfig, acl.update_account, _CHANGE, needs=_ADMIN),
-    Route(Code.DELETE_ACL_CONFIG, h.DeleteAclConfig, acl.delete_account, _CHANGE, needs=_ADMIN),
-    Route(Code.GET_BROKER_CLUSTER_ACL_INFO, h.NoFields, acl.versions, needs=_ADMIN),
-    Route(
+    CodeRoute(Code.UPDATE_AND_CREATE_ACL_CONFIG, h.UpdateAndCreateAclConfig, acl.update_account, _CHANGE, needs=_ADMIN),
+    CodeRoute(Code.DELETE_ACL_CONFIG, h.DeleteAclConfig, acl.delete_account, _CHANGE, needs=_ADMIN),
+    CodeRoute(Code.GET_BROKER_CLUSTER_ACL_INFO, h.NoFields, acl.versions, needs=_ADMIN),
+    CodeRoute(
         Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, h.UpdateGlobalWhiteAddrsConfig, acl.update_white_addresses, _CHANGE, needs=_ADMIN
     ),
-    Route(Code.GET_BROKER_CLUSTER_ACL_CONFIG, h.NoFields, acl.accounts, needs=_ADMIN),
+    CodeRoute(Code.GET_BROKER_CLUSTER_ACL_CONFIG, h.NoFields, acl.accounts, needs=_ADMIN),
 )  # fmt: skip
 
 _NAME_SERVER: Final = "served by the NameServer"
@@ -235,8 +235,8 @@ def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
     return bound
 
 
-TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
-FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.BOTH)
+TABLE: Final[dict[int, CodeRoute]] = {int(route.code): route for route in ROUTES}
+FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.MAIN_AND_FAST)
 LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
 READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)
 SHOW_ENDS: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.ENDS)

@@ -1,4 +1,4 @@
-"""What a row of the request table says about a code: handler, ports, roles, effect, permissions and limits.
+"""A row of the request table: a code's handler, ports, roles, effect, permissions and limits.
 
 Requirements: REM-28, DL-X08, ACL-05, ACL-09, ACL-10, SEC-12.
 """
@@ -34,7 +34,7 @@ def decode_body(kind: type[B], request: Command) -> B:
 class Ports(Enum):
     """Listen ports on which a code is served."""
 
-    BOTH = "both"
+    MAIN_AND_FAST = "both"
     MAIN = "main"  # not on the fast port (REM-28)
 
 
@@ -88,8 +88,8 @@ class Need(NamedTuple):
     retry_group: str = ""
 
 
-class Route(NamedTuple):
-    """One request code.
+class CodeRoute(NamedTuple):
+    """Route of one request code.
 
     header None: the handler reads extFields itself, for speed, and checks the size of the body. needs: the permissions that a
     request needs; without any, a valid signature is enough. Without access control an `administrative` code is served from
@@ -102,7 +102,7 @@ class Route(NamedTuple):
     effect: Effect = Effect.READ
     roles: Roles = Roles.ANY
     needs: tuple[Need, ...] = ()
-    ports: Ports = Ports.BOTH
+    ports: Ports = Ports.MAIN_AND_FAST
     body_max: int = BODY_BYTES_MAX
 
     @property

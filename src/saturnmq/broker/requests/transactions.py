@@ -18,13 +18,13 @@ from saturnmq.protocol.ids import parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN: Final = 0
+_UNDECIDED: Final = 0
 _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 
 
 def end(ctx: TransactionContext, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
     """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
-    if header.commit_or_rollback == _UNKNOWN:
+    if header.commit_or_rollback == _UNDECIDED:
         log.debug("transaction undecided by producer key=%s peer=%s", header.transaction_id, connection.remote_address)
         return None
     if header.commit_or_rollback not in _ENDS:

@@ -45,9 +45,9 @@ async def look_up(domain: str, subgroup: str) -> list[str]:
 
 def parse(answer: bytes) -> list[str]:
     """Parse the addresses from an HTTP response. Raises LookupFailed."""
-    head, found, body = answer.partition(b"\r\n\r\n")
+    head, separator, body = answer.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].split(b" ")
-    if not found or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":
+    if not separator or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":
         raise LookupFailed(f"the address server answered {head[:80]!r}")
     text = body.decode("ascii", "replace").strip()
     try:

@@ -93,7 +93,7 @@ class Admission:
         self._completed = 0
         self._progress = 0.0  # when a waiting send completed last, or nothing waited
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._next_sample_at = 0.0
 
     # ---- samples
 
@@ -112,12 +112,12 @@ class Admission:
 
     def _schedule(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._due = loop.time() + seconds
-        self._timer = loop.call_at(self._due, self._tick)
+        self._next_sample_at = loop.time() + seconds
+        self._timer = loop.call_at(self._next_sample_at, self._tick)
 
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
-        self.sample(now, max(now - self._due, 0.0))
+        self.sample(now, max(now - self._next_sample_at, 0.0))
         idle = not self._in_flight.sends and not self.late_ms and not self.rejected
         self._schedule(IDLE_SECONDS if idle else SAMPLE_SECONDS)
 

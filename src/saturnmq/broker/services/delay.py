@@ -112,7 +112,7 @@ class Level:
     rests_until_ms: int = 0
     rest_ms: int = 0
 
-    def rest(self, now_ms: int, least_ms: int, most_ms: int) -> int:
+    def back_off(self, now_ms: int, least_ms: int, most_ms: int) -> int:
         """Back off, twice as long as the last time; returns the back-off in ms."""
         self.rest_ms = min(max(self.rest_ms * 2, least_ms), most_ms)
         self.rests_until_ms = now_ms + self.rest_ms
@@ -153,18 +153,18 @@ class DelayService:
         self._task = RepeatedTask(self.deliver_due)
         self._saving = asyncio.Lock()
         self._first = 0  # index of the level that the next iteration begins with
-        self._unknown: dict[int, QueueOffset] = {}  # progress of levels that are not configured any more
+        self._unconfigured: dict[int, QueueOffset] = {}  # progress of levels that are not configured any more
 
     # ---- lifecycle
 
     def load(self) -> None:
         """Read delayOffset.json if it exists. Raises CorruptRecord, StoreError."""
-        found = self._file.read(DelayOffsetTable.decode)
-        for number, offset in found.offset_table.items() if found is not None else ():
+        saved_table = self._file.read(DelayOffsetTable.decode)
+        for number, offset in saved_table.offset_table.items() if saved_table is not None else ():
             if 1 <= number <= self.level_max:
                 self._levels[number - 1].offset = QueueOffset(offset)
             else:
-                self._unknown[number] = QueueOffset(offset)
+                self._unconfigured[number] = QueueOffset(offset)
 
     def start(self, on_failure: OnFailure) -> None:
         """Start delivering; the store must be open for writes. on_failure: called if delivery ends with an error."""
@@ -181,13 +181,13 @@ class DelayService:
 
     def next_due_ms(self, after_ms: int) -> int | None:
         """First due time after after_ms, Unix ms, among the next messages of all levels; None if there is none."""
-        found = []
+        due_times_ms = []
         for level, offset in self.offsets().items():
             queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
             unit = queue.unit(offset) if queue is not None else None
             if unit is not None and unit[2] > after_ms:
-                found.append(unit[2])
-        return min(found, default=None)
+                due_times_ms.append(unit[2])
+        return min(due_times_ms, default=None)
 
     def wake(self) -> None:
         """Check due times now, after the clock was set."""
@@ -217,7 +217,7 @@ class DelayService:
                 log.exception(
                     "delayed delivery failed level=%s offset=%s retry_ms=%s", level.number, level.offset, PAUSE_MS
                 )
-                level.rest(now, PAUSE_MS, PAUSE_MS)
+                level.back_off(now, PAUSE_MS, PAUSE_MS)
         return wait_ms
 
     def _deliver_level(self, level: Level, now_ms: int, budget: _Budget) -> int:
@@ -238,7 +238,7 @@ class DelayService:
                     if wait_ms > 0:
                         return wait_ms
                     if not self._deliver(level, offset, physical, size):
-                        return level.rest(now_ms, RETRY_MS, RETRY_MS_MAX)
+                        return level.back_off(now_ms, RETRY_MS, RETRY_MS_MAX)
                     budget.count -= 1
                     budget.bytes -= size
                 level.offset, level.rest_ms, self._dirty = QueueOffset(offset + 1), 0, True
@@ -307,7 +307,7 @@ class DelayService:
 
     def offsets(self) -> dict[int, QueueOffset]:
         """Next queue offset by level, for levels in use."""
-        return self._unknown | {level.number: level.offset for level in self._levels if level.offset >= 0}
+        return self._unconfigured | {level.number: level.offset for level in self._levels if level.offset >= 0}
 
     def table(self) -> dict[str, str]:
         """Rows of the runtime information: `scheduleMessageOffset_3` -> `next,maximum`."""

@@ -26,7 +26,7 @@ IMMUNITY_MS_MAX: Final = (
 OUTCOMES_MAX: Final = 10_000  # decisions kept to answer repeated requests
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """Final state of a transaction."""
 
     COMMITTED = "committed"
@@ -34,7 +34,7 @@ class Outcome(Enum):
     DISCARDED = "given up by the broker"
 
 
-class Step(Enum):
+class CheckAction(Enum):
     """Action due for a half message."""
 
     ASK = "ask"
@@ -56,7 +56,7 @@ class CheckLimits:
 
 
 @dataclass(slots=True)
-class Half:
+class UndecidedHalf:
     """One undecided half message: its offsets in the half queue and in the log, and its store time (Unix ms).
 
     immune_ms: age before the first check. op_floor: operations on it are at or after this offset of the operation queue.
@@ -78,12 +78,12 @@ class HalfTable:
 
     def __init__(self, limits: CheckLimits) -> None:
         self.limits = limits
-        self.pending: dict[int, Half] = {}
+        self.pending: dict[int, UndecidedHalf] = {}
         self._of_group: dict[str, int] = {}  # number of pending ones
         self._of_host = Shares()
-        self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
+        self._outcomes: OrderedDict[int, TransactionOutcome] = OrderedDict()
 
-    def add(self, half: Half) -> None:
+    def add(self, half: UndecidedHalf) -> None:
         """Add a stored half message."""
         self._drop(half.offset)
         self.pending[half.offset] = half
@@ -111,22 +111,22 @@ class HalfTable:
             return f"of the undecided transactions, {exceeded} (undecidedHalfMessagesMax)"
         return None
 
-    def settle(self, offset: int, outcome: Outcome) -> None:
+    def settle(self, offset: int, outcome: TransactionOutcome) -> None:
         """Record the decision on a half message."""
         self._drop(offset)
         self._outcomes[offset] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
             self._outcomes.popitem(last=False)
 
-    def outcome(self, offset: int) -> Outcome | None:
+    def outcome(self, offset: int) -> TransactionOutcome | None:
         """The decision on a half message, if it is still remembered."""
         return self._outcomes.get(offset)
 
-    def due(self, now_ms: int) -> list[tuple[Half, Step]]:
+    def due_actions(self, now_ms: int) -> list[tuple[UndecidedHalf, CheckAction]]:
         """Actions for this round, oldest half message first."""
         return [(half, step) for half in self.pending.values() if (step := self.step(half, now_ms)) is not None]
 
-    def step(self, half: Half, now_ms: int) -> Step | None:
+    def step(self, half: UndecidedHalf, now_ms: int) -> CheckAction | None:
         """The action that is due for a half message, if any (TX-07, TX-08, TX-10).
 
         A half message stored in the future (the clock was set back) is checked.
@@ -134,8 +134,8 @@ class HalfTable:
         limits = self.limits
         age_ms = now_ms - half.stored_ms
         if age_ms > limits.kept_ms or (half.checks >= limits.check_max and not 0 <= age_ms < half.immune_ms):
-            return Step.DISCARD
-        return Step.ASK if age_ms >= half.immune_ms or age_ms < 0 else None
+            return CheckAction.DISCARD
+        return CheckAction.ASK if age_ms >= half.immune_ms or age_ms < 0 else None
 
     def progress(self, half_end: int, op_end: int) -> tuple[int, int]:
         """(half, operation) queue offsets to restart reading from. half_end, op_end: the current ends of both queues."""

@@ -71,7 +71,7 @@ class ParkedPull:
     later: Later | None = None
     key: Key = ("", 0)
     held_bytes: int = 0
-    due: int = 0
+    due_tick: int = 0
     indexed: bool = False
 
     @property
@@ -90,7 +90,7 @@ Filter = tuple[frozenset[int] | Callable[[int], bool] | None, Callable[[bytes], 
 
 
 class ParkLimits(Protocol):
-    """How many pulls may be parked: fields of BrokerSettings, read at each use."""
+    """Limits of parked pulls: fields of BrokerSettings, read at each use."""
 
     @property
     def pull_queue_max(self) -> int: ...
@@ -106,18 +106,18 @@ class ParkLimits(Protocol):
 class _Queue:
     """Parked pulls of one queue by what they accept: everything, a few tags codes, or what a filter decides."""
 
-    everything: Pulls = field(default_factory=dict)
+    unfiltered: Pulls = field(default_factory=dict)
     by_code: dict[int, Pulls] = field(default_factory=dict)
     by_filter: dict[Filter, Pulls] = field(default_factory=dict)
     count: int = 0
 
     def add(self, parked: ParkedPull) -> None:
-        for pulls in self._places(parked):
+        for pulls in self._sets(parked):
             pulls[parked] = None
         self.count += 1
 
     def remove(self, parked: ParkedPull) -> None:
-        for pulls in self._places(parked):
+        for pulls in self._sets(parked):
             pulls.pop(parked, None)
         self.count -= 1
         for code in parked.codes or ():
@@ -126,24 +126,24 @@ class _Queue:
         if not self.by_filter.get(_filter_of(parked), True):
             del self.by_filter[_filter_of(parked)]
 
-    def _places(self, parked: ParkedPull) -> Iterable[Pulls]:
+    def _sets(self, parked: ParkedPull) -> Iterable[Pulls]:
         if parked.accept is None and parked.accept_record is None:
-            return (self.everything,)
+            return (self.unfiltered,)
         if _by_code(parked):
             return [self.by_code.setdefault(code, {}) for code in parked.codes or ()]
         return (self.by_filter.setdefault(_filter_of(parked), {}),)
 
     def takes(self, parked: ParkedPull) -> bool:
         """Whether the pull adds no filter to as many as a queue may have."""
-        plain = parked.accept is None and parked.accept_record is None
-        known = plain or _by_code(parked) or _filter_of(parked) in self.by_filter
-        return known or len(self.by_filter) < FILTERS_MAX
+        is_unfiltered = parked.accept is None and parked.accept_record is None
+        adds_no_filter = is_unfiltered or _by_code(parked) or _filter_of(parked) in self.by_filter
+        return adds_no_filter or len(self.by_filter) < FILTERS_MAX
 
     def pulls(self) -> Iterator[ParkedPull]:
         """All pulls; one with several tags may come several times."""
-        yield from self.everything
-        for places in (self.by_code, self.by_filter):
-            for pulls in list(places.values()):
+        yield from self.unfiltered
+        for pulls_by_key in (self.by_code, self.by_filter):
+            for pulls in list(pulls_by_key.values()):
                 yield from pulls
 
 
@@ -160,7 +160,7 @@ def _by_code(parked: ParkedPull) -> bool:
 
 
 def _filter_of(parked: ParkedPull) -> Filter:
-    """What decides about a pull that is not indexed by tags code; equal sets of codes are one filter."""
+    """The key of a pull that is not indexed by tags code; equal sets of codes are one filter."""
     return parked.accept if parked.codes is None else parked.codes, parked.accept_record
 
 
@@ -201,7 +201,7 @@ class LongPolling:
         self._connections: dict[Connection, Pulls] = {}
         self._groups: dict[str, Pulls] = {}
         self._addresses: dict[str, int] = {}
-        self._due: dict[int, Pulls] = {}  # by the number of the tick that ends their wait
+        self._by_due_tick: dict[int, Pulls] = {}  # by the number of the tick that ends their wait
         self._delayed: OrderedDict[Connection, deque[ParkedPull]] = OrderedDict()  # in the order of their turns
         self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
         self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
@@ -223,12 +223,12 @@ class LongPolling:
         if reached:
             self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {reached}")
             return False
-        parked.key, parked.indexed, parked.due = key, True, int(parked.deadline / TICK_SECONDS) + 1
+        parked.key, parked.indexed, parked.due_tick = key, True, int(parked.deadline / TICK_SECONDS) + 1
         if not queue.count:
             self._queues[key] = queue
             self._topics.setdefault(key[0], set()).add(key[1])
         queue.add(parked)
-        self._due.setdefault(parked.due, {})[parked] = None
+        self._by_due_tick.setdefault(parked.due_tick, {})[parked] = None
         self._connections.setdefault(parked.connection, {})[parked] = None
         self._groups.setdefault(parked.group, {})[parked] = None
         self._addresses[parked.address] = self._addresses.get(parked.address, 0) + 1
@@ -249,9 +249,10 @@ class LongPolling:
         ):
             if count >= limit:
                 return f"{key}={limit} pulls are parked"
-        own, share = len(self._connections.get(parked.connection, ())), max(most // CONNECTION_SHARE, 1)
-        if own >= share:
-            return f"{own} pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity={most}"
+        connection_pulls, share = len(self._connections.get(parked.connection, ())), max(most // CONNECTION_SHARE, 1)
+        if connection_pulls >= share:
+            text = "pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity"
+            return f"{connection_pulls} {text}={most}"
         if (
             exceeded := self._bytes.exceeded(
                 host_of(parked.connection.remote_address), parked.held_bytes, PARKED_BYTES_MAX
@@ -273,7 +274,7 @@ class LongPolling:
 
     def parked(self) -> list[ParkedPull]:
         """The pulls that wait for a message."""
-        return [parked for pulls in self._due.values() for parked in pulls]
+        return [parked for pulls in self._by_due_tick.values() for parked in pulls]
 
     def _unindex(self, parked: ParkedPull) -> None:
         """The pull waits for no message any more; it still counts until it is answered or dropped."""
@@ -286,7 +287,7 @@ class LongPolling:
             self._topics[topic].discard(queue_id)
             if not self._topics[topic]:
                 del self._topics[topic]
-        _discard(self._due, parked.due, parked)
+        _discard(self._by_due_tick, parked.due_tick, parked)
 
     def _forget(self, parked: ParkedPull) -> None:
         """Do not count a pull that is answered or dropped."""
@@ -294,9 +295,9 @@ class LongPolling:
             return
         _discard(self._connections, parked.connection, parked)
         _discard(self._groups, parked.group, parked)
-        left = self._addresses[parked.address] - 1
-        if left:
-            self._addresses[parked.address] = left
+        remaining_pulls = self._addresses[parked.address] - 1
+        if remaining_pulls:
+            self._addresses[parked.address] = remaining_pulls
         else:
             del self._addresses[parked.address]
         self._bytes.add(parked.address, -parked.held_bytes)
@@ -309,7 +310,7 @@ class LongPolling:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return
-        woken = list(queue.everything)
+        woken = list(queue.unfiltered)
         woken += queue.by_code.get(tags_code, ())
         if queue.by_filter:
             woken += self._filtered(queue, topic, queue_id, next_offset, tags_code)
@@ -345,9 +346,9 @@ class LongPolling:
 
     def _wake(self, woken: Iterable[ParkedPull]) -> None:
         """Make pulls ready, WOKEN_MAX of them at once and the others in the next slices."""
-        rest = iter(woken)
-        if not self._make_ready(rest):
-            self._waking.append(rest)
+        pulls = iter(woken)
+        if not self._make_ready(pulls):
+            self._waking.append(pulls)
             self._schedule()
 
     @property
@@ -383,7 +384,7 @@ class LongPolling:
     def _answer_slice(self) -> None:
         """Answer ready pulls, one per connection in turn, up to a bound of bytes and time."""
         self._answering = False
-        until, left = monotonic() + SLICE_SECONDS, SLICE_BYTES
+        until, remaining_bytes = monotonic() + SLICE_SECONDS, SLICE_BYTES
         if self._waking and self._make_ready(self._waking[0]):
             self._waking.popleft()
         while self._ready:
@@ -399,8 +400,8 @@ class LongPolling:
             before = connection.out_bytes
             self._forget(parked)
             self._answer(parked)
-            left -= connection.out_bytes - before
-            if left <= 0 or monotonic() > until:
+            remaining_bytes -= connection.out_bytes - before
+            if remaining_bytes <= 0 or monotonic() > until:
                 break
         if self._ready or self._waking:
             self._schedule()
@@ -428,8 +429,8 @@ class LongPolling:
         now = asyncio.get_running_loop().time()
         self._timer = None
         number = int(now / TICK_SECONDS)
-        for due in [due for due in self._due if due <= number]:
-            self._wake(list(self._due[due]))
+        for due_tick in [due_tick for due_tick in self._by_due_tick if due_tick <= number]:
+            self._wake(list(self._by_due_tick[due_tick]))
         self._end_delays(now)
         if now - self._scanned >= SCAN_SECONDS:
             self._scanned = now

@@ -16,7 +16,7 @@ from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.services.transactions import Transactions
 from saturnmq.tasks import OnFailure
 
-Made = tuple[DelayService, TimerService, Transactions]
+Services = tuple[DelayService, TimerService, Transactions]
 
 
 class MasterServices:
@@ -27,7 +27,7 @@ class MasterServices:
 
     __slots__ = ("_make", "_on_failure", "delay", "timer", "transactions")
 
-    def __init__(self, make: Callable[[], Made], on_failure: OnFailure) -> None:
+    def __init__(self, make: Callable[[], Services], on_failure: OnFailure) -> None:
         self._make = make
         self._on_failure = on_failure
         self.delay, self.timer, self.transactions = make()

@@ -34,11 +34,11 @@ NOTICES_MAX: Final = 1000  # in one slice
 
 
 class MemberNotices:
-    """The rounds of all groups. wanted: whether the members of a group are notified at all."""
+    """The rounds of all groups. notifies: whether the members of a group are notified at all."""
 
-    def __init__(self, clients: Clients, wanted: Callable[[str], bool]) -> None:
+    def __init__(self, clients: Clients, notifies: Callable[[str], bool]) -> None:
         self._clients = clients
-        self._wanted = wanted
+        self._notifies = notifies
         self._waiting: set[str] = set()  # groups with a change whose round has not begun
         self._soon: deque[tuple[float, str]] = deque()  # those of them that had no round lately, and when it begins
         self._later: deque[tuple[float, str]] = deque()  # the others; both in order of time
@@ -54,7 +54,7 @@ class MemberNotices:
     def changed(self, group: ConsumerGroup) -> None:
         """Schedule a round for a group whose members or topics changed."""
         name = group.name
-        if name in self._waiting or not self._wanted(name):
+        if name in self._waiting or not self._notifies(name):
             return
         now = asyncio.get_running_loop().time()
         self._forget(now)
@@ -91,16 +91,16 @@ class MemberNotices:
     def _slice(self) -> None:
         """Notify members for one slice. Congested ones are skipped, as clients also rebalance by themselves every 20 s."""
         self._timer = None
-        now, until, left = asyncio.get_running_loop().time(), thread_time() + SLICE_SECONDS, NOTICES_MAX
-        while left > 0 and thread_time() < until:
+        now, until, remaining_notices = asyncio.get_running_loop().time(), thread_time() + SLICE_SECONDS, NOTICES_MAX
+        while remaining_notices > 0 and thread_time() < until:
             self._begin(now)
             if not self._rounds:
                 break
             name = next(iter(self._rounds))
             members = self._rounds.pop(name)
-            for _ in range(min(len(members), TURN, left)):
+            for _ in range(min(len(members), TURN, remaining_notices)):
                 _notify(members.popleft(), name)
-                left -= 1
+                remaining_notices -= 1
             if members:
                 self._rounds[name] = members
         self._schedule(now)

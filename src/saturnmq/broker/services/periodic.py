@@ -9,7 +9,7 @@ from collections.abc import Callable
 from saturnmq.tasks import OnFailure, cancel, supervised
 
 
-class Alarm:
+class WakeableSleep:
     """A sleep that `ring` ends early; a ring outside a sleep ends the next sleep at once."""
 
     __slots__ = ("_event",)
@@ -37,7 +37,7 @@ class RepeatedTask:
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._work = work
-        self._alarm = Alarm()
+        self._alarm = WakeableSleep()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, name: str, on_failure: OnFailure) -> None:

@@ -145,11 +145,11 @@ class Registrar:
     async def look_up(self) -> None:
         """Query the address server for the NameServers; on failure the known ones are kept (NS-36)."""
         try:
-            found = await look_up(*self._settings.address_server)
+            addresses = await look_up(*self._settings.address_server)
         except LookupFailed as error:
             log.warning("name server lookup failed error=%s", error)
             return
-        self._looked_up = found
+        self._looked_up = addresses
         self.addresses_changed()
 
     def addresses_changed(self) -> None:
@@ -348,22 +348,22 @@ class Registrar:
 
         All NameServers are queried in parallel; the first response counts.
         """
-        asked = [
+        requests = [
             asyncio.get_running_loop().create_task(
                 self._request(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
             )
             for address in self.name_servers
         ]
         try:
-            for answered in asyncio.as_completed(asked):
+            for answered in asyncio.as_completed(requests):
                 answer = await answered
                 if answer is not None:
                     table = ClusterInfo.decode(answer.body).broker_addr_table
                     name = self._settings.broker_name
-                    known = table[name].broker_addrs if name in table else {}
-                    return sorted(set(known.values()) - {self._address()})
+                    broker_addresses = table[name].broker_addrs if name in table else {}
+                    return sorted(set(broker_addresses.values()) - {self._address()})
         finally:
-            await cancel(*asked)
+            await cancel(*requests)
         return []
 
     def _command(self, table: TopicConfigTable, *, complete: bool) -> Command:
@@ -419,10 +419,12 @@ class Registrar:
         """
         self._sign(command)
         try:
-            asked = None if connect else self._client.ask(address, command, timeout_ms)
-            if asked is None and not connect:
+            pending_answer = None if connect else self._client.ask(address, command, timeout_ms)
+            if pending_answer is None and not connect:
                 return None
-            answer = await (asked if asked is not None else self._client.invoke(address, command, timeout_ms))
+            answer = await (
+                pending_answer if pending_answer is not None else self._client.invoke(address, command, timeout_ms)
+            )
             if answer.code != ResponseCode.SUCCESS:
                 raise response_error(answer.code, answer.remark, broker=address)
         except (SaturnError, OSError) as error:

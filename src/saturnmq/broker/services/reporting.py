@@ -36,7 +36,7 @@ class Reporting:
     def tick(self) -> None:
         """Do what is due now, and begin what takes longer."""
         self._begin("sample", self._sample)
-        self._begin("print", lambda: self._lines.due(self._clock_ms()))
+        self._begin("print", lambda: self._lines.due_lines(self._clock_ms()))
         if self._ticks >= FIRST_SECONDS:
             self._begin("watermark", self._watermark.write)
         self._ticks += 1
@@ -46,8 +46,8 @@ class Reporting:
 
     def _begin(self, name: str, task: Callable[[], Iterable[Steps[None]] | None]) -> None:
         try:
-            for due in task() or ():
-                self._work.add(due)
+            for steps in task() or ():
+                self._work.add(steps)
         except Exception:
             log.exception("statistics task failed task=%s", name)
 

@@ -14,14 +14,14 @@ from typing import Final
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.role import Role
+from saturnmq.broker.state.role import BrokerRole
 
 protection_log: Final = logging.getLogger("saturnmq.protection")
 
 CHECK_SECONDS: Final = 180
 
 
-def disable_slow(settings: BrokerSettings, role: Role, stats: Stats, groups: Groups) -> list[str]:
+def disable_slow(settings: BrokerSettings, role: BrokerRole, stats: Stats, groups: Groups) -> list[str]:
     """Set consumeEnable=false for groups with a queue more than consumerFallbehindThreshold behind; returns their names.
 
     None if the key is off, or on a slave, whose groups are its master's.

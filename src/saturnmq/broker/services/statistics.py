@@ -23,7 +23,7 @@ store_log: Final = logging.getLogger("saturnmq.store.statistics")
 
 SAMPLE_SECONDS: Final = 1
 _RATES: Final = (10, 60, 600)  # s
-_PUTS, _FOUND, _MISS, _GOT = range(1, 5)  # places of the totals in a sample
+_PUTS, _FOUND_GETS, _MISSED_GETS, _READ_MESSAGES = range(1, 5)  # places of the totals in a sample
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 QUEUE_PUTS: Final = ("QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE")
 QUEUE_GETS: Final = ("QUEUE_GET_NUMS", "QUEUE_GET_SIZE")
@@ -121,11 +121,11 @@ class Stats:
         "_delete_unused",
         "_detail",
         "_falls",
-        "_gets",
+        "_get_items",
         "_latencies",
         "_morning",
         "_next_midnight_ms",
-        "_puts",
+        "_put_items",
         "_samples",
         "_ticks",
         "_unlisted",
@@ -164,8 +164,8 @@ class Stats:
         self._cluster, self._delete_unused = cluster, delete_unused
         self._detail, self._delays, self._falls = detail, delays, falls
         self._unlisted = 0  # messages that were put but count for no topic
-        self._puts: dict[str, tuple[StatsItem, StatsItem]] = {}
-        self._gets: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._put_items: dict[str, tuple[StatsItem, StatsItem]] = {}
+        self._get_items: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
         self._latencies: dict[tuple[int, str, str], tuple[StatsItem, str]] = {}
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=max(_RATES) + 1)
         self._ticks = 0
@@ -178,23 +178,26 @@ class Stats:
         """Count one stored request of `count` messages and `size` log bytes that took ns nanoseconds."""
         self.put_messages += count
         self.put_bytes += size
-        pair = self._puts.get(topic)
+        pair = self._put_items.get(topic)
         if pair is None:
-            pair = self._puts[topic] = self.sets["TOPIC_PUT_NUMS"].item(topic), self.sets["TOPIC_PUT_SIZE"].item(topic)
+            pair = self._put_items[topic] = (
+                self.sets["TOPIC_PUT_NUMS"].item(topic),
+                self.sets["TOPIC_PUT_SIZE"].item(topic),
+            )
         _add(pair, count, size)
         if ns < 1_000_000:
             self.put_times.under_1_ms += 1
         else:
             self.put_times.add(ns // 1_000_000)
 
-    def got(self, topic: str, group: str, count: int, size: int) -> None:
+    def fetched(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that were read for a group."""
         self.get_messages += count
         self.get_bytes += size
-        pair = self._gets.get((topic, group))
+        pair = self._get_items.get((topic, group))
         if pair is None:
             key = f"{topic}@{group}"
-            pair = self._gets[topic, group] = (
+            pair = self._get_items[topic, group] = (
                 self.sets["GROUP_GET_NUMS"].item(key),
                 self.sets["GROUP_GET_SIZE"].item(key),
             )
@@ -203,12 +206,12 @@ class Stats:
     def pulled(self, topic: str, group: str, queue_id: int, ns: int, behind_bytes: int, behind_ms: int) -> None:
         """Record one successful pull: how long its read took, and how far its last message is behind the log's end and now."""
         self.get_found += 1
-        known = self._latencies.get((queue_id, topic, group))
-        if known is None:
+        latency_entry = self._latencies.get((queue_id, topic, group))
+        if latency_entry is None:
             key = f"{queue_id}@{topic}@{group}"
             item = self.sets["GROUP_GET_LATENCY"].item(key if self._detail else f"{topic}@{group}")
-            known = self._latencies[queue_id, topic, group] = item, key
-        latency, key = known
+            latency_entry = self._latencies[queue_id, topic, group] = item, key
+        latency, key = latency_entry
         ms = ns // 1_000_000
         latency.value += ms
         latency.times += 1
@@ -240,7 +243,7 @@ class Stats:
             self._unlisted += 1
             return
         self.put(topic, 1, size)
-        self.got(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
+        self.fetched(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
         self.get_messages -= 1  # no client got it
         self._queued(QUEUE_GETS, f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", size)
 
@@ -264,13 +267,13 @@ class Stats:
         if not self._delete_unused:
             return
 
-        for name, one in self.sets:
+        for name, stats_set in self.sets:
             if topic and name in _OF_TOPIC:
-                one.remove(lambda key: key.partition("@")[0] == topic)
+                stats_set.remove(lambda key: key.partition("@")[0] == topic)
             elif name == "GROUP_GET_LATENCY" and topic:
-                one.remove(lambda key: key.split("@")[-2] == topic)
+                stats_set.remove(lambda key: key.split("@")[-2] == topic)
             elif not topic and name in _OF_GROUP:
-                one.remove(lambda key: key.rpartition("@")[2] == group)
+                stats_set.remove(lambda key: key.rpartition("@")[2] == group)
         for values in (self.fall_size, self.fall_ms):
             for key in list(values):
                 if key.split("@")[1] == topic if topic else key.rpartition("@")[2] == group:
@@ -283,8 +286,8 @@ class Stats:
             del self.fall_size[key]
 
     def _drop_cached(self) -> None:
-        self._puts.clear()
-        self._gets.clear()
+        self._put_items.clear()
+        self._get_items.clear()
         self._latencies.clear()
 
     def sample(self, now_seconds: float, now_ms: int) -> Iterator[Generator[None, None, None]]:
@@ -322,9 +325,9 @@ class Stats:
         """Log the rates of the last minute and begin a new minute of put times (each 60 s)."""
         totals = (
             (_PUTS, self.put_messages),
-            (_FOUND, self.get_found),
-            (_MISS, self.get_miss),
-            (_GOT, self.get_messages),
+            (_FOUND_GETS, self.get_found),
+            (_MISSED_GETS, self.get_miss),
+            (_READ_MESSAGES, self.get_messages),
         )
         store_log.info(
             "[STORETPS] put_tps %s get_found_tps %s get_miss_tps %s get_transfered_tps %s",
@@ -343,9 +346,9 @@ class Stats:
             return
         self._next_midnight_ms = _midnight_after(now_ms)
         self._morning = (*self._morning[2:], self.put_messages, self.get_messages)
-        before_puts, before_gets, puts, gets = self._morning
-        log.info("yesterday put message total: %s", puts - before_puts)
-        log.info("yesterday get message total: %s", gets - before_gets)
+        before_puts, before_gets, put_count, get_count = self._morning
+        log.info("yesterday put message total: %s", put_count - before_puts)
+        log.info("yesterday get message total: %s", get_count - before_gets)
 
     def _rates(self, column: int, total: int, now_seconds: float) -> str:
         return " ".join(str(self._rate(column, total, now_seconds, window)) for window in _RATES)
@@ -358,11 +361,13 @@ class Stats:
 
     def table(self, now_seconds: float) -> dict[str, str]:
         """Rows of the runtime information, with names and formats of Apache RocketMQ."""
-        gets = self.get_found + self.get_miss
+        get_count = self.get_found + self.get_miss
         average = self.put_bytes / self.put_messages if self.put_messages else 0.0
-        found = self._rates(_FOUND, self.get_found, now_seconds)
-        miss = self._rates(_MISS, self.get_miss, now_seconds)
-        both = " ".join(str(float(a) + float(b)) for a, b in zip(found.split(), miss.split(), strict=True))
+        found_tps = self._rates(_FOUND_GETS, self.get_found, now_seconds)
+        missed_tps = self._rates(_MISSED_GETS, self.get_miss, now_seconds)
+        total_tps = " ".join(
+            str(float(a) + float(b)) for a, b in zip(found_tps.split(), missed_tps.split(), strict=True)
+        )
         return {
             "bootTimestamp": str(self.started_ms),
             "putMessageTimesTotal": str(max(self.put_messages, 1)),
@@ -381,11 +386,11 @@ class Stats:
             "msgPutTotalYesterdayMorning": str(self._morning[0]),
             "msgGetTotalYesterdayMorning": str(self._morning[1]),
             "putTps": self._rates(_PUTS, self.put_messages, now_seconds),
-            "getFoundTps": found,
-            "getMissTps": miss,
-            "getTotalTps": both,
-            "getTransferedTps": self._rates(_GOT, self.get_messages, now_seconds),
-            "getTimesTotal": str(gets),
+            "getFoundTps": found_tps,
+            "getMissTps": missed_tps,
+            "getTotalTps": total_tps,
+            "getTransferedTps": self._rates(_READ_MESSAGES, self.get_messages, now_seconds),
+            "getTimesTotal": str(get_count),
         }
 
 

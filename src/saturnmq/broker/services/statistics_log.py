@@ -31,7 +31,7 @@ stats_log.propagate = False
 
 MOMENT_MINUTES: Final = 5
 _RESPONSE_TIMES: Final = frozenset({"GROUP_GET_LATENCY"})  # printed with their mean, without a rate
-_WORDS: Final = {LAST_MINUTE: "Minute", LAST_HOUR: "Hour", LAST_DAY: "Day"}
+_WINDOW_NAMES: Final = {LAST_MINUTE: "Minute", LAST_HOUR: "Hour", LAST_DAY: "Day"}
 _STEP: Final = 32  # lines between two yields, less than 1 ms
 _CENT: Final = Decimal("0.01")
 
@@ -45,18 +45,18 @@ def two_places(value: float) -> str:
     return str(Decimal(repr(value)).quantize(_CENT, ROUND_HALF_UP))
 
 
-def details(name: str, found: WindowSum) -> str:
+def details(name: str, window_sum: WindowSum) -> str:
     """The figures of a line. Items of response times show their number and mean."""
     if name in _RESPONSE_TIMES:
-        return f"TIMES: {found.times} AVGRT: {two_places(found.avgpt)}"
-    return f"SUM: {found.sum} TPS: {two_places(found.tps)} AVGPT: {two_places(found.avgpt)}"
+        return f"TIMES: {window_sum.times} AVGRT: {two_places(window_sum.avgpt)}"
+    return f"SUM: {window_sum.sum} TPS: {two_places(window_sum.tps)} AVGPT: {two_places(window_sum.avgpt)}"
 
 
 class Boundaries:
     """Which windows end as the clock passes full minutes, full hours and midnights of local time."""
 
     def __init__(self) -> None:
-        self._seen: tuple[int, int, tuple[int, int]] | None = None
+        self._last_periods: tuple[int, int, tuple[int, int]] | None = None
         self._moments_at: int | None = None
 
     def passed(self, now_ms: int) -> tuple[list[int], bool]:
@@ -65,15 +65,17 @@ class Boundaries:
         A clock that was set back or stood still ends each at most once.
         """
         minute = now_ms // 60_000
-        before = self._seen
+        before = self._last_periods
         if before is not None and before[0] == minute:
             return [], False
         local = time.localtime(now_ms / 1000)
         hour = (now_ms // 1000 + local.tm_gmtoff % 3600) // 3600
-        seen = self._seen = (minute, hour, (local.tm_year, local.tm_yday))
+        periods = self._last_periods = (minute, hour, (local.tm_year, local.tm_yday))
         if before is None:
             return [], False
-        ended = [w for w, old, new in zip((LAST_MINUTE, LAST_HOUR, LAST_DAY), before, seen, strict=True) if old != new]
+        ended = [
+            w for w, old, new in zip((LAST_MINUTE, LAST_HOUR, LAST_DAY), before, periods, strict=True) if old != new
+        ]
         moments = self._moments_at is None or abs(minute - self._moments_at) >= MOMENT_MINUTES
         if moments:
             self._moments_at = minute
@@ -87,16 +89,16 @@ class StatisticsLog:
         self._stats = stats
         self._lines_max = lines_max
         self._boundaries = Boundaries()
-        self._left = self._omitted = 0
+        self._remaining_lines = self._omitted = 0
 
-    def due(self, now_ms: int) -> Iterator[Steps[None]]:
+    def due_lines(self, now_ms: int) -> Iterator[Steps[None]]:
         """The lines that are due now, to be written in slices; to be asked for each second."""
         windows, moments = self._boundaries.passed(now_ms)
         if windows and stats_log.hasHandlers():
             yield self._write(windows, moments)
 
     def _write(self, windows: list[int], moments: bool) -> Steps[None]:
-        self._left, self._omitted = self._lines_max(), 0
+        self._remaining_lines, self._omitted = self._lines_max(), 0
         for window in windows:
             yield from self._sums(window)
         if moments:
@@ -105,17 +107,21 @@ class StatisticsLog:
             stats_log.info("lines omitted: %s, statsLogLinesPerMinute=%s", self._omitted, self._lines_max())
 
     def _sums(self, window: int) -> Steps[None]:
-        changed_only = sum(len(one.items) for _, one in self._stats.sets) > self._left
-        for name, one in self._stats.sets:
-            for number, (key, item) in enumerate(list(one.items.items())):
+        changed_only = sum(len(stats_set.items) for _, stats_set in self._stats.sets) > self._remaining_lines
+        for name, stats_set in self._stats.sets:
+            for number, (key, item) in enumerate(list(stats_set.items.items())):
                 if number % _STEP == 0:
                     yield
-                found = item.over(window)
-                if changed_only and not (found.sum or found.times):
+                window_sum = item.over(window)
+                if changed_only and not (window_sum.sum or window_sum.times):
                     self._omitted += 1
                 elif self._may_write():
                     stats_log.info(
-                        "[%s] [%s] Stats In One %s, %s", name, escaped(key), _WORDS[window], details(name, found)
+                        "[%s] [%s] Stats In One %s, %s",
+                        name,
+                        escaped(key),
+                        _WINDOW_NAMES[window],
+                        details(name, window_sum),
                     )
 
     def _moments(self) -> Steps[None]:
@@ -130,6 +136,6 @@ class StatisticsLog:
                     stats_log.info("[%s] [%s] Stats Every 5 Minutes, Value: %s", name, escaped(key), value)
 
     def _may_write(self) -> bool:
-        self._left -= 1
-        self._omitted += self._left < 0
-        return self._left >= 0
+        self._remaining_lines -= 1
+        self._omitted += self._remaining_lines < 0
+        return self._remaining_lines >= 0

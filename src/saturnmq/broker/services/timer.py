@@ -378,12 +378,12 @@ def parse_progress(data: bytes) -> tuple[int, int]:
     """Delivered up to this time, Unix ms, and the end of the log at which that was so. Raises ValueError, KeyError, TypeError."""
     try:
         table = json.loads(data)
-        found = int(table["doneMs"]), int(table["logEnd"])
+        progress = int(table["doneMs"]), int(table["logEnd"])
     except (OverflowError, RecursionError) as error:
         raise ValueError(f"progress of timed messages: {error}") from error
-    if not all(0 <= value < 1 << 62 for value in found):
-        raise ValueError(f"progress of timed messages out of range: {found}")
-    return found
+    if not all(0 <= value < 1 << 62 for value in progress):
+        raise ValueError(f"progress of timed messages out of range: {progress}")
+    return progress
 
 
 def encode_progress(done_ms: int, log_end: int) -> str:

@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.broker.services.delay import FLUSH_WAIT_MS, restored
-from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
-from saturnmq.broker.services.periodic import Alarm
+from saturnmq.broker.services.half_table import (
+    CheckAction,
+    CheckLimits,
+    HalfTable,
+    TransactionOutcome,
+    UndecidedHalf,
+    immunity_ms,
+)
+from saturnmq.broker.services.periodic import WakeableSleep
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
@@ -131,7 +138,7 @@ class Transactions:
         self._next: tuple[PhysicalOffset, int, int] | None = None
         self._written = b""
         self._task: asyncio.Task[None] | None = None
-        self._alarm = Alarm()
+        self._alarm = WakeableSleep()
         self._ids: UniqueIds | None = None
 
     # ---- lifecycle
@@ -230,19 +237,20 @@ class Transactions:
         record = self._store.read_record(physical) if physical >= 0 else None
         try:
             message = decode_record(record, check_crc=True) if record is not None else None
-            there = message is not None and message.properties is not None
+            has_properties = message is not None and message.properties is not None
         except MessageError:
             return None
-        return message if there and message and (message.topic, message.physical_offset) == (topic, physical) else None
+        is_at = has_properties and message and (message.topic, message.physical_offset) == (topic, physical)
+        return message if is_at else None
 
-    def _half(self, message: Message, op_floor: int) -> Half:
+    def _half(self, message: Message, op_floor: int) -> UndecidedHalf:
         requested = message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
         immune_ms = immunity_ms(requested, self.table.limits.timeout_ms)
         counted = message.properties.get(
             PropertyKey.TRANSACTION_CHECK_TIMES, ""
         )  # 4.9.7 keeps the count in the message
         checks = int(counted[:9]) if counted.isascii() and counted.isdigit() else 0
-        return Half(
+        return UndecidedHalf(
             message.queue_offset,
             message.physical_offset,
             message.store_timestamp_ms,
@@ -308,24 +316,26 @@ class Transactions:
             return ResponseCode.SYSTEM_ERROR, "The producer group wrong"
         if message.queue_offset != header.tran_state_table_offset:
             return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
-        wanted = Outcome.COMMITTED if header.commit_or_rollback == _COMMIT else Outcome.ROLLED_BACK
+        decision = (
+            TransactionOutcome.COMMITTED if header.commit_or_rollback == _COMMIT else TransactionOutcome.ROLLED_BACK
+        )
         half = self.table.pending.get(message.queue_offset)
         if half is None or half.physical != message.physical_offset:
-            return self._repeated(message.queue_offset, wanted)
-        if wanted is Outcome.COMMITTED:
+            return self._repeated(message.queue_offset, decision)
+        if decision is TransactionOutcome.COMMITTED:
             failure = self._commit(message)
             if failure is not None:
                 return failure
-        self.table.settle(half.offset, wanted)
+        self.table.settle(half.offset, decision)
         self._write_op(half.offset)
         return ResponseCode.SUCCESS, None
 
-    def _repeated(self, offset: int, wanted: Outcome) -> Answer:
-        known = self.table.outcome(offset)
-        if known is wanted:
+    def _repeated(self, offset: int, decision: TransactionOutcome) -> Answer:
+        recorded = self.table.outcome(offset)
+        if recorded is decision:
             return ResponseCode.SUCCESS, None
-        was = known.value if known is not None else "decided before"
-        return ResponseCode.SYSTEM_ERROR, f"half message {offset} cannot be {wanted.value}: it was {was}"
+        was = recorded.value if recorded is not None else "decided before"
+        return ResponseCode.SYSTEM_ERROR, f"half message {offset} cannot be {decision.value}: it was {was}"
 
     def _commit(self, half: Message) -> Answer | None:
         try:
@@ -376,8 +386,8 @@ class Transactions:
                     continue  # not committed by the group yet: unreadable, and its sender has no response
                 if message is None:
                     log.error("undecided half message expired offset=%s", half.offset)
-                    self.table.settle(half.offset, Outcome.DISCARDED)
-                elif step is Step.DISCARD:
+                    self.table.settle(half.offset, TransactionOutcome.DISCARDED)
+                elif step is CheckAction.DISCARD:
                     self._discard(half, message)
                 elif self._check(half, message, without_producer):
                     checked.add(half.offset)
@@ -387,7 +397,7 @@ class Transactions:
         await self._save()
         return checked
 
-    def _check(self, half: Half, message: Message, without_producer: dict[str, int]) -> bool:
+    def _check(self, half: UndecidedHalf, message: Message, without_producer: dict[str, int]) -> bool:
         """Ask one live producer of the group; counts as a check even if none can be asked. Returns whether one was."""
         half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
@@ -427,7 +437,7 @@ class Transactions:
                 return None
         return None
 
-    def _discard(self, half: Half, message: Message) -> None:
+    def _discard(self, half: UndecidedHalf, message: Message) -> None:
         """Move the half message to TRANS_CHECK_MAX_TIME_TOPIC, for an operator (TX-08)."""
         self._topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
         properties = with_property(
@@ -442,7 +452,7 @@ class Transactions:
         log.warning("half message discarded offset=%s group=%s key=%s checks=%s topic=%s", half.offset,
                     message.properties.get(PropertyKey.PGROUP), message.properties.get(PropertyKey.UNIQ_KEY), half.checks,
                     CHECK_MAX_TIME_TOPIC)  # fmt: skip
-        self.table.settle(half.offset, Outcome.DISCARDED)
+        self.table.settle(half.offset, TransactionOutcome.DISCARDED)
         self._write_op(half.offset)
 
     # ---- progress
@@ -463,9 +473,9 @@ class Transactions:
 
     async def _save(self) -> None:
         """Save the check counts for the next start; a failure is logged and loses the counts since the last success."""
-        asked = [half for half in self.table.pending.values() if half.checks]
-        data = await finish(joined(_checks_pieces(asked)))
-        if data == self._written or (not asked and not self._written):
+        checked_halves = [half for half in self.table.pending.values() if half.checks]
+        data = await finish(joined(_checks_pieces(checked_halves)))
+        if data == self._written or (not checked_halves and not self._written):
             return
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
@@ -474,12 +484,12 @@ class Transactions:
             log.error("check counts of half messages not saved error=%s", error.message)
 
 
-def _checks_pieces(asked: list[Half]) -> Iterator[bytes]:
+def _checks_pieces(checked_halves: list[UndecidedHalf]) -> Iterator[bytes]:
     mark = b'{"asked":{'
-    for half in asked:
+    for half in checked_halves:
         yield mark + b'"%d":[%d,%d]' % (half.offset, half.physical, half.checks)
         mark = b","
-    yield b"}}" if asked else mark + b"}}"
+    yield b"}}" if checked_halves else mark + b"}}"
 
 
 def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
@@ -489,9 +499,9 @@ def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
 def _decided_by(operation: Message) -> Iterator[int]:
     """Queue offsets of half messages named by an operation message."""
     if operation.tags == REMOVE_TAG:
-        for word in bytes(operation.body).split(b","):
-            if word.isdigit():
-                yield int(word)
+        for digits in bytes(operation.body).split(b","):
+            if digits.isdigit():
+                yield int(digits)
 
 
 def _copied_to(message: Message, topic: str, properties: bytes) -> Message:

@@ -1,4 +1,4 @@
-"""How much work waits in a broker: lines of watermark.log each second, and figures of the runtime information (28).
+"""Requests that wait in a broker: lines of watermark.log each second, and figures of the runtime information (28).
 
 Apache RocketMQ has a thread pool with a queue for each of four kinds of requests. Here one event loop serves all of them, and what
 may wait is: sends, for the disk or the quorum; pulls, ready to be answered in the next iterations; long queries, for their slices.
@@ -26,8 +26,8 @@ watermark_log.propagate = False
 FIRST_SECONDS: Final = 10  # then each second
 
 
-class Waiting(NamedTuple):
-    """How many requests wait, and for how many ms the first one has."""
+class RequestBacklog(NamedTuple):
+    """Number of requests that wait, and the wait of the first one, ms."""
 
     size: int
     wait_ms: int
@@ -44,28 +44,28 @@ class Watermark:
         self._slices = slices
         self._late_ms = late_ms
 
-    def send(self) -> Waiting:
+    def send(self) -> RequestBacklog:
         """Sends that wait for the disk or the quorum."""
-        return Waiting(self._in_flight.sends, self._in_flight.wait_ms if self._in_flight.sends else 0)
+        return RequestBacklog(self._in_flight.sends, self._in_flight.wait_ms if self._in_flight.sends else 0)
 
-    def pull(self) -> Waiting:
+    def pull(self) -> RequestBacklog:
         """Parked pulls that can be answered now."""
         ready = self._long_polling.ready
-        return Waiting(ready, self._late_ms() if ready else 0)
+        return RequestBacklog(ready, self._late_ms() if ready else 0)
 
-    def query(self) -> Waiting:
+    def query(self) -> RequestBacklog:
         """Long administrative requests that wait for a slice or run in slices."""
-        return Waiting(self._slices.waiting, self._slices.waited_ms)
+        return RequestBacklog(self._slices.waiting, self._slices.waited_ms)
 
-    def transaction(self) -> Waiting:
+    def transaction(self) -> RequestBacklog:
         """Ends of transactions: none waits."""
-        return Waiting(0, 0)
+        return RequestBacklog(0, 0)
 
     def write(self) -> None:
         """Write the four lines."""
         if not watermark_log.hasHandlers():
             return
-        for name, found in (
+        for name, backlog in (
             ("Send", self.send()), ("Pull", self.pull()), ("Query", self.query()), ("Transaction", self.transaction()),
         ):  # fmt: skip
-            watermark_log.info("[WATERMARK] %s Queue Size: %s SlowTimeMills: %s", name, found.size, found.wait_ms)
+            watermark_log.info("[WATERMARK] %s Queue Size: %s SlowTimeMills: %s", name, backlog.size, backlog.wait_ms)

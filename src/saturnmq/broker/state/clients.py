@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from saturnmq.broker.events import Event
+from saturnmq.broker.events import EventEmitter
 from saturnmq.broker.state.conflicts import ClientIds, Conflict, ConflictKind, Expressions, Variants, differing
 from saturnmq.net import Connection
 from saturnmq.net.log_limit import LogLimit
@@ -91,10 +91,10 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where
         changed = False
         for topic, subscription in subscriptions.items():
-            known = self.subscriptions.get(topic)
-            if known is None:
+            group_subscription = self.subscriptions.get(topic)
+            if group_subscription is None:
                 changed = True
-            if known is None or subscription.sub_version > known.sub_version:
+            if group_subscription is None or subscription.sub_version > group_subscription.sub_version:
                 self.subscriptions[topic] = subscription
                 self.sources[topic] = connection
         for topic in self.subscriptions.keys() - subscriptions.keys():
@@ -102,7 +102,7 @@ class ConsumerGroup:
             changed = True
         return changed
 
-    def left(self, connection: Connection) -> list[str]:
+    def drop_subscriptions_of(self, connection: Connection) -> list[str]:
         """Drop what only a former member subscribed; returns the topics of the group whose expression changed.
 
         The newest subscriptions of the remaining members take its place: a stranger's do not outlive its membership.
@@ -112,8 +112,8 @@ class ConsumerGroup:
         before, self.subscriptions, self.sources = self.subscriptions, {}, {}
         for member, info in self.members.items():
             for topic, subscription in info.subscriptions.items():
-                known = self.subscriptions.get(topic)
-                if known is None or subscription.sub_version > known.sub_version:
+                newest = self.subscriptions.get(topic)
+                if newest is None or subscription.sub_version > newest.sub_version:
                     self.subscriptions[topic] = subscription
                     self.sources[topic] = member
         return [
@@ -160,9 +160,9 @@ class Clients:
         self._creators: dict[tuple[bool, str], str] = {}  # (consumers, name of a group online) -> host that created it
         self._created = (Shares(), Shares())  # groups of producers, of consumers
         self._log_limit = LogLimit()
-        self.changed: Event[ConsumerGroup] = Event()
-        self.resubscribed: Event[tuple[ConsumerGroup, list[str]]] = Event()
-        self.offline: Event[str] = Event()
+        self.changed: EventEmitter[ConsumerGroup] = EventEmitter()
+        self.resubscribed: EventEmitter[tuple[ConsumerGroup, list[str]]] = EventEmitter()
+        self.offline: EventEmitter[str] = EventEmitter()
         self.ids = ClientIds()
         self.unequal: set[str] = set()  # groups whose members have unequal subscriptions
         self._producer_ids: dict[str, tuple[Connection, Owner]] = {}  # by client id
@@ -186,16 +186,16 @@ class Clients:
             if exceeded is not None:
                 return f"memberships in groups: {exceeded} ({_MEMBERSHIPS_FACTOR} x liveGroupsMax)"
         online: tuple[Set[str], Set[str]] = (self.producers.keys(), self.consumers.keys())
-        for table, wanted, created in zip(online, names, self._created, strict=True):
-            new = len(wanted - table)
+        for table, group_names, created in zip(online, names, self._created, strict=True):
+            new = len(group_names - table)
             count = len(table) + new
             if (exceeded := created.exceeded(host, new, self._live_groups_max)) is not None:
                 return f"groups online: {exceeded} (liveGroupsMax)"
             if count > self._live_groups_max and new:
                 return f"{count} groups are online, at most {self._live_groups_max} are allowed (liveGroupsMax)"
-            if 2 * count > self._live_groups_max and len(wanted) > CROWDED_GROUPS_MAX and new:
+            if 2 * count > self._live_groups_max and len(group_names) > CROWDED_GROUPS_MAX and new:
                 return (
-                    f"{len(wanted)} groups of one client, at most {CROWDED_GROUPS_MAX} while more than half of "
+                    f"{len(group_names)} groups of one client, at most {CROWDED_GROUPS_MAX} while more than half of "
                     f"liveGroupsMax={self._live_groups_max} are online"
                 )
         before = after = 0
@@ -226,8 +226,8 @@ class Clients:
 
     def taken_id(self, client_id: str, owner: Owner) -> bool:
         """Whether a live producer of another IP address or account has this client id: replies for it would be diverted."""
-        known = self._producer_ids.get(client_id)
-        return known is not None and known[1] != owner and not known[0].closed
+        holder = self._producer_ids.get(client_id)
+        return holder is not None and holder[1] != owner and not holder[0].closed
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """Record a producer's heartbeat; a client id stays with the live connection of another owner that has it."""
@@ -248,10 +248,10 @@ class Clients:
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
             self._online(True, group.name, info)
-        known = group.members.get(connection)
-        if known is not None and known.client_id != info.client_id:
-            self._log_changed_id(group.name, known.client_id, info)
-        if known is None or known.client_id != info.client_id:
+        previous = group.members.get(connection)
+        if previous is not None and previous.client_id != info.client_id:
+            self._log_changed_id(group.name, previous.client_id, info)
+        if previous is None or previous.client_id != info.client_id:
             group.ids_body = None
         info.subscriptions = {}
         for s in data.subscription_data_set:
@@ -259,14 +259,16 @@ class Clients:
                 info.subscriptions[s.topic] = s
         info.expressions = frozenset((t, s.sub_string, s.expression_type) for t, s in info.subscriptions.items())
         info.units = units(info.subscriptions.values())
-        self._count_units(connection, info.owner[0], info.units - (known.units if known is not None else 0))
+        self._count_units(connection, info.owner[0], info.units - (previous.units if previous is not None else 0))
         group.members[connection] = info
-        if known is None or known.expressions != info.expressions:
-            self._subscribed(group, connection, known.expressions if known is not None else None, info.expressions)
+        if previous is None or previous.expressions != info.expressions:
+            self._subscribed(
+                group, connection, previous.expressions if previous is not None else None, info.expressions
+            )
             self._warn_if_unequal(group, connection, info)
         self._joined(connection, 1, group.name, info)
         changed = group.update(data, connection, info.subscriptions)
-        if (known is None or changed) and notify:
+        if (previous is None or changed) and notify:
             self.changed.emit(group)
 
     def _subscribed(
@@ -283,17 +285,18 @@ class Clients:
 
         Once per change, at most once per minute and group, and within the limit by group.
         """
-        other = group.variants.other(info.expressions)
-        if other is None or info.heartbeat_ms - group.warned_ms < _WARN_INTERVAL_MS:
+        unequal_member = group.variants.member_unlike(info.expressions)
+        if unequal_member is None or info.heartbeat_ms - group.warned_ms < _WARN_INTERVAL_MS:
             return
         group.warned_ms = info.heartbeat_ms
         suppressed = self._log_limit.suppressed(group.name)
         if suppressed is not None:
+            other_info = group.members[unequal_member]
             log.warning(
                 "unequal subscriptions in one group, messages may be lost group=%s client=%s peer=%s other=%s other_peer=%s "
                 "topics=%s suppressed=%s",
-                group.name, info.client_id, connection.remote_address, group.members[other].client_id, other.remote_address,
-                list(differing(info.expressions, group.members[other].expressions)), suppressed,
+                group.name, info.client_id, connection.remote_address, other_info.client_id, unequal_member.remote_address,
+                list(differing(info.expressions, other_info.expressions)), suppressed,
             )  # fmt: skip
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -307,22 +310,22 @@ class Clients:
     def conflicts_of(self, group: ConsumerGroup) -> list[Conflict]:
         """The conflicts that a group takes part in, of the first ones."""
         searched = islice(self.ids.shared.items(), _CONFLICTS_SEARCHED_MAX)
-        ids = [client_id for client_id, pair in searched if any(one in group.members for one in pair)]
-        found = [conflict for client_id in ids if (conflict := self.ids.conflict(client_id)) is not None]
+        ids = [client_id for client_id, pair in searched if any(member in group.members for member in pair)]
+        conflicts = [conflict for client_id in ids if (conflict := self.ids.conflict(client_id)) is not None]
         if (unequal := self._unequal_members(group)) is not None:
-            found.append(unequal)
-        return found
+            conflicts.append(unequal)
+        return conflicts
 
     def _unequal_members(self, group: ConsumerGroup) -> Conflict | None:
         if not group.variants.unequal:
             return None
-        one = group.variants.first()
-        info = group.members[one]
-        other = group.variants.other(info.expressions)
-        assert other is not None
-        other_info = group.members[other]
+        first_member = group.variants.first()
+        info = group.members[first_member]
+        unequal_member = group.variants.member_unlike(info.expressions)
+        assert unequal_member is not None
+        other_info = group.members[unequal_member]
         topics = differing(info.expressions, other_info.expressions)
-        addresses = (one.remote_address, other.remote_address)
+        addresses = (first_member.remote_address, unequal_member.remote_address)
         return Conflict(
             ConflictKind.SUBSCRIPTIONS,
             group.name,
@@ -381,7 +384,7 @@ class Clients:
                 self._count_units(connection, info.owner[0], -info.units)
                 group.ids_body = None
                 self._subscribed(group, connection, info.expressions, None)
-                self._left(group, connection)
+                self._member_left(group, connection)
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the connection from all its groups (HB-06)."""
@@ -413,19 +416,19 @@ class Clients:
             yield
         return expired
 
-    def _left(self, group: ConsumerGroup, connection: Connection) -> None:
+    def _member_left(self, group: ConsumerGroup, connection: Connection) -> None:
         if not group.members:
             self.consumers.pop(group.name, None)
             self._offline(True, group.name)
             self.offline.emit(group.name)
-        elif topics := group.left(connection):
+        elif topics := group.drop_subscriptions_of(connection):
             self.resubscribed.emit((group, topics))
         self.changed.emit(group)
 
     def producer_of_id(self, client_id: str) -> Connection | None:
         """Connection of the producer with this client id (RR-03)."""
-        known = self._producer_ids.get(client_id)
-        return known[0] if known is not None else None
+        holder = self._producer_ids.get(client_id)
+        return holder[0] if holder is not None else None
 
     def next_producer(self, group: str) -> Connection | None:
         """A live producer of a group, round robin (PR-36, TX-09)."""

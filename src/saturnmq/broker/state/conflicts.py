@@ -25,7 +25,7 @@ Expressions = frozenset[tuple[str, str, str]]  # topic, expression, expression t
 
 
 class ConflictKind(Enum):
-    """What two clients conflict over."""
+    """Subject of a conflict of two clients."""
 
     CLIENT_ID = "client_id"
     SUBSCRIPTIONS = "subscriptions"
@@ -66,7 +66,7 @@ class Variants:
         """Whether members subscribe to different topics or with different expressions."""
         return len(self._members) > 1
 
-    def other(self, expressions: Expressions) -> Connection | None:
+    def member_unlike(self, expressions: Expressions) -> Connection | None:
         """A member that subscribes differently; None if there is none."""
         return next((next(iter(members)) for kind, members in self._members.items() if kind != expressions), None)
 
@@ -75,9 +75,9 @@ class Variants:
         return next(iter(next(iter(self._members.values()))))
 
 
-def differing(one: Expressions, other: Expressions) -> tuple[str, ...]:
+def differing(expressions: Expressions, other_expressions: Expressions) -> tuple[str, ...]:
     """The topics, at most TOPICS_MAX, that two members subscribe to differently."""
-    return tuple(sorted({topic for topic, _, _ in one ^ other})[:TOPICS_MAX])
+    return tuple(sorted({topic for topic, _, _ in expressions ^ other_expressions})[:TOPICS_MAX])
 
 
 @dataclass(slots=True)
@@ -106,14 +106,14 @@ class ClientIds:
         self._id_of[connection] = client_id
         holders = self._holders.setdefault(client_id, {})
         beats = holders.pop(connection, None) or _Beats(self._count, self._count)
-        other = next(reversed(holders), None)
-        if other is not None and client_id not in self.shared and holders[other].last > beats.first:
-            self.shared[client_id] = (connection, other)
+        last_holder = next(reversed(holders), None)
+        if last_holder is not None and client_id not in self.shared and holders[last_holder].last > beats.first:
+            self.shared[client_id] = (connection, last_holder)
             suppressed = self._log_limit.suppressed(client_id)
             if suppressed is not None:
                 log.warning(
                     "client id used by two connections client=%s peer=%s other=%s suppressed=%s",
-                    client_id, connection.remote_address, other.remote_address, suppressed,
+                    client_id, connection.remote_address, last_holder.remote_address, suppressed,
                 )  # fmt: skip
         beats.last = self._count
         holders[connection] = beats
@@ -141,5 +141,5 @@ class ClientIds:
         pair = self.shared.get(client_id)
         if pair is None:
             return None
-        one, other = (connection.remote_address for connection in pair)
-        return Conflict(ConflictKind.CLIENT_ID, "", client_id, one, client_id, other)
+        address, other_address = (connection.remote_address for connection in pair)
+        return Conflict(ConflictKind.CLIENT_ID, "", client_id, address, client_id, other_address)

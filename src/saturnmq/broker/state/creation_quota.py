@@ -20,18 +20,18 @@ HOUR_MS: Final = 3_600_000
 
 
 class CreationQuota:
-    """Creation quota of one table. what: plural name of the entries, for error texts and the refusal counter."""
+    """Creation quota of one table. entry_kind: plural name of the entries, for error texts and the refusal counter."""
 
     def __init__(
-        self, what: str, *, in_all: int, per_hour: int, clock_ms: Callable[[], int], rejections: Rejections
+        self, entry_kind: str, *, in_all: int, per_hour: int, clock_ms: Callable[[], int], rejections: Rejections
     ) -> None:
-        self._what = what
+        self._entry_kind = entry_kind
         self._in_all = in_all
         self._per_hour = per_hour
         self._clock_ms = clock_ms
         self._rejections = rejections
         self._hour_began_ms = 0
-        self._made = Shares()  # created in the current hour
+        self._created = Shares()  # created in the current hour
 
     def add(self, present: int, name: str, peer: str = "") -> str | None:
         """Count one creation with `present` entries in the table; returns None, or why it is rejected.
@@ -41,16 +41,20 @@ class CreationQuota:
         now = self._clock_ms()
         if not 0 <= now - self._hour_began_ms < HOUR_MS:
             self._hour_began_ms = now
-            self._made.clear()
-        made, host, problem = self._made.total, host_of(peer), None
+            self._created.clear()
+        created_count, host, problem = self._created.total, host_of(peer), None
         if present >= self._in_all:
-            problem = f"there are {present} {self._what}, at most {self._in_all} may be made by clients"
-        elif made >= self._per_hour:
-            problem = f"clients made {made} {self._what} within an hour, at most {self._per_hour} are allowed"
-        elif (exceeded := self._made.exceeded(host, 1, min(self._per_hour, made + self._in_all - present))) is not None:
-            problem = f"clients made {made} {self._what} within an hour: {exceeded}"
+            problem = f"there are {present} {self._entry_kind}, at most {self._in_all} may be made by clients"
+        elif created_count >= self._per_hour:
+            problem = (
+                f"clients made {created_count} {self._entry_kind} within an hour, at most {self._per_hour} are allowed"
+            )
+        elif (
+            exceeded := self._created.exceeded(host, 1, min(self._per_hour, created_count + self._in_all - present))
+        ) is not None:
+            problem = f"clients made {created_count} {self._entry_kind} within an hour: {exceeded}"
         if problem is None:
-            self._made.add(host, 1)
+            self._created.add(host, 1)
         else:
-            self._rejections.note(self._what, peer, f"{name[:255]!r}: {problem}")
+            self._rejections.note(self._entry_kind, peer, f"{name[:255]!r}: {problem}")
         return problem

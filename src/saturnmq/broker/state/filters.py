@@ -42,7 +42,7 @@ ByExtension = Callable[[int, bytes], bool]
 ByRecord = Callable[[bytes], bool]
 
 
-class Wanted(NamedTuple):
+class PullFilter(NamedTuple):
     """Predicates of a pull, applied in this order; None accepts everything.
 
     by_code: tags code of the queue unit. by_extension: store time (Unix ms) and bit map of the unit's extension, if it has one.
@@ -55,34 +55,34 @@ class Wanted(NamedTuple):
     codes: frozenset[int] | None = None
 
 
-EVERYTHING: Final = Wanted()
+ACCEPT_ALL: Final = PullFilter()
 
 
-def wanted_by_tags(text: str | None) -> Wanted:
+def pull_filter_of_tags(text: str | None) -> PullFilter:
     """Predicates of a tag expression. Raises FilterError (23)."""
     text = text or ""
     return _tags(text) if len(text) <= _CACHED_CHARS_MAX else _of_tags(tag_matcher(text))
 
 
 @lru_cache(maxsize=1024)
-def _tags(text: str) -> Wanted:
+def _tags(text: str) -> PullFilter:
     return _of_tags(tag_matcher(text))
 
 
-def _of_tags(matcher: TagMatcher) -> Wanted:
+def _of_tags(matcher: TagMatcher) -> PullFilter:
     """Test the tags code by set membership, without reducing it to 32 bits.
 
     Only delay queues hold larger codes (delivery times), and no client filters those by tag.
     """
-    return EVERYTHING if matcher.codes is None else Wanted(matcher.codes.__contains__, codes=matcher.codes)
+    return ACCEPT_ALL if matcher.codes is None else PullFilter(matcher.codes.__contains__, codes=matcher.codes)
 
 
-def wanted_by(matcher: Matcher) -> Wanted:
+def pull_filter_of(matcher: Matcher) -> PullFilter:
     """Predicates of any matcher."""
     if isinstance(matcher, TagMatcher):
         return _of_tags(matcher)
     by_extension = matcher.by_extension if isinstance(matcher, GroupFilter) else None
-    return Wanted(None, by_extension, _by_record(matcher))
+    return PullFilter(None, by_extension, _by_record(matcher))
 
 
 def _by_record(matcher: Matcher) -> ByRecord:
@@ -101,20 +101,20 @@ def _remembering(matcher: SqlMatcher) -> ByRecord:
     answers: dict[bytes, bool] = {}
 
     def ask(raw: bytes) -> bool:
-        found = b""
+        used_properties = b""
         for start, behind in lasts:
             at = raw.rfind(behind) + 1
             if at or raw.startswith(start):
                 end = raw.find(b"\x02", at)
-                found += raw[at : end + 1] if end >= 0 else raw[at:] + b"\x02"
-        answer = answers.get(found)
+                used_properties += raw[at : end + 1] if end >= 0 else raw[at:] + b"\x02"
+        answer = answers.get(used_properties)
         if answer is None:
             properties = _decoded(raw)  # decode everything: of two properties with one name, the last one may be empty
             answer = matcher.by_properties(properties)
-            if len(found) <= _REMEMBERED_BYTES_MAX and b"\x01\x02" not in found:
+            if len(used_properties) <= _REMEMBERED_BYTES_MAX and b"\x01\x02" not in used_properties:
                 if len(answers) >= _REMEMBERED_MAX:
                     answers.clear()
-                answers[found] = answer
+                answers[used_properties] = answer
         return answer
 
     return ask

@@ -55,10 +55,10 @@ class Groups(JournaledTable):
 
     def load(self) -> None:
         """Load the file over the defaults. Raises CorruptRecord, StoreError."""
-        found = self._file.read(SubscriptionGroupTable.decode_file)
-        if found is not None:
-            self.table.update(found.subscription_group_table)
-            self.version = found.data_version
+        saved_table = self._file.read(SubscriptionGroupTable.decode_file)
+        if saved_table is not None:
+            self.table.update(saved_table.subscription_group_table)
+            self.version = saved_table.data_version
 
     def find(self, group: str, peer: str = "") -> SubscriptionGroupConfig | None:
         """Settings of a group. An unknown one is created if auto-creation, its name and the quota allow it, else None.
@@ -131,11 +131,11 @@ class Groups(JournaledTable):
         self.version = version
         return True
 
-    def take(self, found: SubscriptionGroupTable) -> None:
+    def take(self, source_table: SubscriptionGroupTable) -> None:
         """Replace groups and version by those of another broker; system groups it does not have are kept (DL-C07)."""
-        own = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
-        self.table = own | found.subscription_group_table
-        self.version = found.data_version
+        system_groups = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
+        self.table = system_groups | source_table.subscription_group_table
+        self.version = source_table.data_version
         self.writer.changed()
 
     def delete(self, group: str) -> bool:

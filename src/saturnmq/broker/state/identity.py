@@ -51,7 +51,7 @@ def advertised(host: str) -> tuple[str, str]:
     if host in _WILDCARDS:
         host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return host, str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
+        address_infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return host, str(min(address_infos, key=lambda info: info[0] != socket.AF_INET)[4][0])
     except OSError as error:
         raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error

@@ -30,7 +30,7 @@ class Journal(Protocol):
 
 
 class JournaledTable:
-    """What the tables of topics and of subscription groups say about the last change of an entry.
+    """The last change of an entry of the tables of topics and of subscription groups.
 
     journal: set in a DLedger group. writer: of the file that keeps the table.
     """

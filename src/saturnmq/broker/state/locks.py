@@ -29,7 +29,7 @@ class _Lock:
     peer: str
 
 
-class QueueLocks:
+class QueueLockTable:
     """Lock table group -> queue -> owner. Times are Unix ms, passed by the caller."""
 
     def __init__(self, most: int = 2**31) -> None:
@@ -52,23 +52,23 @@ class QueueLocks:
             for _ in islice(self.expiring(now_ms), EXPIRED_AT_ONCE):
                 pass
         table = self._locks.get(group, {})
-        owned = []
+        held_queues = []
         for queue in queues:
             lock = table.get(queue)
-            own = lock is not None and lock.client_id == client_id
-            if lock is not None and not own and now_ms - lock.updated_ms <= LOCK_LIVE_MS:
+            is_holder = lock is not None and lock.client_id == client_id
+            if lock is not None and not is_holder and now_ms - lock.updated_ms <= LOCK_LIVE_MS:
                 continue
-            if not own and not self._may_take(peer, replaces=lock is not None):
+            if not is_holder and not self._may_take(peer, replaces=lock is not None):
                 continue
             if lock is not None:
                 self._released(lock)
             table[queue] = self._by_age[group, queue] = _Lock(client_id, now_ms, peer)
             self._by_age.move_to_end((group, queue))
-            self._taken(peer)
-            owned.append(queue)
+            self._count_lock(peer)
+            held_queues.append(queue)
         if table:
             self._locks[group] = table
-        return owned
+        return held_queues
 
     def _may_take(self, peer: str, *, replaces: bool) -> bool:
         """Whether the limits allow a connection one more lock. replaces: it takes the place of an expired one."""
@@ -78,7 +78,7 @@ class QueueLocks:
             and self._of_address[network_of(host_of(peer))] < max(self._most // 2, 1)
         )
 
-    def _taken(self, peer: str) -> None:
+    def _count_lock(self, peer: str) -> None:
         self._count += 1
         self._of_connection[peer] += 1
         self._of_address[network_of(host_of(peer))] += 1

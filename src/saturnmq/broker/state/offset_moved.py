@@ -32,7 +32,7 @@ class OffsetMovedEvents:
         self._written = 0  # since then
         self._last_ms: dict[tuple[str, str, int], int] = {}
 
-    def add(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
+    def add(self, group: str, topic: str, queue_id: int, requested_offset: int, new_offset: int, host: Host) -> None:
         """Record that a group asked for one offset and was given another. host: this broker's address, as stored in records."""
         now = self._clock_ms()
         key = (group, topic, queue_id)
@@ -50,8 +50,8 @@ class OffsetMovedEvents:
             {
                 "consumerGroup": group,
                 "messageQueue": {"brokerName": self._broker_name, "queueId": queue_id, "topic": topic},
-                "offsetNew": new,
-                "offsetRequest": asked,
+                "offsetNew": new_offset,
+                "offsetRequest": requested_offset,
             }
         )
         properties = encode_properties({PropertyKey.TAGS: group, PropertyKey.KEYS: group})

@@ -54,9 +54,9 @@ class Offsets:
 
     def load(self) -> None:
         """Load the file if it exists. Raises CorruptRecord, StoreError."""
-        found = self._file.read(ConsumerOffsetTable.decode_file)
-        if found is not None:
-            for name, queues in found.offset_table.items():
+        saved_table = self._file.read(ConsumerOffsetTable.decode_file)
+        if saved_table is not None:
+            for name, queues in saved_table.offset_table.items():
                 topic, _, group = name.partition("@")
                 self._queues(topic, group).update(queues)
 
@@ -111,11 +111,11 @@ class Offsets:
         """Take over another broker's offsets, with `forward` only greater ones; entries it does not have are kept (DL-C07)."""
         for name, queues in table.items():
             topic, _, group = name.partition("@")
-            known = self._queues(topic, group)
+            queue_offsets = self._queues(topic, group)
             for queue_id, offset in queues.items():
-                before = known.get(queue_id, -1)
+                before = queue_offsets.get(queue_id, -1)
                 if offset > before or (offset != before and not forward):
-                    known[queue_id] = offset
+                    queue_offsets[queue_id] = offset
                     self.dirty = True
 
     def limit(self, end: Callable[[str, int], int]) -> Generator[None, None, int]:

@@ -29,12 +29,12 @@ class PendingReplies:
 
     def begin(self, requester: Connection) -> str | None:
         """Count one more reply for a requester; returns None, or why it is not pushed."""
-        own = self._of[requester]
-        if own >= max(self._most // CONNECTION_SHARE, 1):
-            return f"{own} replies wait for its confirmation"
+        pending_count = self._of[requester]
+        if pending_count >= max(self._most // CONNECTION_SHARE, 1):
+            return f"{pending_count} replies wait for its confirmation"
         if (exceeded := self._shares.exceeded(host_of(requester.remote_address), 1, self._most)) is not None:
             return f"of the replies that wait for confirmations, {exceeded}"
-        self._of[requester] = own + 1
+        self._of[requester] = pending_count + 1
         self._shares.add(host_of(requester.remote_address), 1)
         return None
 

@@ -23,8 +23,8 @@ CALLS_MAX: Final = 8  # to one consumer at a time
 _SILENT: Final = "relay_silent"
 
 
-class Member(Protocol):
-    """What is used of a consumer's connection."""
+class RelayPeer(Protocol):
+    """The part of a consumer's connection that relaying uses."""
 
     remote_address: str
     attributes: dict[str, object]
@@ -35,11 +35,11 @@ class Relays:
 
     def __init__(self, permits: int) -> None:
         self._permits = permits
-        self._calls: dict[Member, int] = {}
+        self._calls: dict[RelayPeer, int] = {}
         self._shares = Shares()
 
     @contextmanager
-    def call(self, member: Member) -> Iterator[None]:
+    def call(self, member: RelayPeer) -> Iterator[None]:
         """Count a call while it is in progress. Raises ResponseError 1 if the consumer or its address has too many."""
         calls, silent = self._calls.get(member, 0), bool(member.attributes.get(_SILENT))
         if calls >= (1 if silent else CALLS_MAX):
@@ -60,12 +60,12 @@ class Relays:
             raise
         finally:
             self._shares.add(host, -1)
-            left = self._calls[member] - 1
-            if left:
-                self._calls[member] = left
+            remaining_calls = self._calls[member] - 1
+            if remaining_calls:
+                self._calls[member] = remaining_calls
             else:
                 del self._calls[member]
 
-    def _refuse(self, member: Member, why: str) -> None:
+    def _refuse(self, member: RelayPeer, why: str) -> None:
         text = f"[OVERLOAD]the consumer at {member.remote_address} is not asked: {why}; try again later"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)

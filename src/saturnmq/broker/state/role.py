@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Role(Protocol):
+class BrokerRole(Protocol):
     """Whether this broker currently is a slave of another one."""
 
     @property

@@ -67,8 +67,8 @@ class StateWriter:
 
     async def saved(self) -> None:
         """Wait until all changes made so far are durable, for two writes at most; retries a failed write. Raises StoreError."""
-        wanted = self._changes
-        while self._saved < wanted:
+        requested_changes = self._changes
+        while self._saved < requested_changes:
             await asyncio.shield(self._begin())
 
     async def settle(self) -> None:

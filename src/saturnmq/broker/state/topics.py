@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final
 
-from saturnmq.broker.events import Event
+from saturnmq.broker.events import EventEmitter
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.journal import JournaledTable
@@ -63,7 +63,7 @@ class Topics(JournaledTable):
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
-        self.changed: Event[list[TopicConfig]] = Event()
+        self.changed: EventEmitter[list[TopicConfig]] = EventEmitter()
         self.had_file = False  # topics.json existed at the start
         self._add_system_topics()
 
@@ -72,27 +72,27 @@ class Topics(JournaledTable):
 
         Raises CorruptRecord, StoreError.
         """
-        found = self._file.read(TopicConfigTable.decode_file)
-        if found is not None:
-            for name, config in self._legal(found).items():
+        saved_table = self._file.read(TopicConfigTable.decode_file)
+        if saved_table is not None:
+            for name, config in self._legal(saved_table).items():
                 self.table[name] = config
-            self.version = found.data_version
+            self.version = saved_table.data_version
             self.had_file = True
 
-    def _legal(self, found: TopicConfigTable) -> dict[str, TopicConfig]:
+    def _legal(self, table: TopicConfigTable) -> dict[str, TopicConfig]:
         """The topics of a table from a file or another broker; without impossible ones.
 
         Left out are names that cannot be folders of a store, and numbers of queues outside 0..65,536.
         """
         legal = {}
-        for name, config in found.topic_config_table.items():
+        for name, config in table.topic_config_table.items():
             if not (0 <= config.read_queue_nums <= QUEUES_MAX and 0 <= config.write_queue_nums <= QUEUES_MAX):
                 continue
             if name in self.system or LEGAL_NAME.fullmatch(name) is not None:
                 config.topic_name = name
                 legal[name] = config
-        if len(legal) < len(found.topic_config_table):
-            ignored = [name for name in found.topic_config_table if name not in legal]
+        if len(legal) < len(table.topic_config_table):
+            ignored = [name for name in table.topic_config_table if name not in legal]
             log.warning(
                 "topics with illegal names or numbers of queues ignored count=%s first=%.200r", len(ignored), ignored[0]
             )
@@ -168,13 +168,13 @@ class Topics(JournaledTable):
                  config.write_queue_nums, config.perm)  # fmt: skip
         self.changed.emit([config])
 
-    def take(self, found: TopicConfigTable) -> None:
+    def take(self, source_table: TopicConfigTable) -> None:
         """Replace topics and version by those of another broker; system topics it does not have are kept (DL-C07)."""
-        own = {name: config for name, config in self.table.items() if name in self.system}
-        legal = self._legal(found)
+        system_topics = {name: config for name, config in self.table.items() if name in self.system}
+        legal = self._legal(source_table)
         changed = [config for name, config in legal.items() if self.table.get(name) != config]
-        self.table = own | legal
-        self.version = found.data_version
+        self.table = system_topics | legal
+        self.version = source_table.data_version
         self.writer.changed()
         if changed:
             self.changed.emit(changed)
@@ -199,13 +199,13 @@ class Topics(JournaledTable):
         self._put(topic, config, after if self.version == before else self.version)
 
     def _put(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
-        known = self.table.pop(topic, None)
+        previous = self.table.pop(topic, None)
         if config is not None:
             self.table[topic] = config
         self.version = version
         self.writer.changed()
-        if known != config:
-            self.changed.emit([one for one in (config or known,) if one is not None])
+        if previous != config:
+            self.changed.emit([affected for affected in (config or previous,) if affected is not None])
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; returns whether it existed. Raises ResponseError if the group cannot take the change."""
@@ -242,9 +242,11 @@ class Topics(JournaledTable):
             raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
         width = max(min(queues, pattern.write_queue_nums), 1)  # with 0 queues no message could ever be sent to it
         flag = int(codes.TopicSysFlag.UNIT) if unit else 0
-        made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
-        self.set(made)
-        return made
+        new_config = TopicConfig(
+            topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag
+        )
+        self.set(new_config)
+        return new_config
 
     def _present(self) -> int:
         """Number of topics that count towards topicsMax: all but those of the broker itself."""
@@ -300,8 +302,8 @@ class Topics(JournaledTable):
         names: only these topics, as far as they exist.
         """
         table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
-        everything = int(Perm.READ | Perm.WRITE)
-        if self._settings.broker_permission & everything == everything:
+        read_write = int(Perm.READ | Perm.WRITE)
+        if self._settings.broker_permission & read_write == read_write:
             return TopicConfigTable(table, self.version)
         limited = {
             name: TopicConfig(name, c.read_queue_nums, c.write_queue_nums, self._settings.broker_permission,
