@@ -18,7 +18,7 @@ from saturnmq.replication.masterslave.master import HaMaster
 from saturnmq.replication.masterslave.opening import slave_dispatch
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.slave import HaSlave
-from saturnmq.replication.masterslave.stream import Frame, FrameDecoder, encode_report
+from saturnmq.replication.masterslave.stream import Frame, TransferDecoder, encode_report
 from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
 from waiting import until
 
@@ -114,7 +114,7 @@ class SocketSlave:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._decoder = FrameDecoder()
+        self._decoder = TransferDecoder()
         self._frames: list[Frame] = []
 
     @classmethod

@@ -14,8 +14,8 @@ from saturnmq.replication.masterslave.stream import (
     DATA_BYTES_MAX,
     Extent,
     Frame,
-    FrameDecoder,
     SlavePosition,
+    TransferDecoder,
     check_frame,
     encode_heartbeat,
     encode_report,
@@ -51,7 +51,7 @@ def test_first_exchange_with_an_empty_slave() -> None:
     position = SlavePosition()
     assert position.received(bytes(8), extent(300))
     assert position.next_data(extent(300), 32768) == (0, 300)
-    found = list(FrameDecoder().feed(bytes.fromhex("0000000000000000 0000012C") + b"x" * 300))
+    found = list(TransferDecoder().feed(bytes.fromhex("0000000000000000 0000012C") + b"x" * 300))
     assert found == [Frame(0, b"x" * 300)]
     assert encode_heartbeat(At(300)) == bytes.fromhex("000000000000012C 00000000")
 
@@ -131,7 +131,7 @@ def test_any_split_of_the_stream_gives_the_same_frames(data: st.DataObject, bodi
         sent += frame(offset, body)
         wanted.append(Frame(offset, body))
         offset += len(body)
-    decoder, found = FrameDecoder(), []
+    decoder, found = TransferDecoder(), []
     while sent:
         cut = data.draw(st.integers(1, len(sent)))
         found += decoder.feed(sent[:cut])
@@ -149,7 +149,7 @@ def test_any_split_of_the_stream_gives_the_same_frames(data: st.DataObject, bodi
 )
 def test_header_outside_the_limits_is_refused_before_its_data(header: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="allowed"):
-        list(FrameDecoder().feed(header))
+        list(TransferDecoder().feed(header))
 
 
 @pytest.mark.parametrize(

@@ -608,10 +608,10 @@ def plant(defect: str) -> None:
         dispatch.SlaveDispatch.stored = property(lambda one: one.log.end)  # type: ignore[assignment]
     elif defect == "gaps are accepted":
         slave.check_frame = lambda frame, end, file_bytes: None
-        feed, count = stream.FrameDecoder.feed, itertools.count(1)
+        feed, count = stream.TransferDecoder.feed, itertools.count(1)
         slave.FrameDecoder.feed = lambda decoder, data: (frame for frame in feed(decoder, data) if next(count) % 40)
     elif defect == "another log is followed":
-        tail.TailCheck.done = property(lambda check: True)  # type: ignore[assignment]
+        tail.TailCheck.is_complete = property(lambda check: True)  # type: ignore[assignment]
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

@@ -99,9 +99,9 @@ class TableChanges:
         self._saved, self._loaded = (self.covered, self._complete), True
         dispatch = self._group.dispatch
         dispatch.on_change = self._dispatched
-        for message in dispatch.early:
+        for message in dispatch.deferred_changes:
             self._dispatched(message)
-        dispatch.early.clear()
+        dispatch.deferred_changes.clear()
 
     async def stop(self) -> None:
         """Save what is not saved yet. Later changes are saved by the next start, which finds them in the log."""

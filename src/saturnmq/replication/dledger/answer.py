@@ -74,15 +74,15 @@ def outcome(code: int) -> tuple[PutStatus, str]:
     return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR), "" if code == Code.SUCCESS else f"DLedger {code}"
 
 
-def refused_by(taken: AppendResponse) -> AppendRefused:
+def refused_by(response: AppendResponse) -> AppendRefused:
     """The error of an append that the leader refused: retriable (DL-B06), except a message that is too long (DL-A06).
 
     Clients take SERVICE_NOT_AVAILABLE as not stored, and look for the new leader.
     """
-    if taken.code == Code.UNEXPECTED_ARGUMENT:
+    if response.code == Code.UNEXPECTED_ARGUMENT:
         reason = "the message is longer than an entry of the ledger may be"
         return AppendRefused(PutStatus.UNKNOWN_ERROR, reason, single=True)
-    if taken.code in _ELSEWHERE:
-        return AppendRefused(PutStatus.SERVICE_NOT_AVAILABLE, _ELSEWHERE[Code(taken.code)])
-    reason = _REFUSALS.get(Code(taken.code), f"DLedger {taken.code}")
+    if response.code in _ELSEWHERE:
+        return AppendRefused(PutStatus.SERVICE_NOT_AVAILABLE, _ELSEWHERE[Code(response.code)])
+    reason = _REFUSALS.get(Code(response.code), f"DLedger {response.code}")
     return AppendRefused(PutStatus.OS_PAGE_CACHE_BUSY, reason)

@@ -34,7 +34,7 @@ _HOST: Final = Host("127.0.0.1", 10911)
 
 
 class Kind(Enum):
-    """What a change concerns."""
+    """Subject of a change."""
 
     TOPIC = "topic"
     GROUP = "group"

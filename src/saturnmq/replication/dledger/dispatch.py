@@ -54,7 +54,7 @@ class _Share(NamedTuple):
     units: list[Unit]
 
 
-class Target(Protocol):
+class DispatchTarget(Protocol):
     """The store whose queues and index are filled."""
 
     queues: QueueTable
@@ -76,12 +76,12 @@ class Target(Protocol):
 class GroupDispatch:
     """Dispatches committed entries to one store. on_foreign(topic, queue_id): a message that another member appended."""
 
-    def __init__(self, log: RaftLog, store: Target) -> None:
+    def __init__(self, log: RaftLog, store: DispatchTarget) -> None:
         self.log = log
         self.store = store
         self.on_foreign: Callable[[str, int], None] | None = None
         self.on_change: Callable[[Message], None] | None = None
-        self.early: list[Message] = []
+        self.deferred_changes: list[Message] = []
         self.unsaved: deque[int] = deque()
         self.gap = False
         self.quarantine = Quarantine()
@@ -111,13 +111,13 @@ class GroupDispatch:
         pending, ledger = store.unconfirmed, commit_log.ledger
         if ledger is not None and ledger.begin_pos != self._ledger_begin:
             self._begin_moved(ledger.begin_pos)
-        done = 0
-        while done < count_max:
+        dispatched_count = 0
+        while dispatched_count < count_max:
             if store.dispatched >= commit_log.committed_pos:
                 return False
-            many = dispatch_plain(self, count_max - done) if not pending else 0
-            done += max(many, 1)
-            if many:
+            batch_count = dispatch_plain(self, count_max - dispatched_count) if not pending else 0
+            dispatched_count += max(batch_count, 1)
+            if batch_count:
                 continue
             if pending and pending[0][2].physical_offset - ENTRY_HEADER_BYTES == store.dispatched:
                 end, queue, message, code = pending.popleft()
@@ -126,26 +126,26 @@ class GroupDispatch:
                 if queue is None:
                     self.note_change(message)
                 continue
-            found = body_at(ledger, store.dispatched, commit_log.committed_pos) if ledger is not None else None
-            if found is None:
+            body = body_at(ledger, store.dispatched, commit_log.committed_pos) if ledger is not None else None
+            if body is None:
                 return False
-            if pending and pending[0][2].physical_offset == found.physical_offset:  # the entry follows a blank record
-                store.dispatched = PhysicalOffset(found.physical_offset - ENTRY_HEADER_BYTES)
+            if pending and pending[0][2].physical_offset == body.physical_offset:  # the entry follows a blank record
+                store.dispatched = PhysicalOffset(body.physical_offset - ENTRY_HEADER_BYTES)
                 continue
-            self._dispatch_body(found)
-            store.dispatched = found.next_pos
+            self._dispatch_body(body)
+            store.dispatched = body.next_pos
         return True
 
-    def _dispatch_body(self, found: Body) -> None:
+    def _dispatch_body(self, body: Body) -> None:
         """Dispatch a message that another leader appended; quarantine an entry that cannot be dispatched (DL-B13)."""
         store = self.store
         try:
-            message = read_entry_message(found)
+            message = read_entry_message(body)
             queue = queue_for(store.queues, message)
             check_place(queue, message)
             code = store.code_of(message)
         except (MessageError, ValueError) as error:
-            self.quarantine.add(found, error)
+            self.quarantine.add(body, error)
             return
         store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
         store.dispatch(queue, message, code)
@@ -160,7 +160,7 @@ class GroupDispatch:
             return
         self.unsaved.append(message.physical_offset - ENTRY_HEADER_BYTES)
         if self.on_change is None:
-            self.early.append(message)
+            self.deferred_changes.append(message)
         else:
             self.on_change(message)
 
@@ -249,7 +249,7 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
     return len(records)
 
 
-def _share(store: Target, key: tuple[bytes, int]) -> _Share | None:
+def _share(store: DispatchTarget, key: tuple[bytes, int]) -> _Share | None:
     """An empty share of an existing simple queue; None if the queue is new, extended or holds delayed messages."""
     try:
         topic = key[0].decode()

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 _LINES_MAX: Final = 100
 
 
-def read_entry_message(found: Body) -> Message:
+def read_entry_message(body: Body) -> Message:
     """The message of an entry. Raises MessageError if it must not enter queues and index."""
-    message = decode_record(found.record)
-    if message.physical_offset != found.physical_offset or message.store_bytes != len(found.record):
+    message = decode_record(body.record)
+    if message.physical_offset != body.physical_offset or message.store_bytes != len(body.record):
         raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
     check_fields(message)
     return message
@@ -52,14 +52,14 @@ class Quarantine:
         self.count = 0
         self.last = -1
 
-    def add(self, found: Body, reason: object) -> None:
+    def add(self, body: Body, reason: object) -> None:
         self.count += 1
-        self.last = found.physical_offset
+        self.last = body.physical_offset
         if self.count <= _LINES_MAX:
             log.error(
                 "[BUG] entry quarantined, it is in no queue offset=%s bytes=%s reason=%s count=%s",
-                found.physical_offset,
-                len(found.record),
+                body.physical_offset,
+                len(body.record),
                 reason,
                 self.count,
             )

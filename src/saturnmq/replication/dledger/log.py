@@ -110,10 +110,10 @@ class RaftLog(CommitLog):
     def seal(self) -> PhysicalOffset:
         """Close the old log for appends with a blank record up to the end of its last file (DL-U01, DL-X20). Returns its end."""
         last = self.files[-1]
-        left = last.end - self.end
-        if left >= END_BLANK_BYTES:
+        free_bytes = last.end - self.end
+        if free_bytes >= END_BLANK_BYTES:
             at = self.end - last.start
-            last.map[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
+            last.map[at : at + END_BLANK_BYTES] = _BLANK.pack(free_bytes, BLANK_MAGIC)
         last.flush()
         self.end = self.committed = PhysicalOffset(last.end)
         return self.end
@@ -160,11 +160,11 @@ class RaftLog(CommitLog):
             message.physical_offset = PhysicalOffset(0)
             bodies.append(encode_record(message))
         answer = Answer(self.replication_seconds)
-        taken = self.member.offer(bodies, answer.arrived)
-        if taken.code != Code.SUCCESS:
-            raise refused_by(taken)
+        response = self.member.offer(bodies, answer.arrived)
+        if response.code != Code.SUCCESS:
+            raise refused_by(response)
         end = self.end
-        for message, body, pos in zip(messages, bodies, taken.positions, strict=True):
+        for message, body, pos in zip(messages, bodies, response.positions, strict=True):
             message.store_bytes, message.physical_offset = len(body), PhysicalOffset(pos + ENTRY_HEADER_BYTES)
             end = PhysicalOffset(message.physical_offset + len(body))
         self.end = end

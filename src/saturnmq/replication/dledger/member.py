@@ -150,7 +150,7 @@ class GroupMember(Listener):
 
     @property
     def replication_seconds(self) -> Histogram:
-        """How long proposals of this member took until the group had committed them."""
+        """Seconds from each proposal of this member until the group had committed it."""
         return self.log.replication_seconds
 
     def status(self) -> MemberStatus | None:
@@ -162,8 +162,8 @@ class GroupMember(Listener):
         status, ledger = self.status(), self.log.ledger
         if status is None or ledger is None:
             return []
-        peers, own = status.configuration.addresses, status.self_id
-        marks = [(name, mark) for name, mark in sorted(status.watermarks.items()) if name != own]
+        peers, self_id = status.configuration.addresses, status.self_id
+        marks = [(name, mark) for name, mark in sorted(status.watermarks.items()) if name != self_id]
         return [(peers.get(name, name), ledger.bytes_after(mark)) for name, mark in marks]
 
     @property

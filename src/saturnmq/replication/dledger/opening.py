@@ -181,9 +181,9 @@ def _dispatch(
         if index is not None:
             index.clear()
     else:
-        for known in store.queues.by_key.values():
-            known.truncate(begin)
-            known.trim_extension()
+        for loaded_queue in store.queues.by_key.values():
+            loaded_queue.truncate(begin)
+            loaded_queue.trim_extension()
         if index is not None:
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
             indexed = max(min(begin, raft_log.entry_pos(index.truncate(begin))), raft_log.first_position)
@@ -191,29 +191,29 @@ def _dispatch(
                 begin = indexed
             elif store.index_queue is not None:
                 opening.let_index_lag(store.index_queue, min(indexed, lags_from))
-    dispatch.early.clear()
+    dispatch.deferred_changes.clear()
     dispatch.unsaved.clear()
     reported = 0
     check_crc = store.settings.check_crc_on_recover
-    for written, (message, found) in enumerate(_messages(raft_log, begin, dispatch.quarantine, check_crc=check_crc), 1):
+    for written, (message, body) in enumerate(_messages(raft_log, begin, dispatch.quarantine, check_crc=check_crc), 1):
         queue = queue_for(store.queues, message)
-        if queue is not None and 0 < queue.max_offset < message.queue_offset and (found is None or not rebuilt):
+        if queue is not None and 0 < queue.max_offset < message.queue_offset and (body is None or not rebuilt):
             raise _Gap(
                 f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
                 f"{message.physical_offset} is number {message.queue_offset}"
             )
         try:
-            if found is not None:
+            if body is not None:
                 check_place(queue, message)
             code = store.code_of(message)
         except (MessageError, ValueError) as error:
-            if found is None:
+            if body is None:
                 raise CorruptRecord(f"record at {message.physical_offset} of the old commit log: {error}") from error
-            dispatch.quarantine.add(found, error)
+            dispatch.quarantine.add(body, error)
             continue
         store.last_store_ms = mend_time(message, store.last_store_ms)
         store.dispatch(queue, message, code)
-        if queue is None and found is not None:
+        if queue is None and body is not None:
             dispatch.note_change(message)
         if written % _UNITS_KEPT == 0:
             todo = store.queues.round(1)
@@ -241,13 +241,13 @@ def _messages(
             raise damage(raft_log, scan, raft_log.divided)
         begin = raft_log.divided
     assert raft_log.ledger is not None
-    for found in bodies(raft_log.ledger, max(begin, raft_log.ledger.begin_pos), raft_log.committed_pos):
+    for body in bodies(raft_log.ledger, max(begin, raft_log.ledger.begin_pos), raft_log.committed_pos):
         try:
-            message = read_entry_message(found)
+            message = read_entry_message(body)
         except MessageError as error:
-            quarantine.add(found, error)  # DL-B13
+            quarantine.add(body, error)  # DL-B13
             continue
-        yield message, found
+        yield message, body
 
 
 def _dispatched_messages(
@@ -261,14 +261,14 @@ def _dispatched_messages(
     at = begin
     while at < raft_log.committed_pos:
         try:
-            for message, found in _messages(raft_log, at, quarantine, check_crc=False):
+            for message, body in _messages(raft_log, at, quarantine, check_crc=False):
                 at = PhysicalOffset(message.physical_offset + message.store_bytes)
-                if found is not None and message.sys_flag & TRANSACTION_MASK not in (
+                if body is not None and message.sys_flag & TRANSACTION_MASK not in (
                     SysFlag.PREPARED,
                     SysFlag.ROLLBACK,
                 ):
-                    place = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
-                    if place != message.physical_offset:
+                    unit_offset = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
+                    if unit_offset != message.physical_offset:
                         message.properties_raw = b""
                 yield message
         except CorruptRecord as error:

@@ -34,10 +34,10 @@ def _ignored(topic: str, queue_id: int) -> None:
     """Until a listener is set."""
 
 
-class Step(Enum):
+class DispatchStep(Enum):
     """Result of a step: everything is done, there is more, or the next step has to wait for the disk."""
 
-    DONE = 0
+    FINISHED = 0
     MORE = 1
     BLOCKED = 2
 
@@ -59,7 +59,7 @@ class SlaveDispatch:
 
     @property
     def stored(self) -> PhysicalOffset:
-        """What a report says: with SYNC_FLUSH only what is durable (DUR-12)."""
+        """The offset to report: with SYNC_FLUSH only what is durable (DUR-12)."""
         return self.log.end if self.store.confirms_at_once else min(self.log.confirmed_end, self.log.end)
 
     def begin_at(self, offset: PhysicalOffset) -> None:
@@ -76,7 +76,7 @@ class SlaveDispatch:
         if not self.log.has_record:
             self.begin_at(PhysicalOffset(0))
 
-    def step(self) -> Step:
+    def step(self) -> DispatchStep:
         """Dispatch what is received completely, for STEP_SECONDS. Raises StoreError, MessageError for what is no record."""
         until = time.monotonic() + STEP_SECONDS
         while not self._blocked:
@@ -85,12 +85,12 @@ class SlaveDispatch:
                 if message is None:
                     if self._pending:
                         self.log.start_flush()
-                    return Step.DONE
+                    return DispatchStep.FINISHED
                 self._add(self.log.end, message)
             if time.monotonic() >= until:
-                return Step.MORE
+                return DispatchStep.MORE
         self.log.start_flush()
-        return Step.BLOCKED
+        return DispatchStep.BLOCKED
 
     @property
     def _blocked(self) -> bool:

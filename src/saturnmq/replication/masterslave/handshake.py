@@ -1,4 +1,4 @@
-"""How a connection to the HA port begins, when SaturnMQ is at both ends: TLS, a proof of the shared secret, or both.
+"""Opening of a connection to the HA port,when SaturnMQ is at both ends: TLS, a proof of the shared secret, or both.
 
 A slave that uses neither begins with its first report, like one of Apache RocketMQ. Any other sends an opening of 8 bytes and
 continues once the master has repeated them, first with the TLS handshake, then with its introduction. A Java master reads an
@@ -40,7 +40,7 @@ TLS: Final = 1
 SECRET: Final = 2
 _LIMITS: Final = FrameLimits(frame_bytes_max=2048, header_bytes_max=2048)
 _REQUESTS_MAX: Final = 2  # the first one learns the name of the receiver's process
-_PLAIN: Final = 0  # first byte of a connection without TLS, as in `ContextHolder.choose`
+_NO_TLS_BYTE: Final = 0  # first byte of a connection without TLS, as in `ContextHolder.choose`
 
 
 class Refusal(IntEnum):
@@ -50,7 +50,7 @@ class Refusal(IntEnum):
     TLS_NEEDED = 0x82
     NO_SECRET = 0x84
     SECRET_NEEDED = 0x88
-    UNKNOWN = 0xFF
+    UNKNOWN_OPENING = 0xFF
 
 
 REFUSALS: Final = {
@@ -58,7 +58,7 @@ REFUSALS: Final = {
     Refusal.TLS_NEEDED: "it accepts TLS only: set tls.enable=true and haTlsEnable=true here",
     Refusal.NO_SECRET: "it has no haClusterSecret: set it there, or remove it here",
     Refusal.SECRET_NEEDED: "it accepts this host with a secret only: set haClusterSecret here",
-    Refusal.UNKNOWN: "it does not know this opening",
+    Refusal.UNKNOWN_OPENING: "it does not know this opening",
 }
 
 
@@ -137,7 +137,7 @@ class _Channel:
         self._held = b""
         return self._opening(data[:OPENING_BYTES], data[OPENING_BYTES:])
 
-    def _opening(self, opening: bytes, rest: bytes) -> bytes:
+    def _opening(self, opening: bytes, following: bytes) -> bytes:
         raise NotImplementedError
 
     def _introduction(self, command: Command) -> None:
@@ -146,7 +146,7 @@ class _Channel:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a master offers: TLS by tls.server.mode, and the secret, None if it has none."""
+    """Terms that a master offers: TLS by tls.server.mode, and the secret, None if it has none."""
 
     tls: ContextHolder
     secret: ClusterSecret | None
@@ -162,15 +162,15 @@ class MasterChannel(_Channel):
         self._terms = terms
         self._trusted = trusted
 
-    def _opening(self, opening: bytes, rest: bytes) -> bytes:
+    def _opening(self, opening: bytes, following: bytes) -> bytes:
         if not opening.startswith(MAGIC):
             self._check_plain()
             self._state = _State.STREAM
-            return opening + rest
+            return opening + following
         wants = opening[-1]
         refusal, problem, tls = self._judge(wants)
-        if refusal is None and rest:
-            refusal, problem = Refusal.UNKNOWN, "bytes behind the opening"  # sent before it was answered
+        if refusal is None and following:
+            refusal, problem = Refusal.UNKNOWN_OPENING, "bytes behind the opening"  # sent before it was answered
         if refusal is not None:
             self._send(MAGIC + bytes([refusal]))
             raise RemoteProtocolError(problem)
@@ -189,11 +189,11 @@ class MasterChannel(_Channel):
         """Why an opening is not accepted, or None, and the TLS that it asks for."""
         if wants & ~(TLS | SECRET):
             return (
-                Refusal.UNKNOWN,
+                Refusal.UNKNOWN_OPENING,
                 f"opening with flags {wants}, known are {TLS} for TLS and {SECRET} for a secret",
                 None,
             )
-        tls, problem = self._terms.tls.choose(TLS_CLIENT_HELLO if wants & TLS else _PLAIN)
+        tls, problem = self._terms.tls.choose(TLS_CLIENT_HELLO if wants & TLS else _NO_TLS_BYTE)
         if problem:
             return Refusal.NO_TLS if wants & TLS else Refusal.TLS_NEEDED, problem, None
         if wants & SECRET and self._terms.secret is None:
@@ -254,10 +254,10 @@ class SlaveChannel(_Channel):
         if not self.established:
             self._send(MAGIC + bytes([self._wants]))
 
-    def _opening(self, opening: bytes, rest: bytes) -> bytes:
-        if opening != MAGIC + bytes([self._wants]) or rest:
-            known = opening.startswith(MAGIC) and opening[-1] in REFUSALS
-            text = REFUSALS[Refusal(opening[-1])] if known else f"{opening!r} is no answer to an opening"
+    def _opening(self, opening: bytes, following: bytes) -> bytes:
+        if opening != MAGIC + bytes([self._wants]) or following:
+            is_refusal = opening.startswith(MAGIC) and opening[-1] in REFUSALS
+            text = REFUSALS[Refusal(opening[-1])] if is_refusal else f"{opening!r} is no answer to an opening"
             raise RemoteProtocolError(f"the master refuses this slave: {text}")
         if self._context is not None:
             host = self._address.rpartition(":")[0].strip("[]")

@@ -156,19 +156,19 @@ class SlaveConnection(asyncio.Protocol):
         """Send what the slave does not have, until the socket or this step is full."""
         self._scheduled = False
         try:
-            left = STEP_BYTES
-            while left > 0 and self._channel is not None and self._transport is not None and not self._waits:
+            remaining_bytes = STEP_BYTES
+            while remaining_bytes > 0 and self._channel is not None and self._transport is not None and not self._waits:
                 size = self._send_frame(self._channel)
                 if not size:
                     return
-                left -= size
+                remaining_bytes -= size
         except StoreError as error:
             self.close(f"the log cannot be read: {error.message}")
             return
         except RemoteProtocolError as error:
             self.close(error.message)
             return
-        if left <= 0 and not self._scheduled:
+        if remaining_bytes <= 0 and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.send)
 
@@ -206,7 +206,7 @@ class SlaveConnection(asyncio.Protocol):
         self._reading = True
         size = min(max(_READ_AHEAD_BYTES, self._master.settings.batch_bytes), file.size_bytes - at)
 
-        def done(reading: asyncio.Future[None]) -> None:
+        def read_ended(reading: asyncio.Future[None]) -> None:
             self._reading = False
             if reading.cancelled() or reading.exception() is not None:
                 log.debug("read of old records failed peer=%s offset=%s", self.peer, file.start + at)
@@ -214,7 +214,7 @@ class SlaveConnection(asyncio.Protocol):
             self.send()
 
         self._master.read(file, at, size).add_done_callback(
-            done
+            read_ended
         )  # a failed read is repeated, and reported, by the send
 
     def check(self, now: float) -> None:
@@ -274,7 +274,7 @@ class HaMaster:
 
     @property
     def extent(self) -> Extent:
-        """What of the log can be sent."""
+        """The part of the log that can be sent."""
         return Extent(self.log.first_position, self._visible_end(), self.log.file_bytes)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -372,7 +372,7 @@ class HaMaster:
 
     @property
     def pause_seconds(self) -> float:
-        """How long a refused connection is kept; 0 if there are too many of them."""
+        """Seconds that a refused connection is kept;0 if there are too many of them."""
         return PAUSE_SECONDS if len(self._refused) <= REFUSED_MAX else 0
 
     def _forget(self, connection: SlaveConnection) -> bool:

@@ -20,10 +20,10 @@ from saturnmq.net.tls import TlsSettings, client_context
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.cluster_secret import ClusterSecret
-from saturnmq.replication.masterslave.dispatch import STEP_SECONDS, SlaveDispatch, Step
+from saturnmq.replication.masterslave.dispatch import STEP_SECONDS, DispatchStep, SlaveDispatch
 from saturnmq.replication.masterslave.handshake import SlaveChannel
 from saturnmq.replication.masterslave.settings import HaSettings
-from saturnmq.replication.masterslave.stream import FrameDecoder, check_frame, encode_report
+from saturnmq.replication.masterslave.stream import TransferDecoder, check_frame, encode_report
 from saturnmq.replication.masterslave.tail import COMPARED_BYTES, WIDER, TailCheck
 from saturnmq.store import wait_confirmed
 from saturnmq.tasks import supervised
@@ -67,12 +67,12 @@ class MasterConnection(asyncio.Protocol):
         self._settings = settings
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder()
+        self._decoder = TransferDecoder()
         self._transport: asyncio.Transport | None = None
         self._channel: SlaveChannel | None = None
         self.served = self.refused = self._stuck = self._scheduled = False
         self._more = False  # the decoder holds frames that were not taken yet
-        self._step = Step.DONE
+        self._step = DispatchStep.FINISHED
         self._reported = PhysicalOffset(-1)
         self._opened_at = self._heard_at = self._reported_at = self._loop.time()
         self.closed: asyncio.Future[str] = self._loop.create_future()
@@ -121,13 +121,13 @@ class MasterConnection(asyncio.Protocol):
         self._more = False
         until = time.monotonic() + STEP_SECONDS
         for count, frame in enumerate(self._decoder.feed(data), 1):
-            check_frame(frame, slave_log.received if tail.done else tail.at, slave_log.file_bytes)
+            check_frame(frame, slave_log.received if tail.is_complete else tail.at, slave_log.file_bytes)
             new = tail.received(frame.data)
             if new:
                 if frame.offset > slave_log.received:
                     self._dispatch.begin_at(PhysicalOffset(frame.offset))
                 slave_log.receive(new)
-            elif tail.done:
+            elif tail.is_complete:
                 self.served = True
             if not count % _FRAMES_PER_LOOK and time.monotonic() >= until:
                 self._more = True
@@ -144,7 +144,7 @@ class MasterConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         """More of the log became durable: report it, and go on if that was waited for."""
-        if self._step is Step.BLOCKED and not self._scheduled:
+        if self._step is DispatchStep.BLOCKED and not self._scheduled:
             self._dispatch_received()
         else:
             self._report()
@@ -164,20 +164,20 @@ class MasterConnection(asyncio.Protocol):
             self.refused = True
             self.close(str(error))
             return
-        if self._step is Step.DONE and self._more:
-            self._step = Step.MORE
-        if self._step is Step.DONE:
+        if self._step is DispatchStep.FINISHED and self._more:
+            self._step = DispatchStep.MORE
+        if self._step is DispatchStep.FINISHED:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-        if self._step is Step.MORE:
+        if self._step is DispatchStep.MORE:
             self._scheduled = True
             self._loop.call_soon(self._dispatch_received)
         self._report()
 
     def _report(self, *, always: bool = False) -> None:
         """Report what is stored, if that has advanced."""
-        stored = self._dispatch.stored if self.tail.done else self.tail.at
+        stored = self._dispatch.stored if self.tail.is_complete else self.tail.at
         channel = self._channel
         if self._transport is None or channel is None or not channel.established:
             return
@@ -195,14 +195,14 @@ class MasterConnection(asyncio.Protocol):
         now, settings = self._loop.time(), self._settings
         if self._channel is not None and not self._channel.established and now - self._opened_at > CONNECT_SECONDS:
             self.close(_NO_ANSWER)
-        if self._step is Step.BLOCKED:
+        if self._step is DispatchStep.BLOCKED:
             self._heard_at = now  # not read from
             self.resume()
         if (now - self._reported_at) * 1000 > settings.heartbeat_ms:
             self._report(always=True)
-        for since, what in ((self._heard_at, "nothing received"), (self._reported_at, "no report sent")):
+        for since, failure in ((self._heard_at, "nothing received"), (self._reported_at, "no report sent")):
             if (now - since) * 1000 > settings.housekeeping_ms:
-                self.close(f"{what} for {settings.housekeeping_ms} ms")
+                self.close(f"{failure} for {settings.housekeeping_ms} ms")
 
 
 class HaSlave:
@@ -301,7 +301,7 @@ class HaSlave:
         """Why a connection was closed. If the logs differ: from which record on, and what to do."""
         tail = connection.tail
         diverged = tail.diverged
-        if not tail.done and (diverged is None or not tail.is_certain(diverged.at)):
+        if not tail.is_complete and (diverged is None or not tail.is_certain(diverged.at)):
             self._compared_bytes *= WIDER
         elif diverged is not None:
             slave_log = self._dispatch.log

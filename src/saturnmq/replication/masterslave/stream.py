@@ -32,7 +32,7 @@ OFFSET_MAX: Final = 1 << 62
 
 
 class Extent(NamedTuple):
-    """What of a log can be sent: offset of the first byte, offset after the last one, length of a file in bytes."""
+    """The part of a log that can be sent:offset of the first byte, offset after the last one, length of a file in bytes."""
 
     first: PhysicalOffset
     end: PhysicalOffset
@@ -53,12 +53,12 @@ class SlavePosition:
     before it.
     """
 
-    __slots__ = ("_from_oldest", "_rest", "acknowledged", "position")
+    __slots__ = ("_from_oldest", "_partial_report", "acknowledged", "position")
 
     def __init__(self, *, from_oldest: bool = False) -> None:
         """from_oldest: an empty slave gets the whole log, not only the last file."""
         self._from_oldest = from_oldest
-        self._rest = b""
+        self._partial_report = b""
         self.position: PhysicalOffset | None = None
         self.acknowledged = PhysicalOffset(0)
 
@@ -67,9 +67,9 @@ class SlavePosition:
 
         Raises RemoteProtocolError if its offset is impossible.
         """
-        data = self._rest + data
+        data = self._partial_report + data
         whole = len(data) - len(data) % REPORT.size
-        self._rest = data[whole:]
+        self._partial_report = data[whole:]
         if not whole:
             return False
         offset = PhysicalOffset(REPORT.unpack_from(data, whole - REPORT.size)[0])
@@ -109,7 +109,7 @@ class SlavePosition:
         self.position = PhysicalOffset(self.position + size)
 
 
-class FrameDecoder:
+class TransferDecoder:
     """The slave's side: splits what the master sends into frames; holds at most one incomplete frame."""
 
     __slots__ = ("_data",)

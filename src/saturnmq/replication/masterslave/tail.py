@@ -24,8 +24,8 @@ WIDER: Final = 16  # how much more is compared if the logs differ already where 
 class Diverged(RemoteProtocolError):
     """The master's log differs from this one. at: the first byte that differs, or where the master's log ends."""
 
-    def __init__(self, at: PhysicalOffset, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, at: PhysicalOffset, reason: str) -> None:
+        super().__init__(reason)
         self.at = at
 
 
@@ -49,30 +49,30 @@ class TailCheck:
         self._whole = self.first == first
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether this log continues the master's."""
         return self.at >= self._end
 
     def received(self, data: bytes) -> bytes:
         """Compare the next bytes; returns those that follow this log. Raises Diverged."""
-        if self.done:
+        if self.is_complete:
             return data
         if not data:  # a heartbeat: there is nothing to send
             raise self._differs(self.at, f"the master's log ends at offset {self.at}, this one at {self._end}")
         size = min(len(data), self._end - self.at)
-        own = self._log.view(self.at, size)
-        if own is not None and own == memoryview(data)[:size]:
+        local_bytes = self._log.view(self.at, size)
+        if local_bytes is not None and local_bytes == memoryview(data)[:size]:
             self.at = PhysicalOffset(self.at + size)
             return data[size:]
         low, high = 0, size  # the first `low` bytes are equal, the first `high` ones are not
-        while own is not None and high - low > 1:
+        while local_bytes is not None and high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if own[low:middle] == data[low:middle] else (low, middle)
+            low, high = (middle, high) if local_bytes[low:middle] == data[low:middle] else (low, middle)
         at = PhysicalOffset(self.at + low)
         raise self._differs(at, f"this log differs from its master's from offset {at} on")
 
-    def _differs(self, at: PhysicalOffset, what: str) -> Diverged:
-        self.diverged = Diverged(at, what)
+    def _differs(self, at: PhysicalOffset, reason: str) -> Diverged:
+        self.diverged = Diverged(at, reason)
         return self.diverged
 
     def is_certain(self, at: PhysicalOffset) -> bool:
